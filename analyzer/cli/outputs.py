@@ -43,20 +43,13 @@ class Outputs:
     json: options.JsonFile = None
     html: options.HtmlFile = None
     csv: options.CsvFile = None
-    graph: Annotated[
-        Path | None,
-        options.in_result("Write the graph: .graphml, or .json for node-link.", is_rare=True),
-    ] = None
     markdown: options.MarkdownFile = None
-    perfetto: Annotated[
-        Path | None,
+    export: Annotated[
+        list[Path] | None,
         options.in_result(
-            "Write counters and lifetimes for Perfetto or chrome://tracing.", is_rare=True
+            "Write a file for another tool, by its ending: .graphml, .graph.json, .perfetto.json, "
+            ".speedscope.json, .pb.gz (pprof), .parquet. Repeatable."
         ),
-    ] = None
-    parquet: Annotated[
-        Path | None,
-        options.in_result("Write every allocation as Parquet; needs pyarrow.", is_rare=True),
     ] = None
     max_peak: Annotated[
         str | None,
@@ -75,8 +68,7 @@ class Outputs:
     @property
     def paths(self) -> tuple[Path | None, ...]:
         """The files, in the order of ``writers``."""
-        files = (self.json, self.html, self.csv, self.graph, self.markdown)
-        return (*files, self.perfetto, self.parquet)
+        return (self.json, self.html, self.csv, self.markdown, *(self.export or ()))
 
     @property
     def has_files(self) -> bool:
@@ -90,22 +82,24 @@ class Outputs:
         def write_markdown(path: Path) -> None:
             result.to_markdown(path, max_peak_bytes=limit)
 
-        functions = (result.to_json, result.to_html, result.to_csv, result.to_graph, write_markdown)
-        yield from zip(self.paths, (*functions, result.to_perfetto, result.to_parquet), strict=True)
+        writers = (result.to_json, result.to_html, result.to_csv, write_markdown)
+        exports = [result.export] * len(self.export or ())
+        yield from zip(self.paths, (*writers, *exports), strict=True)
 
     def check(self) -> None:
         """Refuse outputs that cannot be written, before anything runs.
 
         Raises:
-            InputError: a folder is missing, a size is invalid, or pyarrow is not installed.
+            InputError: a folder is missing, a size is invalid, or an export is not possible.
         """
-        check_paths(*self.paths, force=self.force)
         if self.max_peak is not None:
             parse_bytes(self.max_peak)
-        if self.parquet is not None:
-            from analyzer.report.other_formats import require_pyarrow
+        if self.export:
+            from analyzer.report.other_formats import check_export
 
-            require_pyarrow()
+            for path in self.export:
+                check_export(path)
+        check_paths(*self.paths, force=self.force)
 
 
 def check_paths(*paths: Path | None, force: bool) -> None:

@@ -1,4 +1,4 @@
-"""Write a recording for other tools: Chrome trace events, CSV and Parquet."""
+"""Write a result for other tools: graphs, Chrome trace events, stacks, CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +16,76 @@ import pandas as pd
 from analyzer.explain.analysis import Analysis
 from analyzer.model.contract.categories import Category
 from analyzer.model.errors import InputError
+from analyzer.model.graph.networkx_graph import to_graphml, to_node_link
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows
+from analyzer.report.flame_formats import write_pprof, write_speedscope
+from analyzer.report.output_files import output_file, write_text
 from analyzer.report.untrusted import csv_cell
+
+if TYPE_CHECKING:
+    from analyzer.report.result import Result
+
+EXPORTS: Final = {
+    ".graphml": "GraphML of ops and tensors",
+    ".graph.json": "node-link JSON of ops and tensors",
+    ".perfetto.json": "counters and lifetimes for Perfetto",
+    ".speedscope.json": "the peak by layer for speedscope",
+    ".pb.gz": "the step by layer for pprof",
+    ".parquet": "every allocation",
+}
+"""Ending of an exported file -> its content."""
 
 SLICES: Final = 2_000
 """Buffers drawn as slices: the largest by bytes x lifetime. The counters include all buffers."""
 
 _PROCESS: Final = 1  # number of the only process in the file
 _COUNTER_NAME: Final = "requested bytes"
+
+
+def check_export(path: Path) -> None:
+    """Refuse a file that cannot be exported.
+
+    Raises:
+        InputError: the ending is unknown, or pyarrow is not installed.
+    """
+    if not path.name.endswith(tuple(EXPORTS)):
+        raise InputError(
+            f"{path} has an ending without a format.",
+            hint=f"Use one of {', '.join(EXPORTS)}.",
+        )
+    if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise InputError(
+            "Parquet needs pyarrow, which is not installed.",
+            hint="Run: pip install pyarrow, or write CSV instead.",
+        )
+
+
+def export(result: Result, path: Path) -> None:
+    """Write a file in the format of its ending, one of ``EXPORTS``.
+
+    Raises:
+        InputError: the ending is unknown, the trace has no graph, or pyarrow is not installed.
+    """
+    check_export(path)
+    is_graphml = path.suffix == ".graphml"
+    if is_graphml or path.name.endswith(".graph.json"):
+        if result.graph is None:
+            raise InputError(
+                "This trace has no graph.", hint="Capture it with `analyze trace MODEL`."
+            )
+        graph = result.graph
+        write_text(path, to_graphml(graph) if is_graphml else to_node_link(graph))
+    elif path.name.endswith(".perfetto.json"):
+        write_text(path, chrome_trace(result.recording))
+    elif path.name.endswith(".speedscope.json"):
+        write_text(path, write_speedscope(result.analysis, result.report.target.text))
+    else:
+        with output_file(path) as temporary:
+            if path.suffix == ".parquet":
+                write_parquet(result.recording, temporary)
+            else:
+                temporary.write_bytes(write_pprof(result.analysis))
 
 
 def chrome_trace(recording: Recording) -> str:
@@ -77,12 +138,7 @@ def write_csv(analysis: Analysis, file: TextIO) -> None:
 
 
 def write_parquet(recording: Recording, path: Path) -> None:
-    """Write the table of allocations as Parquet, one row for each buffer.
-
-    Raises:
-        InputError: pyarrow is not installed.
-    """
-    require_pyarrow()
+    """Write the table of allocations as Parquet, one row for each buffer."""
     table = recording.allocations
     whole = {
         name: _replace_surrogates(table[name]) for name in table if table[name].dtype == "category"
@@ -96,19 +152,6 @@ def _replace_surrogates(column: pd.Series[Any]) -> pd.Series[Any]:
     if all(text == name for text, name in names.items()):
         return column
     return column.astype(object).map(lambda text: names[str(text)]).astype("category")
-
-
-def require_pyarrow() -> None:
-    """Check that Parquet can be written.
-
-    Raises:
-        InputError: pyarrow is not installed.
-    """
-    if importlib.util.find_spec("pyarrow") is None:
-        raise InputError(
-            "Parquet needs pyarrow, which is not installed.",
-            hint="Run: pip install pyarrow, or write CSV instead.",
-        )
 
 
 def _times_us(recording: Recording, table: pd.DataFrame) -> npt.NDArray[np.float64]:

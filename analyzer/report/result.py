@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.errors import ExitCode, InputError
+from analyzer.model.errors import ExitCode
 from analyzer.model.units import format_bytes
 from analyzer.report.json_output import ReportOutput
 from analyzer.report.output_files import output_file, write_text
@@ -106,21 +106,6 @@ class Result(ReportOutput):
         ):
             write_csv(self.analysis, file)
 
-    def to_graph(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph as GraphML (``.graphml``) or as node-link JSON (any other name).
-
-        Raises:
-            InputError: there is no graph.
-        """
-        from analyzer.model.graph.networkx_graph import write_graph
-
-        if self.graph is None:
-            raise InputError(
-                "This trace has no graph.", hint="Capture it with `analyze trace MODEL`."
-            )
-        with output_file(Path(path)) as temporary:
-            write_graph(self.graph, temporary, graphml=Path(path).suffix == ".graphml")
-
     def to_markdown(
         self, path: str | os.PathLike[str], *, max_peak_bytes: int | None = None
     ) -> None:
@@ -135,22 +120,15 @@ class Result(ReportOutput):
 
         write_text(Path(path), to_markdown(summary_document(self.report, max_peak_bytes)))
 
-    def to_perfetto(self, path: str | os.PathLike[str]) -> None:
-        """Write Chrome trace events for Perfetto: counters and the largest buffers."""
-        from analyzer.report.other_formats import chrome_trace
-
-        write_text(Path(path), chrome_trace(self.recording))
-
-    def to_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Write every allocation as Parquet.
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write a file for another tool, chosen by the ending of its name; see ``EXPORTS``.
 
         Raises:
-            InputError: pyarrow is not installed.
+            InputError: the ending is unknown, the trace has no graph, or pyarrow is not installed.
         """
-        from analyzer.report.other_formats import write_parquet
+        from analyzer.report.other_formats import export
 
-        with output_file(Path(path)) as temporary:
-            write_parquet(self.recording, temporary)
+        export(self, Path(path))
 
     def __repr__(self) -> str:
         peak = self.report.peak

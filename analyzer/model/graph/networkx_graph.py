@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analyzer.model.graph.graph_index import GraphIndex
@@ -69,14 +68,6 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
 
 # Characters that XML 1.0 does not allow; op names in a trace are untrusted.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
-def write_graph(graph: nx.MultiDiGraph, path: Path, *, graphml: bool) -> None:
-    """Write the graph as GraphML, or else as node-link JSON.
-
-    Ops are named ``op:NAME`` and tensors ``tensor:NAME:OUTPUT``.
-    """
-    path.write_text(to_graphml(graph) if graphml else to_node_link(graph), encoding="utf-8")
 
 
 def node_name(node: tuple[str, str]) -> str:

@@ -51,8 +51,8 @@ def test_a_wrong_table_is_one_line(
 
 
 def test_rare_options_are_listed_only_on_demand() -> None:
-    assert "--parquet" not in analyze("trace", "--help").out
-    assert "--parquet" in analyze("trace", "--help-all").out
+    assert "--assume" not in analyze("trace", "--help").out
+    assert "--assume" in analyze("trace", "--help-all").out
 
 
 def test_an_existing_file_is_replaced_only_with_force(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_ops_come_back_from_json() -> None:
 @pytest.mark.parametrize("name", WITH_GRAPH)
 def test_graphml_can_be_read_back(name: str, tmp_path: Path) -> None:
     graph = opened(name).graph
-    opened(name).to_graph(tmp_path / "a.graphml")
+    opened(name).export(tmp_path / "a.graphml")
     again = nx.read_graphml(tmp_path / "a.graphml", force_multigraph=True)
     assert set(again.nodes) == {node_name(node) for node in graph.nodes}
     assert again.number_of_edges() == graph.number_of_edges()
@@ -98,8 +98,8 @@ def test_graphml_can_be_read_back(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", WITH_GRAPH)
 def test_node_link_can_be_read_back(name: str, tmp_path: Path) -> None:
     graph = opened(name).graph
-    opened(name).to_graph(tmp_path / "a.json")
-    again = nx.node_link_graph(json.loads((tmp_path / "a.json").read_text()), edges="edges")
+    opened(name).export(tmp_path / "a.graph.json")
+    again = nx.node_link_graph(json.loads((tmp_path / "a.graph.json").read_text()), edges="edges")
     assert set(again.nodes) == {node_name(node) for node in graph.nodes}
     assert again.number_of_edges() == graph.number_of_edges()
     for node, data in graph.nodes(data=True):
@@ -167,7 +167,7 @@ def test_hostile_names_survive_both_exports() -> None:
 
 def test_a_trace_without_a_graph_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no graph"):
-        opened("eager").to_graph(tmp_path / "a.json")
+        opened("eager").export(tmp_path / "a.graph.json")
     assert not list(tmp_path.iterdir())
 
 

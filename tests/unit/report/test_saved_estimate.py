@@ -75,7 +75,7 @@ def test_what_is_shown_is_what_was_saved(
     assert now.graph is not None
     assert was.graph is not None
     assert set(now.graph) == set(was.graph)
-    for write in ("to_html", "to_csv", "to_markdown", "to_perfetto", "to_json"):
+    for write in ("to_html", "to_csv", "to_markdown", "to_json"):
         for name, result in (("was", was), ("now", now)):
             getattr(result, write)(tmp_path / name)
         assert (tmp_path / "was").read_text() == (tmp_path / "now").read_text(), write

@@ -87,8 +87,8 @@ def test_a_result_is_compared_without_reading_it_twice() -> None:
 
 
 def test_outputs_for_other_tools(tmp_path: Path) -> None:
-    perfetto, markdown = tmp_path / "trace.json", tmp_path / "summary.md"
-    ended = analyze("trace", CNN, "-q", "--perfetto", perfetto, "--markdown", markdown)
+    perfetto, markdown = tmp_path / "a.perfetto.json", tmp_path / "summary.md"
+    ended = analyze("trace", CNN, "-q", "--export", perfetto, "--markdown", markdown)
     assert ended.code == 0, ended.err
     events = json.loads(perfetto.read_text())["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "C", "X"}
@@ -100,11 +100,11 @@ def test_parquet_without_pyarrow_is_refused_before_anything_is_written(tmp_path:
         import pyarrow  # noqa: F401
     except ImportError:
         ended = analyze(
-            "trace", CNN, "-q", "--parquet", tmp_path / "a.parquet", "--csv", tmp_path / "a.csv"
+            "trace", CNN, "-q", "--export", tmp_path / "a.parquet", "--csv", tmp_path / "a.csv"
         )
         assert ended.code == 2
         assert "pip install pyarrow" in ended.err
         assert list(tmp_path.iterdir()) == []
         return
-    assert analyze("trace", CNN, "-q", "--parquet", tmp_path / "a.parquet").code == 0
+    assert analyze("trace", CNN, "-q", "--export", tmp_path / "a.parquet").code == 0
     assert (tmp_path / "a.parquet").stat().st_size > 1000
