@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
@@ -28,6 +28,8 @@ class GraphIndex:
         gradients: Tensors that are gradients of parameters.
         phases: Op name -> phase.
         layers: Op name -> path of the layer; empty for none.
+        evidence: Input (tensor or op) and op of an edge -> how it is known, for edges that are derived
+            from a trace; empty if the graph was captured.
     """
 
     ops: Mapping[str, Op]
@@ -35,6 +37,7 @@ class GraphIndex:
     gradients: frozenset[str]
     phases: Mapping[str, Phase]
     layers: Mapping[str, str]
+    evidence: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def spec(self, tensor: str) -> TensorSpec | None:
         """Return dtype and shape of a tensor, None if unknown."""

@@ -22,7 +22,8 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
 
     Op nodes have ``kind``, ``type``, ``layer``, ``phase``, ``source`` and ``device``; tensor nodes
     ``kind``, ``dtype``, ``shape`` (text, empty if unknown), ``size_bytes`` (None if unknown) and
-    ``gradient``. Edges have ``control``, and ``index`` for an op's input.
+    ``gradient``. Edges have ``control``, and ``index`` for an op's input; in a graph derived from a
+    trace, ``evidence`` (``free``, ``copy``, ``name``).
     """
     import networkx as nx
 
@@ -59,11 +60,18 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
                     size_bytes=None,
                     gradient=False,
                 )
-            graph.add_edge(("tensor", tensor), ("op", op.name), index=index, control=False)
+            known = _evidence(structure, tensor, op.name)
+            graph.add_edge(("tensor", tensor), ("op", op.name), index=index, control=False, **known)
         for control in op.control_inputs:
             if ("op", control) in graph:
-                graph.add_edge(("op", control), ("op", op.name), control=True)
+                known = _evidence(structure, control, op.name)
+                graph.add_edge(("op", control), ("op", op.name), control=True, **known)
     return graph
+
+
+def _evidence(structure: GraphIndex, source: str, op: str) -> dict[str, str]:
+    found = structure.evidence.get((source, op))
+    return {} if found is None else {"evidence": str(found)}
 
 
 # Characters that XML 1.0 does not allow; op names in a trace are untrusted.

@@ -21,6 +21,8 @@ from analyzer.model.graph.phases import ScopeTable
 from analyzer.model.recording.allocator_events import HOST_ALLOCATORS, choose_allocator
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.units import GRANULE_BYTES, format_bytes
+from analyzer.tracing.derive.run_steps import find_run_spans
+from analyzer.tracing.derive.trace_graph import TraceGraph, derive_graph, name_tensors
 from analyzer.tracing.measure.algorithm_trials import mark_trials
 from analyzer.tracing.measure.alive_before_trace import add_earlier_buffers
 from analyzer.tracing.measure.free_pairing import pair_frees, sort_simultaneous_events
@@ -132,18 +134,21 @@ def measure(
     ``note`` is None for a trace of another program; see ``measure_trace`` for the other arguments.
     """
     events = sort_simultaneous_events(raw.events)
-    raw, table = (
-        replace(raw, events=events, step_markers=_find_step_marks(raw, note)),
-        pair_frees(events),
-    )
+    main = choose_allocator(events, allocator)
+    raw = replace(raw, events=events)
+    raw = replace(raw, step_markers=_find_step_marks(raw, note) or find_run_spans(raw, main))
+    table = pair_frees(events)
     steps = find_steps(events, raw.step_markers)
     table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
     integrity = check_trace(raw, table, steps, note)
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
     structure = index_note_graph(note)
+    if structure is None:
+        derived = derive_graph(table, raw)
+        structure = index_trace_graph(derived, note)
+        table = name_tensors(table, derived)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = mark_trials(table)
-    main = choose_allocator(events, allocator)
     modules = name_module_buffers(table, raw) if note is None else None
     table = table if modules is None else modules.table
     plans = build_plans(note) if modules is None else modules.plans
@@ -198,6 +203,18 @@ def index_note_graph(note: RunNote | None) -> GraphIndex | None:
         nested_gradients=note.nested_gradients,
         scopes=ScopeTable(note.scopes),
     )
+
+
+def index_trace_graph(graph: TraceGraph, note: RunNote | None) -> GraphIndex | None:
+    """Return the indexed graph of a trace, with the scopes and gradients of a note if there is one."""
+    if not graph.ops:
+        return None
+    index = build_graph_index(
+        graph.ops,
+        gradients=graph.gradients.union(note.gradients if note is not None else ()),
+        scopes=ScopeTable(note.scopes) if note is not None and note.scopes else graph.scopes,
+    )
+    return replace(index, evidence={edge: source.value for edge, source in graph.edges.items()})
 
 
 def _find_earlier_buffers(

@@ -24,6 +24,7 @@ from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.untrusted_text import decode_text
 from analyzer.tracing.parse.wire.byte_source import ByteSource, open_source
 from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader
+from analyzer.tracing.parse.wire.kernel_columns import KernelColumns
 from analyzer.tracing.parse.wire.memory_columns import GrowingColumn, MemoryColumns
 from analyzer.tracing.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.wire.plane_names import WATCHED_STEP as WATCHED_STEP
@@ -85,6 +86,11 @@ class RawTrace:
         step_markers: Spans with a step number.
         markers: Spans that the capture of this package wrote.
         op_runs: Runs of ops on the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, sorted by start.
+        op_types: Op name -> type, from the names of events and the annotations of kernels.
+        kernels: Launches of kernels and copies; see ``KernelColumns.kernels``.
+        function_runs: Runs of functions; see ``KernelColumns.function_runs``.
+        calls: Calls of a compiled JAX function.
+        cards: Name and properties of each GPU's plane.
         devices: Names of the device planes, such as ``/device:GPU:0``.
         hostnames: Names of the hosts that wrote the trace.
         damages: Events that cannot be read.
@@ -96,6 +102,11 @@ class RawTrace:
     step_markers: tuple[Span, ...]
     markers: tuple[Span, ...]
     op_runs: pd.DataFrame
+    op_types: Mapping[str, str]
+    kernels: pd.DataFrame
+    function_runs: pd.DataFrame
+    calls: tuple[Span, ...] = ()
+    cards: tuple[Mapping[str, int | float | str], ...] = ()
     devices: tuple[str, ...] = ()
     hostnames: tuple[str, ...] = ()
     damages: tuple[Damage, ...] = ()
@@ -171,10 +182,13 @@ class _Reading:
     def __init__(self, source: ByteSource, progress: Callable[[float], None]) -> None:
         """Find the lines of all planes; raise a WireError if ``source`` is no trace."""
         self._source, self._progress = source, progress
+        self._kernels = KernelColumns()
         self._ops = TextNumbers()
+        self._op_types: dict[str, str] = {}
         self._runs = [GrowingColumn(kept) for kept in (np.int32, np.int64, np.int64, np.int32)]
         self._marks: list[tuple[int, Span]] = []
         self._steps: list[tuple[int, Span]] = []
+        self._calls: list[tuple[int, Span]] = []
         self._unnamed = 0
         self._events = 0
         self._planes: list[tuple[Any, list[Field]]] = []
@@ -224,6 +238,7 @@ class _Reading:
         filled: list[int] = []
         for plane, lines in self._planes:
             names = PlaneNames(plane, self._ops, self._memory.texts)
+            self._op_types.update(names.op_types)
             for line in lines:
                 before = self._events
                 reader = LineReader(self._source, line.start, line.end)
@@ -255,10 +270,13 @@ class _Reading:
         others = kind == 0
         is_mark = others & _look_up(names.is_mark, place, known, False)
         is_step = others & ~is_mark & self._step_marks(block, others, names)
-        for rows, spans in ((is_mark, self._marks), (is_step, self._steps)):
+        is_call = others & _look_up(names.is_call, place, known, False)
+        marks = ((is_mark, self._marks), (is_step, self._steps), (is_call, self._calls))
+        for rows, spans in marks:
             for row in np.flatnonzero(rows).tolist():
                 spans.append((line, _span(block, row, line, names)))
-        if len(self._steps) > _MOST_STEPS:
+        self._kernels.add(block, line, names)
+        if len(self._steps) + len(self._calls) > _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS:,} step markers")
         if names.is_host:
             op = _look_up(names.op, place, known, -1)
@@ -286,7 +304,7 @@ class _Reading:
             raise ValueError("times that lie months apart")
         bases = np.array(base_ps, np.int64)
         damages = self._memory.damages(self._unnamed)
-        steps, marks = (
+        steps, marks, calls = (
             [
                 replace(
                     span,
@@ -295,13 +313,22 @@ class _Reading:
                 )
                 for line, span in spans
             ]
-            for spans in (self._steps, self._marks)
+            for spans in (self._steps, self._marks, self._calls)
         )
         return RawTrace(
             events=self._memory.table(bases),
             step_markers=tuple(sorted(steps, key=lambda span: (span.start_ps, -span.end_ps))),
             markers=tuple(sorted(marks, key=lambda span: span.start_ps)),
             op_runs=self._op_runs(bases),
+            op_types=self._op_types,
+            kernels=self._kernels.kernels(bases),
+            function_runs=self._kernels.function_runs(bases),
+            calls=tuple(sorted(calls, key=lambda span: (span.start_ps, -span.end_ps))),
+            cards=tuple(
+                {"name": decode_text(plane.name), **dict(_plain_stats(plane.stats, _names(plane)))}
+                for plane, _ in self._planes
+                if plane.name.startswith(b"/device:GPU")
+            ),
             devices=tuple(
                 decode_text(plane.name)
                 for plane, _ in self._planes
@@ -363,6 +390,10 @@ def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int |
             yield name, decode_text(stat.str_value)
         else:
             yield name, stat.int64_value or stat.uint64_value or stat.double_value or 0
+
+
+def _names(plane: Any) -> dict[int, str]:
+    return {entry.key: decode_text(entry.value.name) for entry in plane.stat_metadata}
 
 
 def _origin_ns(times_ns: Sequence[int]) -> int:

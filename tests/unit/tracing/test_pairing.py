@@ -96,7 +96,7 @@ def test_every_column_of_an_allocation(tmp_path: Path) -> None:
         "step": 0,
         "run_id": 3,
         "op": "net/conv/Conv2D",
-        "op_type": "",
+        "op_type": "Conv2D",
         "layer": "",
         "source": "",
         "region": "output",

@@ -54,6 +54,9 @@ COLUMNS: Final = (
 )
 """The number of a column is its position here; 0 is none."""
 
+_CALL: Final = b"PjitFunction("
+"""Start of the name of a compiled JAX function's call (``pjit.cc``)."""
+
 _KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}
 _STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
 
@@ -66,10 +69,12 @@ class PlaneNames:
         events, stats: Names by key.
         kind: By position among the event keys: 1 an allocation, -1 a free, 0 another event.
         is_mark: By that position: whether the capture of this package wrote it.
+        is_call: By that position: whether it is a call of a compiled JAX function.
         op: By that position: number of the op that ran, -1 for another event.
         column: By position among the statistic keys: the position in ``COLUMNS``.
         has_name: By that position: whether the name is not empty.
         text: By that position: number of the name as a text that an event refers to.
+        op_types: Op name -> type, of all names in the plane.
         step_stat: Key of the step number; None if the plane has none.
     """
 
@@ -85,13 +90,27 @@ class PlaneNames:
         prefix = MARKER_PREFIX.encode()
         self.kind = np.array([_KINDS.get(name, 0) for name in ordered], np.int8)
         self.is_mark = np.array([name.startswith(prefix) for name in ordered], bool)
-        found = [_op_of(name) for name in ordered]
-        self.op = np.array([-1 if op is None else ops.of(op) for op in found], np.int32)
+        self.is_call = np.array([name.startswith(_CALL) for name in ordered], bool)
+        found = [split_annotation(name) for name in self.events.values()]
+        types = dict(one for one in found if one is not None)
+        op_of = {
+            key: one[0] for key, one in zip(self.events, found, strict=True) if one is not None
+        }
+        self.op = np.array(
+            [ops.of(op_of[key]) if key in op_of else -1 for key in self._event_keys.tolist()],
+            np.int32,
+        )
         named = [self.stats[key] for key in self._stat_keys.tolist()]
+        annotations = (split_annotation(name) for name in named)
+        self.op_types = {**types, **dict(one for one in annotations if one is not None)}
         self.column = np.array([COLUMNS.index(_STATS.get(name, "")) for name in named], np.int8)
         self.has_name = np.array([bool(name) for name in named], bool)
         self.text = np.array([texts.of(name) for name in named], np.int32)
-        self.step_stat = next((key for key, name in self.stats.items() if name == "step_num"), None)
+        self.step_stat = self.stat_key("step_num")
+
+    def stat_key(self, name: str) -> int | None:
+        """Return the key of a statistic, None if the plane has none of this name."""
+        return next((key for key, text in self.stats.items() if text == name), None)
 
     def event_places(self, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
         """Return the position of each key among the event keys, and whether it exists."""
@@ -116,10 +135,13 @@ def _places(known: Positions, keys: Positions) -> tuple[Positions, npt.NDArray[n
     return places, known[places] == keys
 
 
-def _op_of(name: bytes) -> str | None:
-    """Return the node name in an executor event named ``node:Type``; None for other events."""
-    op, colon, op_type = name.rpartition(b":")
-    is_type = op_type[:1].isalpha() or op_type[:1] == b"_"
-    if not colon or not op or op.endswith(b":") or not is_type:
+def split_annotation(text: str) -> tuple[str, str] | None:
+    """Return op name and type of an event named ``node:Type``; None for another event.
+
+    Copies between devices have properties behind the type (``node:_Recv#from=...``).
+    """
+    op, colon, op_type = text.partition("#")[0].rpartition(":")
+    is_type = op_type[:1].isalpha() or op_type[:1] == "_"
+    if not colon or not op or op.endswith(":") or not is_type:
         return None
-    return decode_text(op)
+    return op, op_type

@@ -1,0 +1,101 @@
+"""Steps of a trace without step marks: runs of a function, of a compiled module, or eager updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.model.graph.phases import is_in_gradient_scope
+from analyzer.tracing.derive.trace_graph import is_apply
+from analyzer.tracing.parse.xplane import RawTrace, Span
+
+_SHARE_OF_LARGEST: Final = 1 / 8
+"""Share of the largest run's bytes below which a function is no step, but part of the input pipeline or
+of a metric."""
+_SHARE_OF_ALL: Final = 1 / 2
+"""Share of all requested bytes that the steps have to request together."""
+_MODULE_TYPES: Final = frozenset({"XLA GPU module", "XLA CPU module"})
+"""Type in the name of a compiled module's run (``gpu_executable.cc``)."""
+
+
+def find_run_spans(raw: RawTrace, allocator: str) -> tuple[Span, ...]:
+    """Return the spans of the steps; empty if there is no evidence.
+
+    Args:
+        raw: The trace.
+        allocator: The allocator that the figures are about.
+    """
+    events = raw.events[raw.events["allocator"] == allocator]
+    births = events[events["kind"] > 0]
+    return (
+        _find_functions(raw, births)
+        or _find_calls(raw.calls)
+        or _find_modules(raw, events)
+        or _find_updates(raw, births)
+    )
+
+
+def _find_functions(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
+    """Return the runs of the function that requests the most; training before other runs."""
+    in_run = births[births["run_id"] != 0]
+    sizes = in_run.groupby("run_id")["requested_bytes"].sum()
+    sizes = sizes[sizes >= _SHARE_OF_LARGEST * sizes.max()] if len(sizes) else sizes
+    if sizes.sum() < _SHARE_OF_ALL * births["requested_bytes"].sum() or not sizes.sum():
+        return ()
+    in_run = in_run[in_run["run_id"].isin(sizes.index)]
+    training = in_run["op"].map(is_in_gradient_scope).astype(bool)
+    if training.any():
+        in_run = in_run[in_run["run_id"].isin(in_run["run_id"][training].unique())]
+    bounds = in_run.groupby("run_id")["time_ps"].agg(["min", "max"])
+    runs = raw.function_runs[raw.function_runs["run_id"].isin(bounds.index)].set_index("run_id")
+    bounds = bounds.join(runs)
+    starts, ends = (bounds[["min", "start_ps"]].min(axis=1), bounds[["max", "end_ps"]].max(axis=1))
+    return _spans(zip(starts, ends, strict=True))
+
+
+def _find_calls(calls: Iterable[Span]) -> tuple[Span, ...]:
+    """Return the calls of the JAX function that takes the most time."""
+    times: dict[str, int] = {}
+    for call in calls:
+        times[call.name] = times.get(call.name, 0) + call.end_ps - call.start_ps
+    longest = max(times, key=lambda name: times[name], default="")
+    return _spans((call.start_ps, call.end_ps) for call in calls if call.name == longest)
+
+
+def _find_modules(raw: RawTrace, events: pd.DataFrame) -> tuple[Span, ...]:
+    """Return the runs of compiled modules on the thread that requests memory."""
+    modules = [op for op, kind in raw.op_types.items() if kind in _MODULE_TYPES]
+    runs = raw.op_runs[raw.op_runs["op"].isin(modules)]
+    runs = runs[runs["thread"].isin(events["thread"].unique())]
+    if runs.empty:
+        return ()
+    runs = runs[runs["thread"] == runs["thread"].iloc[0]]
+    return _spans(zip(runs["start_ps"], runs["end_ps"], strict=True))
+
+
+def _find_updates(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
+    """Return the spans between the updates of the variables in an eager program."""
+    applied = raw.op_runs[raw.op_runs["op"].map(lambda op: is_apply(raw.op_types.get(op, op)))]
+    if applied.empty or births.empty:
+        return ()
+    starts, ends = applied["start_ps"].to_numpy(), applied["end_ps"].to_numpy()
+    times = births["time_ps"].to_numpy()
+    backward = times[births["op"].map(lambda op: op.endswith("Grad")).to_numpy(dtype=bool)]
+    # Gradients between two updates belong to another step.
+    between = np.searchsorted(backward, starts[1:]) > np.searchsorted(backward, ends[:-1])
+    last = np.append(np.flatnonzero(between), len(ends) - 1)
+    begin, spans = int(times[0]), []
+    for at in last.tolist():
+        spans.append((begin, int(ends[at])))
+        later = times[times > ends[at]]
+        begin = int(later[0]) if len(later) else int(ends[at])
+    return _spans(spans)
+
+
+def _spans(bounds: Iterable[tuple[int, int]]) -> tuple[Span, ...]:
+    """Return spans without names or threads, in order of time."""
+    ordered = sorted((int(start), int(end)) for start, end in bounds)
+    return tuple(Span("", start, end, 0, {}) for start, end in ordered)
