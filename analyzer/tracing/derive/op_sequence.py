@@ -2,7 +2,9 @@
 
 An op's inputs are released when its kernel has been launched (``ExecutorState::Process`` in
 ``executor.cc``), on the same thread. The op before a free on that thread is therefore the buffer's last
-user. Frees on threads without ops (events of the card, Python) have no known last user.
+user, unless the thread runs ops without any event (in place, without a kernel in the trace). If other
+threads began several ops since then, the op that began last on any thread shows only the time of the
+free.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from analyzer.tracing.parse.xplane import RawTrace
 
 RECEIVED: Final = "SameWorkerRecvDone"
 """Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``)."""
+_MOST_LATER: Final = 4
+"""Limit of the ops that other threads begin between an op and the free of its input."""
 _COPIES: Final = ("_Send", "_Recv", "_HostSend", "_HostRecv")
 
 
@@ -46,16 +50,31 @@ class OpSequence:
         self._time, self._thread, self._op = (each[known][order] for each in (time, thread, op))
         self._names = self._texts.texts
 
-    def before(self, thread: npt.NDArray[np.int64], time: npt.NDArray[np.int64]) -> list[str]:
-        """Return the op that began last on each thread before a time; empty for none."""
-        found = [""] * len(thread)
+    def before(
+        self, thread: npt.NDArray[np.int64], time: npt.NDArray[np.int64]
+    ) -> list[tuple[str, bool]]:
+        """Return the op before each free (empty for none), and whether it is the freeing thread's.
+
+        Args:
+            thread, time: Thread and time of the frees, shape ``(n,)``.
+        """
+        found = [("", False)] * len(thread)
+        begun = np.sort(self._time)
+        latest = self._op[np.argsort(self._time, kind="stable")]
+        count = np.searchsorted(begun, time, side="left")
         for number in np.unique(thread).tolist():
             first, last = np.searchsorted(self._thread, [number, number + 1])
+            if first == last:
+                continue
             rows = np.flatnonzero(thread == number)
             place = first + np.searchsorted(self._time[first:last], time[rows], side="left") - 1
             for row, at in zip(rows.tolist(), place.tolist(), strict=True):
-                if at >= first:
-                    found[row] = self._names[self._op[at]]
+                before = int(count[row])
+                own = at >= first and before - np.searchsorted(begun, self._time[at], "right")
+                if at >= first and own < _MOST_LATER:
+                    found[row] = self._names[self._op[at]], True
+                elif before:
+                    found[row] = self._names[latest[before - 1]], False
         return found
 
     def first_times(self) -> dict[str, int]:

@@ -23,13 +23,20 @@ from analyzer.tracing.derive.op_sequence import RECEIVED, OpSequence, find_copie
 from analyzer.tracing.parse.xplane import RawTrace
 
 _OPTIMIZER: Final = re.compile(
-    r"(adam|adamw|adamax|nadam|sgd|rmsprop|adagrad|adadelta|adafactor|ftrl|lion|lamb|muon"
-    r"|lossscaleoptimizer|loss_scale_optimizer)(_\d+)?",
+    r"(adam_?w?|ada_?max|n_?adam|sgd|rm_?s_?prop|ada_?grad|ada_?delta|ada_?factor|ftrl|lion|lamb|muon"
+    r"|loss_?scale_?optimizer)(_\d+)?",
     re.IGNORECASE,
 )
 """Name scope of Keras' optimizers."""
 _APPLIES: Final = re.compile(r"Resource(Sparse)?Apply\w+")
 _SUFFIX: Final = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
+_GRADIENT_KERNEL: Final = re.compile(r"\w*(Grad|GradV\d|Backprop\w*)(_\d+)?(-|$)")
+"""Name of an op type that computes a gradient; the tape opens the forward op's scope around it."""
+FOLDED: Final = "__cf__"
+"""Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
+``GenerateUniqueName``)."""
+_LAYOUT: Final = "-LayoutOptimizer"
+"""End of the name of a transposition that Grappler adds (``generic_layout_optimizer_transposer.cc``)."""
 _PARAMETER_GRADIENTS: Final = op_types(
     """
     BiasAddGrad Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter
@@ -41,10 +48,11 @@ _MOST_OUTPUTS: Final = 64
 
 
 class EdgeSource(Choice):
-    """The evidence of an edge."""
+    """The evidence of an edge: see the module; ``order`` is only the time of a buffer's free."""
 
     CAPTURE = "capture"
     FREE = "free"
+    ORDER = "order"
     COPY = "copy"
     NAME = "name"
 
@@ -59,7 +67,8 @@ class TraceGraph:
         scopes: Name scopes of layers and optimizers.
         tensors: Row of the allocations table -> the tensor that the buffer holds.
         copies: Row -> op that copied the buffer's content from the host.
-        users: Row -> the op before its free.
+        users: Row -> the op before its free, and whether it ran on the freeing thread.
+        early: Ops of the tape that the layout optimizer made and that a forward op uses first.
         edges: Input (tensor or op) and op of each edge -> its source.
     """
 
@@ -68,7 +77,8 @@ class TraceGraph:
     scopes: ScopeTable
     tensors: Mapping[int, str] = field(default_factory=dict)
     copies: Mapping[int, str] = field(default_factory=dict)
-    users: Mapping[int, str] = field(default_factory=dict)
+    users: Mapping[int, tuple[str, bool]] = field(default_factory=dict)
+    early: frozenset[str] = frozenset()
     edges: Mapping[tuple[str, str], EdgeSource] = field(default_factory=dict)
 
 
@@ -105,19 +115,27 @@ class _Building:
         for row, (name, _, _) in copies.items():
             names[row] = name
         self._names = names
+        is_folded = np.array([FOLDED in name for name in names], bool)
         in_function = (table["run_id"] != 0).to_numpy() & (names != "") & (names != RECEIVED)
+        in_function &= ~is_folded & _is_in_graph(table, names)
         in_function[list(copies)] = True
         self._rows = np.flatnonzero(in_function & (table["born"] >= 0).to_numpy())
         self._table = table.iloc[self._rows]
         self._copies = copies
         self._copy_names = {name for name, _, _ in copies.values()}
         self._users = self._find_users(sequence)
+        self._scratch = self._find_scratch()
         self._outputs: dict[str, list[TensorSpec]] = {}
+        self._by_scope: dict[str, list[str]] = {}
+        self._sizes: dict[str, set[int]] = {}
+        sizes = self._table["requested_bytes"].tolist()
+        for row, size in zip(self._rows.tolist(), sizes, strict=True):
+            self._sizes.setdefault(str(names[row]), set()).add(size)
         self._tensors: dict[int, str] = {}
         self._inputs: dict[str, list[str]] = {}
         self._edges: dict[tuple[str, str], EdgeSource] = {}
 
-    def _find_users(self, sequence: OpSequence) -> dict[int, str]:
+    def _find_users(self, sequence: OpSequence) -> dict[int, tuple[str, bool]]:
         """Return row -> the op before its free, for buffers of functions that are freed."""
         events = self._raw.events
         dies = self._table["dies"].to_numpy()
@@ -127,21 +145,40 @@ class _Building:
         return {
             int(self._rows[at]): user
             for at, user in zip(freed.tolist(), users, strict=True)
-            if user
+            if user[0]
+        }
+
+    def _find_scratch(self) -> set[int]:
+        """Return the rows that the requesting op frees itself.
+
+        TensorFlow 2.9 and later record the op that frees, if it does so itself (``AddTraceMe`` in
+        ``bfc_allocator.cc``).
+        """
+        events = self._raw.events
+        ops = events["op"].astype(object).to_numpy()
+        is_noted = bool(((events["kind"] < 0).to_numpy() & (ops != "")).any())
+        dies = np.minimum(self._table["dies"].to_numpy(), len(ops) - 1)
+        return {
+            row
+            for row, op in zip(self._rows.tolist(), ops[dies], strict=True)
+            if self._users.get(row) == (self._names[row], True)
+            and (op == self._names[row] or not is_noted)
         }
 
     def graph(self) -> TraceGraph:
         """Return the graph."""
         self._add_outputs()
-        for row, user in self._users.items():
+        for row, (user, is_own) in self._users.items():
             tensor = self._tensors.get(row)
             if tensor is not None and split_tensor(tensor)[0] != user:
-                self._connect(tensor, user, EdgeSource.FREE)
+                self._connect(tensor, user, EdgeSource.FREE if is_own else EdgeSource.ORDER)
         for row, (_, source, reader) in self._copies.items():
             self._connect(f"{source}:0", self._names[row], EdgeSource.COPY)
             self._outputs.setdefault(source, [TensorSpec("", None)])
             if reader:
                 self._connect(self._tensors.get(row, ""), reader, EdgeSource.COPY)
+        for name in self._outputs:
+            self._by_scope.setdefault(name.rpartition("/")[0], []).append(name)
         known = {*self._outputs, *self._inputs, *self._raw.op_types}
         names = sorted(
             {*self._outputs, *self._inputs}, key=lambda name: self._first.get(name, 1 << 62)
@@ -154,6 +191,7 @@ class _Building:
             tensors=self._tensors,
             copies={row: one[0] for row, one in self._copies.items()},
             users=self._users,
+            early=frozenset(name for name in names if self._is_early(name, known)),
             edges=self._edges,
         )
 
@@ -170,9 +208,8 @@ class _Building:
             name, (region, dtype, shape) = str(self._names[row]), facts[at]
             if (int(threads[at]), name) != burst:
                 burst, used = (int(threads[at]), name), 0
-            is_scratch = region != "output" and self._users.get(row) == name
             outputs = self._outputs.setdefault(name, [])
-            if is_scratch or used >= _MOST_OUTPUTS:
+            if (region != "output" and row in self._scratch) or used >= _MOST_OUTPUTS:
                 continue
             spec = TensorSpec(dtype, _read_shape(shape))
             if used == len(outputs):
@@ -205,24 +242,56 @@ class _Building:
             return "_Recv"
         known = self._raw.op_types.get(name)
         last = _SUFFIX.sub("", name.rpartition("/")[2])
-        if "-LayoutOptimizer" in name and "Transpose" in name:
+        if _LAYOUT in name and "Transpose" in name:
             return known or "Transpose"
         return known or (last if last[:1].isupper() else "")
+
+    def _is_early(self, name: str, known: set[str]) -> bool:
+        """Say whether the layout optimizer named a forward op's copy after a backward op."""
+        forward = _forward_op(name, known) if _LAYOUT in name else ""
+        scope = forward.rpartition("/")[0]
+        users = self._by_scope.get(scope, ())
+        first = min((self._first.get(op, 0) for op in users if forward), default=0)
+        return self._first.get(name, 0) < first
 
     def _find_gradients(self) -> set[str]:
         """Return the tape's tensors that an optimizer uses, and results of gradient kernels."""
         found = set()
+        sizes = dict(zip(self._rows.tolist(), self._table["requested_bytes"].tolist(), strict=True))
         for row, tensor in self._tensors.items():
-            name = split_tensor(tensor)[0]
-            is_sum = self._type(name) == "AddN"
-            if not (is_in_gradient_scope(name) or is_sum):
+            name, index = split_tensor(tensor)
+            op_type = self._type(name)
+            if not (is_in_gradient_scope(name) or op_type == "AddN"):
                 continue
-            user = self._users.get(row, "")
-            is_updated = bool(user) and self._is_update(user)
-            is_kernel = not is_sum and self._type(name) in _PARAMETER_GRADIENTS
-            if is_updated or (is_kernel and tensor.endswith(":0")):
+            user, is_own = self._users.get(row, ("", False))
+            # An op that requests memory for each gradient requests as much as the gradient.
+            fits = user not in self._sizes or sizes[row] in self._sizes[user]
+            spec = self._outputs[name][index]
+            if (
+                (op_type in _PARAMETER_GRADIENTS and not index)
+                or (is_own and fits and self._is_update(user))
+                or (op_type == "MatMul" and self._is_of_matrix(name, spec.shape))
+            ):
                 found.add(tensor)
         return found
+
+    def _is_of_matrix(self, name: str, shape: tuple[int, ...] | None) -> bool:
+        """Say whether a product of the tape is the gradient of a layer's matrix.
+
+        The layer's result is ``[batch, units]``. The gradient of the matrix is ``[inputs, units]``, the
+        other one ``[batch, inputs]``.
+        """
+        if shape is None or len(shape) != 2:
+            return False
+        scope = _plain_scope(name).rpartition("/")[0]
+        return any(
+            spec.shape is not None
+            and len(spec.shape) == 2
+            and spec.shape[1] == shape[1]
+            and spec.shape[0] != shape[0]
+            for op in self._by_scope.get(scope, ())
+            for spec in self._outputs[op]
+        )
 
     def _is_update(self, name: str) -> bool:
         return is_in_optimizer(name) or is_apply(self._type(name))
@@ -233,9 +302,23 @@ def is_apply(op_type: str) -> bool:
     return bool(_APPLIES.fullmatch(op_type))
 
 
+def _is_in_graph(table: pd.DataFrame, names: np.ndarray) -> np.ndarray:
+    """Return which buffers a function requested, and no eager op with a run of its own."""
+    scoped = pd.Series(["/" in name for name in names], index=table.index)
+    ops = pd.Series(names, index=table.index).groupby(table["run_id"]).transform("nunique")
+    found: np.ndarray = (scoped.groupby(table["run_id"]).transform("any") | (ops > 2)).to_numpy()
+    return found
+
+
+def find_optimizer(name: str) -> str:
+    """Return the name scope of Keras' optimizer around an op; empty for none."""
+    parts = name.split("/")[:-1]
+    return next((part.lower() for part in parts if _OPTIMIZER.fullmatch(part)), "")
+
+
 def is_in_optimizer(name: str) -> bool:
     """Say whether an op's name scope is one of Keras' optimizers."""
-    return any(_OPTIMIZER.fullmatch(part) for part in name.split("/")[:-1][:3])
+    return bool(find_optimizer(name))
 
 
 def _forward_op(name: str, known: set[str]) -> str:
@@ -245,7 +328,8 @@ def _forward_op(name: str, known: set[str]) -> str:
     scope = _plain_scope(name)
     last, own = scope.rpartition("/")[2], name.rpartition("/")[2]
     is_prefix = bool(last) and own.lower().startswith(re.sub(r"_\d+$", "", last).lower())
-    return scope if scope in known or is_prefix else ""
+    is_kernel = bool(_GRADIENT_KERNEL.match(own))
+    return scope if scope in known or is_prefix or is_kernel else ""
 
 
 def _plain_scope(name: str) -> str:

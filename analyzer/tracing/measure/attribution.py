@@ -29,15 +29,13 @@ from analyzer.model.graph.ops import CONVOLUTIONS, split_tensor
 from analyzer.model.graph.phases import Phase
 from analyzer.model.graph.tensor_roles import find_all_reduce_roles
 from analyzer.model.recording.records import Step
+from analyzer.tracing.derive.trace_graph import FOLDED
 from analyzer.tracing.measure.attribution_labels import Labels, Mask
 from analyzer.tracing.measure.variable_buffers import Holding
 from analyzer.tracing.parse.run_folder import RunNote
 
-_CONSTANTS: Final = frozenset({"Const", "HostConst"})
+CONSTANTS: Final = frozenset({"Const", "HostConst"})
 XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
-_FOLDED: Final = "__cf__"
-"""Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
-``GenerateUniqueName``)."""
 _RING_CHUNK: Final = "CollectiveAdapterImpl::TempChunk"
 """Name that an all-reduce between CPU devices uses for its op (``base_collective_executor.cc``)."""
 POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
@@ -181,7 +179,7 @@ def label_graph(
             labels.tensor[row] = tensor
         if not labels.is_open(row):
             continue
-        if op.type in _CONSTANTS:
+        if op.type in CONSTANTS:
             labels.set(row, Category.CONSTANT, role="constant")
         elif op.type in CONVOLUTIONS and dtypes[row] == "uint8":
             labels.set(row, Category.WORKSPACE, role=f"{structure.phases[name]} workspace")
@@ -203,8 +201,13 @@ def _copies_input(op: Op, structure: GraphIndex) -> bool:
     return any(source is not None and source.type in ARGUMENT_TYPES for source in sources)
 
 
-def match_outputs(allocations: pd.DataFrame, structure: GraphIndex) -> list[str]:
-    """Return the tensor of the graph that each buffer was requested for; empty for none."""
+def match_outputs(
+    allocations: pd.DataFrame, structure: GraphIndex, is_scratch: Mask | None = None
+) -> list[str]:
+    """Return the tensor of the graph that each buffer was requested for; empty for none.
+
+    ``is_scratch``, shape ``(n,)``, are buffers that their op frees itself; None if unknown.
+    """
     known = allocations["tensor"].astype(object).to_numpy()
     ops = allocations["op"].astype(object).to_numpy()
     runs = allocations["run_id"].to_numpy()
@@ -217,7 +220,7 @@ def match_outputs(allocations: pd.DataFrame, structure: GraphIndex) -> list[str]
         op = structure.ops.get(name)
         if known[row]:
             tensors[row] = str(known[row])
-        elif op is not None:
+        elif op is not None and (is_scratch is None or not is_scratch[row]):
             seen = used.setdefault((int(runs[row]), name), set())
             tensors[row] = _match_output(op, seen, dtypes[row], shapes[row], int(sizes[row]))
     return tensors
@@ -321,7 +324,7 @@ def label_eager(
     op = allocations["op"].cat
     codes = op.codes.to_numpy()
     named = _mask_of_categories([name != "" for name in op.categories], codes)
-    folded = _mask_of_categories([_FOLDED in name for name in op.categories], codes)
+    folded = _mask_of_categories([FOLDED in name for name in op.categories], codes)
     given = _mask_of_categories([name == _HOST_CONSTANT for name in op.categories], codes)
     ring = _mask_of_categories([name == _RING_CHUNK for name in op.categories], codes)
     lives = _Lifetimes(allocations, steps, backward_starts)

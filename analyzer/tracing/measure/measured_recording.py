@@ -10,14 +10,14 @@ from typing import Final
 
 import pandas as pd
 
-from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.contract.graph_note import TensorSpec, TracedGraph, TracedOp
 from analyzer.model.contract.report.subject import PhantomNotice, ReportTarget
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex, build_graph_index
 from analyzer.model.graph.networkx_graph import build_graph
-from analyzer.model.graph.phases import ScopeTable
+from analyzer.model.graph.phases import Phase, ScopeTable
 from analyzer.model.recording.allocator_events import HOST_ALLOCATORS, choose_allocator
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.units import GRANULE_BYTES, format_bytes
@@ -209,12 +209,17 @@ def index_trace_graph(graph: TraceGraph, note: RunNote | None) -> GraphIndex | N
     """Return the indexed graph of a trace, with the scopes and gradients of a note if there is one."""
     if not graph.ops:
         return None
+    traced = tuple(TracedOp(op.name, op.inputs) for op in graph.ops if op.name not in graph.early)
     index = build_graph_index(
         graph.ops,
+        traced=[TracedGraph("", traced)],
         gradients=graph.gradients.union(note.gradients if note is not None else ()),
         scopes=ScopeTable(note.scopes) if note is not None and note.scopes else graph.scopes,
     )
-    return replace(index, evidence={edge: source.value for edge, source in graph.edges.items()})
+    phases = {**index.phases, **dict.fromkeys(graph.early, Phase.FORWARD)}
+    return replace(
+        index, phases=phases, evidence={edge: source.value for edge, source in graph.edges.items()}
+    )
 
 
 def _find_earlier_buffers(

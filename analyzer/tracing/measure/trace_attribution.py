@@ -13,7 +13,10 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.records import Step
+from analyzer.tracing.derive.state_buffers import find_state
+from analyzer.tracing.derive.trace_graph import FOLDED
 from analyzer.tracing.measure.attribution import (
+    CONSTANTS,
     label_copied_inputs,
     label_eager,
     label_graph,
@@ -58,13 +61,16 @@ def attribute(
         if jit and note.device.kind == "gpu":
             label_copied_inputs(labels, note, table)
     sharing = None
+    if structure is not None and (note is None or not note.snapshots):
+        for held, (category, role) in find_state(table, structure, steps).items():
+            labels.set(held, category, role=role)
     if structure is not None:
         in_steps = table["step"].notna().to_numpy()
         ops = table["op"].astype(object).to_numpy()
-        tensors = match_outputs(table, structure)
+        tensors = match_outputs(table, structure, find_scratch(table, raw))
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
         starts = find_first_births(
-            table, np.array([structure.phases.get(op) is Phase.BACKWARD for op in ops]) & in_steps
+            table, np.array([_begins_backward(op, structure) for op in ops]) & in_steps
         )
         label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
     phases, starts = _eager_phases(table, raw)
@@ -73,6 +79,23 @@ def attribute(
     label_eager(labels, table, steps, phases, starts, gradient_rows, python, infer=infer, jit=jit)
     _eager_layers(labels, table, raw)
     return labels.apply(table), sharing
+
+
+def find_scratch(table: pd.DataFrame, raw: RawTrace) -> np.ndarray:
+    """Return which temporary buffers the op that requested them also frees, shape ``(n,)``."""
+    dies = table["dies"].to_numpy()
+    ops = raw.events["op"].astype(object).to_numpy()
+    at = np.minimum(dies, len(ops) - 1)
+    own = table["op"].astype(object).to_numpy() == ops[at]
+    found: np.ndarray = own & (dies < len(ops)) & (table["region"] == "temp").to_numpy()
+    return found
+
+
+def _begins_backward(op: str, structure: GraphIndex) -> bool:
+    """Say whether an op is of the backward pass and no constant, which is made beforehand."""
+    if structure.phases.get(op) is not Phase.BACKWARD:
+        return False
+    return FOLDED not in op and structure.ops[op].type not in CONSTANTS
 
 
 def _born_on_marked_threads(table: pd.DataFrame, raw: RawTrace) -> np.ndarray:
