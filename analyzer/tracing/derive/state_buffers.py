@@ -1,8 +1,8 @@
 """Parameters and optimizer state of a trace without a capture note.
 
-The gradient of a parameter has the parameter's size. A buffer that exists before the first step,
-outlives it and has this size is a parameter; further ones, created later, are its optimizer slots. During an
-update, Keras' optimizers write new values of slots with ``assign`` and ``assign_add``, and of parameters
+The gradient of a parameter has its size. A buffer that exists before the first step, outlives it and
+has this size is a parameter; further ones, created later, are its optimizer slots. In an update, Keras'
+optimizers write new values of slots with ``assign`` and ``assign_add``, and of parameters
 with ``assign_sub`` (SGD with momentum: ``assign_add``); see ``keras/src/optimizers``.
 """
 
