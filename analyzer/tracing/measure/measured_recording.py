@@ -142,11 +142,7 @@ def measure(
     table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
     integrity = check_trace(raw, table, steps, note)
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
-    structure = index_note_graph(note)
-    if structure is None:
-        derived = derive_graph(table, raw)
-        structure = index_trace_graph(derived, note)
-        table = name_tensors(table, derived)
+    structure, table = _find_graph(note, table, raw)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = mark_trials(table)
     modules = name_module_buffers(table, raw) if note is None else None
@@ -203,6 +199,17 @@ def index_note_graph(note: RunNote | None) -> GraphIndex | None:
         nested_gradients=note.nested_gradients,
         scopes=ScopeTable(note.scopes),
     )
+
+
+def _find_graph(
+    note: RunNote | None, table: pd.DataFrame, raw: RawTrace
+) -> tuple[GraphIndex | None, pd.DataFrame]:
+    """Return the note's graph, else that of the trace, and the table with the tensors of the latter."""
+    structure = index_note_graph(note)
+    if structure is not None:
+        return structure, table
+    derived = derive_graph(table, raw)
+    return index_trace_graph(derived, note), name_tensors(table, derived)
 
 
 def index_trace_graph(graph: TraceGraph, note: RunNote | None) -> GraphIndex | None:

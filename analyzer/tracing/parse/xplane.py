@@ -90,7 +90,7 @@ class RawTrace:
         kernels: Launches of kernels and copies; see ``KernelColumns.kernels``.
         function_runs: Runs of functions; see ``KernelColumns.function_runs``.
         calls: Calls of a compiled JAX function.
-        cards: Name and properties of each GPU's plane.
+        cards: Properties of each GPU, such as ``core_count``.
         devices: Names of the device planes, such as ``/device:GPU:0``.
         hostnames: Names of the hosts that wrote the trace.
         damages: Events that cannot be read.
@@ -185,6 +185,7 @@ class _Reading:
         self._kernels = KernelColumns()
         self._ops = TextNumbers()
         self._op_types: dict[str, str] = {}
+        self._cards: list[dict[str, int | float | str]] = []
         self._runs = [GrowingColumn(kept) for kept in (np.int32, np.int64, np.int64, np.int32)]
         self._marks: list[tuple[int, Span]] = []
         self._steps: list[tuple[int, Span]] = []
@@ -239,6 +240,8 @@ class _Reading:
         for plane, lines in self._planes:
             names = PlaneNames(plane, self._ops, self._memory.texts)
             self._op_types.update(names.op_types)
+            if plane.name.startswith(b"/device:GPU"):
+                self._cards.append(dict(_plain_stats(plane.stats, names.stats)))
             for line in lines:
                 before = self._events
                 reader = LineReader(self._source, line.start, line.end)
@@ -251,8 +254,7 @@ class _Reading:
                 self._progress(line.end / self._source.size_bytes)
         self._progress(1.0)
         origin_ns = _origin_ns(filled)
-        base_ps = [(time_ns - origin_ns) * 1000 for time_ns in times_ns]
-        return self._whole(base_ps)
+        return self._whole([(time_ns - origin_ns) * 1000 for time_ns in times_ns])
 
     def _add(self, block: EventBlock, line: int, names: PlaneNames) -> None:
         """Add the events of one block of a line."""
@@ -299,7 +301,6 @@ class _Reading:
         return found
 
     def _whole(self, base_ps: Sequence[int]) -> RawTrace:
-        """Return the trace, with times relative to its start."""
         if any(abs(base) >= _MOST_PS for base in base_ps):
             raise ValueError("times that lie months apart")
         bases = np.array(base_ps, np.int64)
@@ -324,11 +325,7 @@ class _Reading:
             kernels=self._kernels.kernels(bases),
             function_runs=self._kernels.function_runs(bases),
             calls=tuple(sorted(calls, key=lambda span: (span.start_ps, -span.end_ps))),
-            cards=tuple(
-                {"name": decode_text(plane.name), **dict(_plain_stats(plane.stats, _names(plane)))}
-                for plane, _ in self._planes
-                if plane.name.startswith(b"/device:GPU")
-            ),
+            cards=tuple(self._cards),
             devices=tuple(
                 decode_text(plane.name)
                 for plane, _ in self._planes
@@ -390,10 +387,6 @@ def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int |
             yield name, decode_text(stat.str_value)
         else:
             yield name, stat.int64_value or stat.uint64_value or stat.double_value or 0
-
-
-def _names(plane: Any) -> dict[int, str]:
-    return {entry.key: decode_text(entry.value.name) for entry in plane.stat_metadata}
 
 
 def _origin_ns(times_ns: Sequence[int]) -> int:
