@@ -12,7 +12,14 @@ from typing import Final
 
 from analyzer.model.contract.report.oom_file import OomAdvice
 from analyzer.model.ranges import Range
-from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase
+from analyzer.oom.failure_case import (
+    Cause,
+    CauseOfFailure,
+    OomCase,
+    find_card_id,
+    find_component,
+    find_framework,
+)
 from analyzer.oom.log_records import FailedAllocator
 from analyzer.oom.log_texts import size_words, write_advice
 from analyzer.oom.sizes_in_use import find_dominant_size
@@ -24,6 +31,7 @@ _VARIABLE_OPS: Final = (
 )
 """Parts of the names of ops that create or update a variable, whose first axis is not the batch."""
 _LARGE_CONSTANT: Final = 64 << 20  # bytes
+_MUCH_PADDING: Final = 0.1  # of a TPU program's need
 
 
 def find_advice(case: OomCase, verdict: CauseOfFailure) -> list[OomAdvice]:
@@ -31,7 +39,44 @@ def find_advice(case: OomCase, verdict: CauseOfFailure) -> list[OomAdvice]:
     return [*_advice_by_cause(case, verdict.cause), *_advice_by_contents(case, verdict.cause)]
 
 
+def find_next_command(case: OomCase) -> str | None:
+    """Return the command that finds a size that fits; None if TensorFlow did not fail on a card."""
+    failure = case.failure
+    is_own = find_component(failure) in ("TensorFlow", "XLA")
+    if not is_own or not (case.is_on_card or failure.is_compiled):
+        return None
+    gpu = find_card_id(case.card.name) if case.card is not None else ""
+    shape = failure.tensor.shape or ()
+    batch = f" --batch-size {shape[0]}" if _may_have_batch(case, shape) else ""
+    return f"analyze fit TARGET --gpu {gpu or 'CARD'}{batch}"
+
+
+def _advice_for_component(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
+    failure = case.failure
+    need, plan = failure.figures.get("need"), failure.xla
+    padding = sum(each.padding.middle for each in plan.buffers if each.padding) if plan else 0
+    if need is not None and padding > _MUCH_PADDING * need.middle:
+        yield write_advice("tpu_padding", padding=Range.exactly(padding))
+    if failure.advice:
+        yield write_advice(failure.advice)
+    elif cause is Cause.FRAGMENTED and failure.component == "PyTorch":
+        yield write_advice("torch_fragmented")
+    elif failure.kind is FailedAllocator.LIBRARY:
+        yield write_advice(str(Cause.BESIDE_THE_POOL))
+    elif failure.memory == "host" or cause is Cause.HOST:
+        yield write_advice(str(Cause.HOST))
+    elif failure.memory == "unclear":
+        yield write_advice("killed" if failure.is_killed else str(Cause.HOST))
+    elif cause is Cause.HELD_BY_OTHERS:
+        yield write_advice(str(cause))
+    else:
+        yield write_advice("tpu_program" if failure.memory == "tpu" else "smaller")
+
+
 def _advice_by_cause(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
+    if case.failure.component:
+        yield from _advice_for_component(case, cause)
+        return
     if cause in (Cause.HELD_BY_OTHERS, Cause.WASTED, Cause.BESIDE_THE_POOL, Cause.HOST):
         yield write_advice(str(cause))
     elif cause is Cause.FRAGMENTED:
@@ -40,6 +85,8 @@ def _advice_by_cause(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
         yield from _against_size(case, cause)
     elif cause is Cause.DRIVER_REFUSED and case.is_on_card:
         yield from _against_refusal(case)
+    elif cause is Cause.CANNOT_TELL and find_framework(case.failure.framework) == "JAX":
+        yield write_advice("jax")
     elif cause is Cause.DRIVER_REFUSED and case.failure.is_pinned:
         yield write_advice("pinned")
 
@@ -96,7 +143,7 @@ def _against_refusal(case: OomCase) -> Iterator[OomAdvice]:
 
 def _advice_by_contents(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
     """Yield advice about the contents of the pool."""
-    if cause in (Cause.HOST, Cause.BESIDE_THE_POOL):
+    if cause in (Cause.HOST, Cause.BESIDE_THE_POOL) or case.failure.component:
         return
     dominant = find_dominant_size(case.sizes, case.in_use_bytes)
     if dominant is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Final
 
 from analyzer.model.contract.element_sizes import ITEM_BYTES
@@ -16,9 +17,11 @@ from analyzer.model.ranges import Range
 from analyzer.model.units import GRANULE_BYTES, round_up
 
 _UNITS: Final = "KMGTPE"
-_PRINTED: Final = re.compile(r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:i?B)?")
-_LONGEST: Final = 24  # characters of a number
-_MOST: Final = (1 << 63) - 1  # bytes: the largest signed 64-bit number
+_PRINTED: Final = re.compile(r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:i?B|BYTES)?", re.IGNORECASE)
+_LONGEST: Final = 40  # characters of a number
+_MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
+MOST_BYTES: Final = 1 << 44  # of a chunk, or of all chunks of one size; more is a damaged line
+_MOST_AXES: Final = 254  # of a tensor (``TensorShape``)
 
 _NUMPY_NAMES: Final = {"float": "float32", "half": "float16", "double": "float64"}
 """TensorFlow's names of types (``DataTypeString`` in ``types.cc``) that differ from NumPy's."""
@@ -48,7 +51,7 @@ def parse_size(text: str | None) -> Range | None:
 
     A number without a unit, or in bytes, is exact.
     """
-    match = _PRINTED.fullmatch((text or "").strip()[:_LONGEST])
+    match = _PRINTED.fullmatch((text or "").strip().replace(",", "")[:_LONGEST])
     if match is None:
         return None
     sign, digits, unit = match.groups()
@@ -63,10 +66,40 @@ def parse_size(text: str | None) -> Range | None:
     high -= f"{high / 1024:.{decimals}f}" != digits
     if float(digits) >= 1:  # less than 1 and more than 1024 are printed in other units
         low, high = max(low, 1024), min(high, 1024 * 1024 - 1)
-    scale = 1024 ** _UNITS.index(unit)
-    low, high = low * scale, min(high * scale + scale - 1, _MOST)
+    scale = 1024 ** _UNITS.index(unit.upper())
+    low, high = min(low * scale, _MOST), min(high * scale + scale - 1, _MOST)
     size = Range(low, max(low, high))
     return Range(-size.high, -size.low) if sign else size
+
+
+def parse_rounded(text: str) -> Range | None:
+    """Return the range of sizes that programs other than TensorFlow print as ``text``, else None.
+
+    Units are binary (PyTorch, Ray and PaddlePaddle print GB for GiB), decimals rounded to the nearest.
+    """
+    match = _PRINTED.fullmatch((text or "").strip().replace(",", "")[:_LONGEST])
+    if match is None:
+        return None
+    digits, unit = match[2], match[3].upper()
+    scale = 1024 ** (_UNITS.index(unit) + 1) if unit else 1
+    decimals = len(digits.partition(".")[2])
+    value, half = Fraction(digits) * scale, Fraction(scale, 2 * 10**decimals) if decimals else 0
+    low, high = math.ceil(value - half), math.floor(value + half)
+    return Range(min(low, _MOST), min(max(low, high), _MOST))
+
+
+def parse_count(text: str) -> int:
+    """Return a number of bytes or things; 16 TiB for a larger one, which is damage."""
+    return min(int(text), MOST_BYTES)
+
+
+def parse_shape(text: str) -> tuple[int, ...] | None:
+    """Return the axes of a shape such as ``5, 4``; None if no tensor can have them."""
+    axes = [axis for axis in text.replace(" ", "").split(",") if axis]
+    if len(axes) > _MOST_AXES or any(len(axis) > 18 or not axis.isdigit() for axis in axes):
+        return None
+    shape = tuple(map(int, axes))
+    return shape if math.prod(shape) * max(ITEM_SIZES) <= _MOST else None
 
 
 def round_up_request(size_bytes: int) -> int:

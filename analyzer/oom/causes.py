@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from analyzer.model.ranges import Range
-from analyzer.model.units import format_bytes
-from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase
-from analyzer.oom.log_records import FailedAllocator, RefusalRun
+from analyzer.oom.component_cause import describe_refusals, judge_component
+from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase, find_framework
+from analyzer.oom.log_records import FailedAllocator
 from analyzer.oom.log_texts import size_words, write_sentence
 from analyzer.oom.request_size import size_without_type
 from analyzer.oom.sizes_in_use import find_dominant_size
@@ -28,12 +28,19 @@ _NEARLY_FULL: Final = 3  # free marks of 100 on the map of a pool that is called
 
 def find_cause(case: OomCase) -> CauseOfFailure:
     """Return the verdict on one failure."""
-    judges = {
-        FailedAllocator.LIBRARY: _judge_library,
-        FailedAllocator.HOST: _judge_host,
-        FailedAllocator.ASYNC: _judge_async,
-    }
-    verdict = judges.get(case.failure.kind, _judge_pool)(case)
+    if case.failure.component:
+        verdict = judge_component(case)
+    elif case.failure.kind is FailedAllocator.ASYNC:
+        verdict = _judge_async(case)
+    elif case.failure.kind is FailedAllocator.HOST and case.request is not None:
+        verdict = _verdict(Cause.HOST, "host_request", request=case.request.requested)
+    else:
+        verdict = _judge_pool(case)
+    if case.budget is not None and case.failure.is_compiled and verdict.cause is Cause.CANNOT_TELL:
+        sizes = dict(zip(("budget", "reached"), map(Range.exactly, case.budget), strict=True))
+        verdict = _verdict(Cause.LARGER_THAN_LIMIT, "over_budget", **sizes)
+    if not case.failure.component and (name := find_framework(case.failure.framework)):
+        verdict.title = f"{name}: {verdict.title}"
     verdict.reasons += _general_reasons(case, verdict.cause)
     return verdict
 
@@ -108,7 +115,7 @@ def _judge_others(case: OomCase, want: Range) -> CauseOfFailure | None:
 
 def _judge_driver(case: OomCase, shown: Range, room: Range) -> CauseOfFailure:
     giver = "driver" if case.is_on_card else "machine"
-    reasons = _describe_refusals(case.refusals)
+    reasons = describe_refusals(case.refusals)
     limit, total = case.state.limit, case.card_total
     if total is not None and limit is not None and limit.low > total.high:
         reasons.append(write_sentence("reason", "limit_above_card", limit=limit, total=total))
@@ -116,22 +123,6 @@ def _judge_driver(case: OomCase, shown: Range, room: Range) -> CauseOfFailure:
         reasons.append(write_sentence("reason", "rest_of_card"))
     cause = Cause.DRIVER_REFUSED
     return _verdict(cause, "refused", *reasons, room=room, request=shown, giver=giver)
-
-
-def _describe_refusals(refusals: list[RefusalRun]) -> list[str]:
-    """Return a sentence about refusals before the failure; none if there were none."""
-    if not refusals:
-        return []
-    count = sum(run.times for run in refusals)
-    sentence = write_sentence(
-        "reason",
-        "refusals",
-        count=count,
-        plural="s" if count != 1 else "",
-        least=format_bytes(min(run.last_bytes for run in refusals)),
-        could="could be pinned" if refusals[0].is_host else "was free on the card",
-    )
-    return [sentence]
 
 
 def _judge_by_limit(case: OomCase, want: Range, shown: Range, left: Range) -> CauseOfFailure:
@@ -146,7 +137,7 @@ def _judge_by_limit(case: OomCase, want: Range, shown: Range, left: Range) -> Ca
 def _judge_by_map(case: OomCase, want: Range, shown: Range) -> CauseOfFailure:
     """Judge by the map of 100 marks, which is a warning and printed even if the dump is not."""
     refusals = case.refusals
-    reasons = _describe_refusals(refusals)
+    reasons = describe_refusals(refusals)
     if case.failure.is_pinned and refusals:
         return _verdict(Cause.DRIVER_REFUSED, "refused_pinned", *reasons, request=shown)
     cells = case.failure.dump.map
@@ -217,29 +208,6 @@ def _judge_async(case: OomCase) -> CauseOfFailure:
     if rest > _CONTEXT_BYTES and rest > in_use:
         return _verdict(Cause.HELD_BY_OTHERS, "others_async", reason, **sizes)
     return _verdict(Cause.FULL, "full_card", reason, **sizes)
-
-
-def _judge_library(case: OomCase) -> CauseOfFailure:
-    words = ("ALLOC_FAILED", "OUT_OF_MEMORY", "out of memory")
-    is_memory = any(word in case.failure.text for word in words)
-    reasons = _describe_refusals(case.refusals)
-    card = case.card
-    if card is not None and card.total is not None and card.free is not None:
-        sizes = {"free": card.free, "total": card.total}
-        reasons.append(write_sentence("reason", "free_at_start", **sizes))
-    return _verdict(Cause.BESIDE_THE_POOL, "library" if is_memory else "library_unclear", *reasons)
-
-
-def _judge_host(case: OomCase) -> CauseOfFailure:
-    failure = case.failure
-    if failure.resident_bytes is not None:
-        title = "host_container" if "cgroup" in failure.text else "host_killed"
-        return _verdict(Cause.HOST, title, held=Range.exactly(failure.resident_bytes))
-    if case.request is not None:
-        return _verdict(Cause.HOST, "host_request", request=case.request.requested)
-    if any(word in failure.text for word in ("Killed", "137", "SIGKILL")):
-        return _verdict(Cause.CANNOT_TELL, "killed")
-    return _verdict(Cause.HOST, "host")
 
 
 def _general_reasons(case: OomCase, cause: Cause) -> Iterator[str]:

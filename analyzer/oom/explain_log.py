@@ -19,11 +19,11 @@ from analyzer.model.contract.report.oom_file import (
 )
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
-from analyzer.oom.advice import find_advice
+from analyzer.oom.advice import find_advice, find_next_command
 from analyzer.oom.amounts import difference, numpy_name, round_up_request
 from analyzer.oom.causes import find_cause, find_missing_lines
 from analyzer.oom.dumped_state import compute_state
-from analyzer.oom.failure_case import OomCase, find_card_memory, is_limited
+from analyzer.oom.failure_case import OomCase, find_card_memory, find_component, is_limited
 from analyzer.oom.log_records import (
     FailedAllocator,
     LoggedCard,
@@ -59,6 +59,7 @@ def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[OomCas
             for each in records.tolerated
         ),
         notes=tuple(_notes(records)),
+        next_command=find_next_command(cases[0]) if cases else None,
     )
     return document, cases
 
@@ -85,6 +86,7 @@ def _case_of(records: LogRecords, failure: LoggedFailure) -> OomCase:
         card=card,
         sizes=sizes_in_use(failure, chunk_bytes),
         refusals=refusals,
+        budget=max((pair for pair in records.xla_budgets if pair[0] < pair[1]), default=None),
     )
 
 
@@ -133,6 +135,7 @@ def _explain_failure(case: OomCase) -> OomFailure:
         told=max(failure.reports, 1),
         process=failure.tag,
         kind=str(failure.kind),
+        component=find_component(failure),
         allocator=failure.allocator or failure.dump.allocator or None,
         op=failure.op or failure.requested_by or failure.op_type or None,
         asked=_request_of(case),
@@ -223,7 +226,13 @@ def _xla_plan(failure: LoggedFailure) -> OomPlan | None:
     return OomPlan(
         {name: size.middle for name, size in failure.xla.stats.items()},
         tuple(
-            OomBuffer(each.size.middle, each.operator, each.label, each.shape)
+            OomBuffer(
+                each.size.middle,
+                each.operator,
+                each.label,
+                each.shape,
+                each.padding.middle if each.padding is not None else 0,
+            )
             for each in failure.xla.buffers
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from analyzer.cards import gpus_named
+from analyzer.cards import find_gpu, gpus_named
 from analyzer.model.choice import Choice
 from analyzer.model.contract.report.oom_file import OomSize
 from analyzer.model.errors import InputError
@@ -15,6 +15,17 @@ from analyzer.oom.log_records import FailedAllocator, LoggedCard, LoggedFailure,
 from analyzer.oom.request_size import RequestSize
 
 _LIMITED_SHARE = 0.8  # of the card's memory: a lower limit was set, or follows from other processes
+
+_FRAMEWORKS = {
+    "torch": "PyTorch",
+    "torch_xla": "PyTorch/XLA",
+    "jax": "JAX",
+    "jaxlib": "JAX",
+    "paddle": "PaddlePaddle",
+    "mxnet": "MXNet",
+    "cupy": "CuPy",
+    "XlaRuntimeError": "JAX",
+}
 
 
 class Cause(Choice):
@@ -52,6 +63,7 @@ class OomCase:
         card: The card at TensorFlow's start; None for the host and if the log does not describe it.
         sizes: Chunks in use by size.
         refusals: Runs of the driver's refusals before the failure.
+        budget: XLA's budget for a program and the larger plan that it reached; None if it met all.
     """
 
     failure: LoggedFailure
@@ -60,6 +72,7 @@ class OomCase:
     card: LoggedCard | None
     sizes: list[OomSize]
     refusals: list[RefusalRun]
+    budget: tuple[int, int] | None = None
 
     @property
     def is_on_card(self) -> bool:
@@ -94,9 +107,32 @@ class OomCase:
         return is_limited(self.state.limit, self.card_total)
 
 
+def find_component(failure: LoggedFailure) -> str:
+    """Return the program or the library that found no memory."""
+    if failure.component:
+        return failure.component
+    framework = find_framework(failure.framework)
+    if not failure.is_compiled:
+        return framework or "TensorFlow"
+    return f"{framework} (XLA)" if framework else "XLA"
+
+
+def find_framework(package: str) -> str:
+    """Return the name of the framework of a package; empty for TensorFlow and if unknown."""
+    return _FRAMEWORKS.get(package, "")
+
+
 def is_limited(limit: Range | None, total: Range | None) -> bool:
     """Return whether a limit is well below the memory of a card."""
     return limit is not None and total is not None and limit.high < _LIMITED_SHARE * total.low
+
+
+def find_card_id(name: str) -> str:
+    """Return the catalogue's id of a card; empty if the name is unknown or fits several cards."""
+    try:
+        return find_gpu(name).id if name else ""
+    except InputError:
+        return ""
 
 
 def find_card_memory(name: str) -> Range | None:

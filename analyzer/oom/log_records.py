@@ -22,6 +22,8 @@ class FailedAllocator(Choice):
     """A library outside the pool: cuDNN, cuBLAS, the CUDA context."""
     HOST = "host"
     """Host memory: a killed process, NumPy, C++."""
+    OTHER = "other"
+    """The allocator of another framework or of a TPU."""
     UNKNOWN = "unknown"
     """The log has only the error text, which does not say."""
 
@@ -109,6 +111,7 @@ class PeakBuffer:
     operator: str = ""
     label: str = ""
     shape: str = ""
+    padding: Range | None = None
 
 
 @dataclass(slots=True)
@@ -153,7 +156,11 @@ class LoggedFailure:
         is_compiled: Whether XLA reports it.
         usage: From ``report_tensor_allocations_upon_oom``: (node, bytes).
         refusals: Indices of the driver's refusals before it, in ``LogRecords.refusals``.
-        resident_bytes: Host memory of a process that the system killed.
+        component: The component that failed, of ``component_failures.toml``; empty for TensorFlow.
+        memory, title, advice: Of its row.
+        framework: The Python package of the framework, as a traceback names it; empty if unknown.
+        figures: Figures of its row by name, such as ``request``.
+        is_killed: Whether the log reports that the process was killed.
     """
 
     kind: FailedAllocator
@@ -179,7 +186,13 @@ class LoggedFailure:
     is_compiled: bool = False
     usage: list[tuple[str, Range]] = field(default_factory=list)
     refusals: list[int] = field(default_factory=list)
-    resident_bytes: int | None = None
+    component: str = ""
+    memory: str = ""
+    title: str = ""
+    advice: str = ""
+    framework: str = ""
+    figures: dict[str, Range] = field(default_factory=dict)
+    is_killed: bool = False
 
     @property
     def is_pinned(self) -> bool:

@@ -56,6 +56,10 @@ def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Docu
     if len(failures) > _MOST_FAILURES:
         others = _other_failures(failures[_MOST_FAILURES:], document.failures_not_shown)
         sections.append(Section("The other failures", (others,)))
+    if document.next_command:
+        hint = "Replace TARGET by your model, such as train.py:build_model."
+        hint = "" if document.matched_with else hint
+        sections.append(Section("Next", (Code(document.next_command), Paragraph(hint, "muted"))))
     if document.notes:
         sections.append(Section("", tuple(map(Paragraph, document.notes))))
     model = f", matched with {document.matched_with}" if document.matched_with else ""
@@ -77,14 +81,6 @@ def _failure_sections(
     failure: OomFailure, place: int, count: int, case: OomCase | None
 ) -> Iterator[Section]:
     yield _lead_section(failure, place, count)
-    drawing = draw_pool(case) if case is not None else None
-    if drawing is not None:
-        yield Section("", (drawing,), level=2)
-    figures = tuple(_figures(failure))
-    if figures:
-        columns = (_NAME, TableColumn("", "bytes"), TableColumn("", "number"))
-        yield Section("Figures", (Table(columns, figures),), level=2)
-    yield from _holder_sections(failure)
     if failure.remedies:
         advice: list[Block] = []
         for remedy in failure.remedies:
@@ -93,6 +89,14 @@ def _failure_sections(
                 Paragraph(remedy.because, "muted", "  "),
             ]
         yield Section("What to do", tuple(advice), level=2)
+    drawing = draw_pool(case) if case is not None else None
+    if drawing is not None:
+        yield Section("", (drawing,), level=2)
+    figures = tuple(_figures(failure))
+    if figures:
+        columns = (_NAME, TableColumn("", "bytes"), TableColumn("", "number"))
+        yield Section("Figures", (Table(columns, figures),), level=2)
+    yield from _holder_sections(failure)
     if failure.verdict.missing:
         lines = tuple(Paragraph(line, "muted", "- ") for line in failure.verdict.missing)
         yield Section("The log lacks", lines, level=2)

@@ -6,6 +6,7 @@ be that tensor. Several tensors may have one size; all are named, long-lived one
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -51,7 +52,10 @@ def add_names(
         by_op[tensor.op].append(tensor)
     names = {size_bytes: _names_of(same) for size_bytes, same in by_size.items()}
     failures = tuple(_add_to_failure(one, names, by_size, by_op) for one in document.failures)
-    return msgspec.structs.replace(document, failures=failures, matched_with=model_name)
+    command = (document.next_command or "").replace("TARGET", shlex.quote(model_name)) or None
+    return msgspec.structs.replace(
+        document, failures=failures, matched_with=model_name, next_command=command
+    )
 
 
 def _add_to_failure(

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import parse_size
+from analyzer.oom.amounts import MOST_BYTES, parse_count, parse_size
 from analyzer.oom.log_records import AllocatorDump, DumpedBin, DumpedChunk
 from analyzer.oom.scan.patterns import find, find_all
 
@@ -14,8 +14,6 @@ MOST_CHUNKS: Final = 200_000
 """Chunks that are stored of one dump; a pool of 80 GiB in chunks of 400 KiB has as many."""
 _MOST_ROWS: Final = 20_000  # regions, rows of the summary, free chunks of a size class
 _MOST_BINS: Final = 64
-_MOST_BYTES: Final = 1 << 50  # 1 PiB: a larger chunk is a damaged line
-_MOST_COUNT: Final = 1 << 40
 
 
 def add_dump_line(dump: AllocatorDump, text: str) -> bool:
@@ -42,7 +40,7 @@ def add_dump_line(dump: AllocatorDump, text: str) -> bool:
 def _add_chunk(dump: AllocatorDump, text: str) -> bool:
     if match := find("chunk", text):
         size_bytes = int(match["bytes"])
-        if size_bytes > _MOST_BYTES:
+        if size_bytes > MOST_BYTES:
             return True
         if len(dump.chunks) >= MOST_CHUNKS:
             dump.omitted_chunks += 1
@@ -51,12 +49,12 @@ def _add_chunk(dump: AllocatorDump, text: str) -> bool:
         is_used = match["state"] != "Free"
         dump.chunks.append(DumpedChunk(int(match["address"], 16), size_bytes, is_used, region))
     elif match := find("summary_row", text):
-        size_bytes = int(match["bytes"])
-        if len(dump.summary) < _MOST_ROWS and size_bytes <= _MOST_BYTES:
-            dump.summary.append((size_bytes, min(int(match["count"]), _MOST_COUNT)))
+        size_bytes, count = map(parse_count, match.group("bytes", "count"))
+        if len(dump.summary) < _MOST_ROWS and size_bytes * count <= MOST_BYTES:
+            dump.summary.append((size_bytes, count))
     elif match := find("region", text):
         if len(dump.regions) < _MOST_ROWS:
-            dump.regions.append(min(int(match["bytes"]), _MOST_BYTES))
+            dump.regions.append(parse_count(match["bytes"]))
     elif match := find("dump_head", text):
         dump.allocator = match["allocator"]
     return match is not None
@@ -67,12 +65,12 @@ def _add_bin(dump: AllocatorDump, text: str) -> bool:
         total, used, requested = (
             parse_size(match[name]) for name in ("total", "used", "requested")
         )
-        if len(dump.bins) < _MOST_BINS and total and used and requested:
+        if len(dump.bins) < _MOST_BINS and total and used and requested and total.high < 1 << 50:
             dump.bins.append(
                 DumpedBin(
-                    size_bytes=int(match["bytes"]),
-                    chunks=int(match["chunks"]),
-                    used_chunks=int(match["used_chunks"]),
+                    size_bytes=parse_count(match["bytes"]),
+                    chunks=parse_count(match["chunks"]),
+                    used_chunks=parse_count(match["used_chunks"]),
                     total=total,
                     used=used,
                     requested=requested,

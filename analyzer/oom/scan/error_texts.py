@@ -12,26 +12,24 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import parse_size, possible_bytes, round_up_request
+from analyzer.oom.amounts import parse_shape, parse_size, possible_bytes, round_up_request
 from analyzer.oom.log_records import (
     FailedAllocator,
     LoggedFailure,
     LogRecords,
-    PeakBuffer,
     RequestedTensor,
     XlaBuffers,
 )
 from analyzer.oom.scan.lines import LogMessage
 from analyzer.oom.scan.patterns import PATTERNS, find, find_any
 from analyzer.oom.scan.process import LogProcess
+from analyzer.oom.scan.xla_buffers import add_buffer
 
 if TYPE_CHECKING:
     from analyzer.oom.scan.log_reader import LogReader
 
 _RECENT: Final = 64  # failures that a later line may belong to
 _MOST_ROWS: Final = 2_000  # tensors by node
-_MOST_BUFFERS: Final = 64  # of XLA's list
-_LONGEST: Final = 200  # characters of a buffer's label or shape
 _HOST_ALLOCATORS: Final = frozenset({"cpu", "Cpu", "mklcpu", "mkl_cpu", "CPU"})
 _NO_ALGORITHM_LINES: Final = 6
 """A failed request this many lines after "No algorithm worked!" belongs to that convolution."""
@@ -62,22 +60,12 @@ def _find_failure(
     """Return the failure that an error text reports; None if the line is no error text."""
     text = message.text
     if "dim {" in text:
-        text = PATTERNS["shape_message"].regex.sub(_bracket_shape, text)
+        text = PATTERNS["shape_message"].sub(_bracket_shape, text)
     if match := find("tensor_error", text):
         return _find_tensor(reader, process, message, match)
     if match := find("module_error", text):
-        size = Range.exactly(int(match["bytes"])) if match["bytes"] else parse_size(match["size"])
+        size = parse_size(match["bytes"] or match["size"] or match["constant_size"])
         return _find_module(reader, process, message, size)
-    if match := find_any(("tpu_program_error", "tpu_reserve_error"), text):
-        failure = _find_module(reader, process, message, parse_size(match["size"]))
-        fields = match.groupdict()
-        if "limit" in fields:
-            failure.dump.limit = parse_size(fields["limit"])
-        else:
-            failure.dump.free = parse_size(fields["free"])
-            failure.dump.largest_free = parse_size(fields["hole"])
-        failure.device = failure.device or "TPU"
-        return failure
     if "xhausted" in text or "EXHAUSTED" in text:
         if find("other_resource", text):
             reader.records.other_resources += 1
@@ -93,7 +81,7 @@ def _find_failure(
 
 def _bracket_shape(match: re.Match[str]) -> str:
     """Write a shape that is printed as a Protocol Buffers message like newer versions do."""
-    axes = PATTERNS["shape_message_axis"].regex.findall(match[0])
+    axes = PATTERNS["shape_message_axis"].findall(match[0])
     return f"shape[{','.join(axes)}]"
 
 
@@ -101,8 +89,7 @@ def _find_tensor(
     reader: LogReader, process: LogProcess, message: LogMessage, match: re.Match[str]
 ) -> LoggedFailure:
     """Return the failure of a tensor, known by its shape and type."""
-    axes = match["shape"].replace(" ", "").split(",")
-    shape, dtype = tuple(int(axis) for axis in axes if axis), match["dtype"] or ""
+    shape, dtype = parse_shape(match["shape"]), match["dtype"] or ""
     device, allocator = match["device"] or "", (match["allocator"] or "").rstrip(".,;")
     recent = [
         failure
@@ -122,14 +109,14 @@ def _find_tensor(
 
 
 def _match_tensor(
-    failures: Iterable[LoggedFailure], shape: tuple[int, ...], dtype: str, device: str
+    failures: Iterable[LoggedFailure], shape: tuple[int, ...] | None, dtype: str, device: str
 ) -> LoggedFailure | None:
     """Return the first failure that may lack this shape; else the first one that has it."""
     same: LoggedFailure | None = None
     for failure in failures:
         tensor = failure.tensor
         is_open = tensor.shape is None and not failure.has_error_text
-        if is_open and _may_request(failure, shape, dtype):
+        if is_open and shape is not None and _may_request(failure, shape, dtype):
             return failure
         is_same = tensor.shape == shape and tensor.dtype in ("", dtype)
         if same is None and is_same and failure.device in ("", device):
@@ -264,7 +251,7 @@ def _take_context(records: LogRecords, process: LogProcess, text: str) -> bool:
         failure.xla = failure.xla or XlaBuffers()
         failure.is_compiled = True
         return True
-    if process.is_in_buffers and failure.xla is not None and _add_buffer(failure.xla, text):
+    if process.is_in_buffers and failure.xla is not None and add_buffer(failure.xla, text):
         return True
     if find("usage_head", text):
         process.is_in_usage = not failure.usage
@@ -321,35 +308,3 @@ def _add_names(failure: LoggedFailure, text: str) -> bool:
     if eager and not eager["type"].startswith("__") and not failure.op_type:
         failure.op_type = eager["type"]
     return bool(node or eager)
-
-
-def _add_buffer(xla: XlaBuffers, text: str) -> bool:
-    """Add a line of XLA's list of buffers; return False if it is none."""
-    if stat := find("xla_stat", text):
-        size = parse_size(stat["size"] or stat["waste"])
-        if size is not None:
-            xla.stats.setdefault(stat["name"] or stat["waste_name"], size)
-        return True
-    if find("xla_buffer", text):
-        if len(xla.buffers) < _MOST_BUFFERS:
-            xla.buffers.append(PeakBuffer(Range.exactly(0)))
-        return True
-    field = find("xla_field", text)
-    if field is None or not xla.buffers:
-        return False
-    _set_field(xla.buffers[-1], field["name"], field["value"].strip())
-    return True
-
-
-def _set_field(buffer: PeakBuffer, name: str, value: str) -> None:
-    """Set the field of a buffer that XLA's list prints under this name."""
-    if name == "Size":
-        buffer.size = parse_size(value) or buffer.size
-    elif name == "Operator":
-        op = find("xla_op", value)
-        buffer.operator = op["name"] if op else value[: 2 * _LONGEST]
-    elif name == "XLA Label":
-        buffer.label = value[:_LONGEST]
-    else:
-        buffer.shape = value[:_LONGEST]
-        buffer.label = buffer.label or ("parameter" if "Parameter" in name else "")

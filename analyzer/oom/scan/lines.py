@@ -12,23 +12,78 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 from analyzer.oom.scan.log_text import (
-    BLOCK_BYTES,
     find_screen_width,
     join_broken_lines,
     read_text,
 )
 from analyzer.oom.scan.patterns import PATTERNS, find, find_all
 
-_LONGEST_LINE: Final = 1 << 16  # bytes; the rest is dropped
+_LONGEST_LINE: Final = 1 << 14  # bytes; the rest is dropped
 
 _KEYS: Final = (
-    *(b"lloc", b"of memory", b"OOM", b"Chunk", b" of size ", b"in_use", b"oom", b"OUT_OF_MEM"),
-    *(b"otal memory", b"otalMemory", b"ree memory", b"reeMemory", b"MemorySize", b"MB memory"),
-    *(b"memory_limit", b"host memory", b"MemoryError", b"memory limit", b"memory use", b"[[node"),
-    *(b"[[{{", b"[[Node", b"Node: ", b"Detected at", b"Found device", b"Dst tensor", b"XLA Label"),
-    *(b"Kill", b"kill", b"KILL", b"cudnn", b"CUDNN_", b"cublas", b"CUBLAS_", b"xhausted"),
-    *(b"code 137", b"code: 137", b"returned 137", b"returned: 137", b"status 137", b"status: 137"),
-    *(b"code -9", b"code: -9", b"returned -9", b"returned: -9", b"status -9", b"status: -9"),
+    *(
+        b"lloc",
+        b"emory",
+        b"OOM",
+        b"oom",
+        b"OUT_OF_ME",
+        b"MEMLIMIT",
+        b"Chunk",
+        b" of size ",
+        b"in_use",
+    ),
+    *(b"[[node", b"[[{{", b"[[Node", b"Node: ", b"Detected at", b"Found device", b"Dst tensor"),
+    *(
+        b"XLA Label",
+        b"Kill",
+        b"kill",
+        b"KILL",
+        b"cudnn",
+        b"CUDNN_",
+        b"cublas",
+        b"CUBLAS_",
+        b"CUSOLVER",
+    ),
+    *(
+        b"xhausted",
+        b"xit",
+        b"returned 137",
+        b"returned -9",
+        b"tatus 137",
+        b"uda failure",
+        b"uda error",
+        b"packages/torch",
+    ),
+    *(
+        b"packages\\torch",
+        b"packages/jax",
+        b"1455",
+        b"paging file",
+        b"0xC00",
+        b"bject store",
+        b"Bus error",
+    ),
+    *(
+        b"cache blocks",
+        b"imits:",
+        b"Kernel",
+        b"kernel died",
+        b"CL_OUT_OF",
+        b"srun: error",
+        b"MemorySize",
+    ),
+    *(b"CUDA error", b"CUFFT", b"ggml_", b"DNN library", b"cuInit", b"CUDA out of"),
+    *(
+        b"ncclUn",
+        b"NCCL",
+        b"cuDevicePrimary",
+        b"CONSTRAINT_MEM",
+        b"CudaAPI",
+        b"ObjectStore",
+        b"ALLOC_F",
+    ),
+    *(b"PlasmaStore", b"ALLOCATION_F", b"HbmOom", b"VmemOom", b"died", b"exceeded limit", b"--mem"),
+    *(b"to reserve ", b"cuda runtime", b"DataLoader worker"),
 )
 """Every line about memory contains one of these, or follows such a line. Other lines are skipped."""
 _NEAR: Final = 64
@@ -39,8 +94,8 @@ _ROWS: Final = re.compile(rb"\}\s*,\s*\{(?=\s*\")")
 """Boundary between two rows of a JSON array that is written on one line."""
 _ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|(.))")
 _ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b"}
-_LOGGER_HEAD: Final = PATTERNS["logger_head"].regex
-_MAYBE_HEAD: Final = PATTERNS["maybe_logger_head"].regex
+_LOGGER_HEAD: Final = PATTERNS["logger_head"]
+_MAYBE_HEAD: Final = PATTERNS["maybe_logger_head"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,56 +129,65 @@ def read_messages(stream: BinaryIO, name: str = "") -> Iterator[LogMessage]:
     Raises:
         InputError: the gzip header is damaged.
     """
-    number = 1
-    pending = b""
-    is_escaped: bool | None = None
-    is_array, width = False, 0
-    for block in read_text(stream, name):
-        if is_escaped is None:
-            is_escaped = _is_notebook(block)
-            width = 0 if is_escaped else find_screen_width(block)
-            is_array = not is_escaped and block[:1] in (b"[", b"{")
-        pending += block
+    blocks = read_text(stream, name)
+    pending = next(blocks, b"")
+    is_escaped = _is_notebook(pending)
+    is_array = not is_escaped and pending[:1] in (b"[", b"{")
+    width = 0 if is_escaped else find_screen_width(pending)
+    place = _Place(is_escaped)
+    is_skipping = False
+    while pending:
+        block = next(blocks, b"")
+        if is_skipping and (end := _ENDS.search(pending)):
+            pending, is_skipping = pending[end.start() :], False
         if is_array:
             pending = _ROWS.sub(b"},\n{", pending)
-        cut = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
-        if not cut and len(pending) < BLOCK_BYTES:
-            continue
-        if not cut or len(pending) - cut > _LONGEST_LINE:
-            cut = len(pending)
+        cut = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1 if block else len(pending)
         part, pending = pending[:cut], pending[cut:]
-        part = join_broken_lines(part, width) if width else part
-        yield from _messages_of_block(part, number, is_escaped)
-        number += part.count(b"\n")
-    if pending:
-        pending = join_broken_lines(pending, width) if width else pending
-        yield from _messages_of_block(pending, number, bool(is_escaped))
-        number += 1
-    yield LogMessage(number - 1, "", "", "", "")
+        if not is_skipping:
+            yield from _messages_of_block(join_broken_lines(part, width), place)
+        if len(pending) > _LONGEST_LINE:  # the rest of a line that is too long is dropped
+            if not is_skipping:
+                long = pending if is_escaped or is_array else pending[:_LONGEST_LINE]
+                yield from _messages_of_block(long, place)
+            pending, is_skipping = b"", not (is_escaped or is_array)
+        pending += block
+    yield LogMessage(place.number, "", "", "", "")
 
 
-def _messages_of_block(block: bytes, number: int, is_escaped: bool) -> Iterator[LogMessage]:
+@dataclass(slots=True)
+class _Place:
+    """Place in a log: whether it has JSON escapes, the number of the line, and lines left to read."""
+
+    is_escaped: bool
+    number: int = 1
+    left: int = 0
+
+
+def _messages_of_block(block: bytes, place: _Place) -> Iterator[LogMessage]:
     """Yield the messages of the lines that contain a key, and of the lines right after them."""
     start = 0
-    for place in _find_keys(block):
-        if place < start:
+    for key_place in [*([0] if place.left > 0 else []), *_find_keys(block)]:
+        if key_place < start:
             continue
-        begin = block.rfind(b"\n", start, place) + 1 or start
-        if not is_escaped:
-            begin = max(begin, block.rfind(b"\r", start, place) + 1)
-        number += block.count(b"\n", start, begin)
+        begin = block.rfind(b"\n", start, key_place) + 1 or start
+        if not place.is_escaped:
+            begin = max(begin, block.rfind(b"\r", start, key_place) + 1)
+        place.number += block.count(b"\n", start, begin)
         start = begin
-        left = _NEAR
-        while left > 0 and start < len(block):
+        place.left = place.left if not start and place.left > 0 else _NEAR
+        while place.left > 0 and start < len(block):
             end = block.find(b"\n", start)
             end = len(block) if end < 0 else end
             raw = block[start:end]
-            for piece in _ENDS.split(_unescape(raw) if is_escaped else raw):
-                left = _NEAR if any(key in piece for key in _KEYS) else left - 1
-                if piece and left > 0:
-                    yield from _messages_of_line(piece[:_LONGEST_LINE], number)
-            number += block.count(b"\n", start, end + 1)
+            for piece in _ENDS.split(_unescape(raw) if place.is_escaped else raw):
+                has_key = any(key in piece for key in _KEYS)
+                place.left = _NEAR if has_key else place.left - 1
+                if piece and place.left > 0:
+                    yield from _messages_of_line(piece[:_LONGEST_LINE], place.number)
+            place.number += block.count(b"\n", start, end + 1)
             start = end + 1
+    place.number += block.count(b"\n", start)
 
 
 def _find_keys(block: bytes) -> list[int]:
@@ -152,8 +216,8 @@ def _decode_line(raw: bytes) -> str:
     """Return the text of a line without control characters and a spreadsheet's quotes."""
     text = raw.decode("utf-8", "replace").rstrip()
     if "\x1b" in text or not text.isprintable():
-        text = PATTERNS["terminal_control"].regex.sub("", text)
-    if text.endswith('"') and (cell := PATTERNS["spreadsheet_cell"].regex.match(text)):
+        text = PATTERNS["terminal_control"].sub("", text)
+    if text.endswith('"') and (cell := PATTERNS["spreadsheet_cell"].match(text)):
         text = cell["text"].replace('""', '"')
     return text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import BinaryIO, Final
 
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import parse_size
+from analyzer.oom.amounts import MOST_BYTES, parse_count, parse_size
 from analyzer.oom.log_records import (
     FailedAllocator,
     LoggedFailure,
@@ -14,13 +14,14 @@ from analyzer.oom.log_records import (
     RequestedTensor,
 )
 from analyzer.oom.scan.broken_texts import join_texts
+from analyzer.oom.scan.components import finish_components, take_component, take_unknown
 from analyzer.oom.scan.dump_lines import MOST_CHUNKS, add_dump_line
 from analyzer.oom.scan.error_texts import take_error_text
 from analyzer.oom.scan.lines import LogMessage, read_messages
-from analyzer.oom.scan.other_memory import take_host_or_library, take_start_line
 from analyzer.oom.scan.patterns import find, find_any
 from analyzer.oom.scan.process import LogProcess
 from analyzer.oom.scan.repeated_failures import add_tolerated, join_repeated, move_tolerated
+from analyzer.oom.scan.start_lines import take_start_line
 
 _MOST_FAILURES: Final = 500  # stored; more are counted
 _MOST_ROWS: Final = 10_000  # of a histogram, and runs of refusals
@@ -70,11 +71,12 @@ class LogReader:
             or self._take_dump(process, message)
             or self._take_async(process, message)
             or self._take_refusal(process, message)
+            or take_component(self, process, message)
             or take_error_text(self, process, message)
-            or take_host_or_library(self, process, message)
         )
         if not is_read:
             take_start_line(self.records, process, message.text)
+            take_unknown(self, process, message)
 
     def new_failure(
         self,
@@ -88,6 +90,7 @@ class LogReader:
         """Return a new failure with the refusals before it; not yet part of the records."""
         failure = LoggedFailure(kind, message.number, tag=process.tag, text=text, reports=reports)
         failure.refusals, process.refusals = process.refusals, []
+        failure.framework = process.framework
         return failure
 
     def add(self, failure: LoggedFailure) -> LoggedFailure:
@@ -102,6 +105,7 @@ class LogReader:
         """Return the records after the last message."""
         move_tolerated(self.records)
         join_repeated(self.records)
+        finish_components(self.records)
         return self.records
 
     def _tag_of(self, tag: str, line: int) -> str:
@@ -147,16 +151,16 @@ class LogReader:
             if find("not_a_failure", text):
                 add_tolerated(self.records, match["allocator"], size, message.number)
                 return True
-            rounded = int(match["rounded"]) if match["rounded"] else None
-            tensor = RequestedTensor(size=size, rounded_bytes=rounded)
+            rounded = parse_size(match["rounded"])
+            tensor = RequestedTensor(size=size, rounded_bytes=rounded.low if rounded else None)
             failure = self._start_failure(process, message, match["allocator"], tensor)
             # a copied line may continue with TensorFlow's advice
             op = (match["op"] or "").partition("If the cause")[0].strip()
             failure.requested_by = op.removeprefix("<null>")
             return True
         if match := find("eigen_failed", text):
-            size = Range.exactly(int(match["bytes"]))
-            self._start_failure(process, message, "", RequestedTensor(size=size))
+            tensor = RequestedTensor(size=parse_size(match["bytes"]))
+            self._start_failure(process, message, "", tensor)
             return True
         if match := find("allocator_failed_old", text):
             self._take_old_failure(process, message, parse_size(match["size"]))
@@ -252,7 +256,7 @@ class LogReader:
         """Read a line of the asynchronous allocator."""
         text = message.text
         if match := find("async_failed", text):
-            size = Range.exactly(int(match["bytes"]))
+            size = parse_size(match["bytes"]) or Range.exactly(0)
             self._take_async_failure(process, message, match["allocator"] or "", size)
             return True
         owner = process.owner(message.thread)
@@ -264,7 +268,7 @@ class LogReader:
         if owner is None or owner.kind is not FailedAllocator.ASYNC:
             return False
         if match := find("card_free", text):
-            owner.card_free, owner.card_total = int(match["free"]), int(match["total"])
+            owner.card_free, owner.card_total = map(parse_count, match.group("free", "total"))
             return True
         if is_head:
             if not owner.histogram:
@@ -296,7 +300,7 @@ class LogReader:
             return False
         is_host = refused is None
         fields = match.groupdict()
-        size_bytes = int(fields["bytes"] or fields["unified"])
+        size_bytes = parse_count(fields["bytes"] or fields["unified"])
         run = process.refusal
         if (
             run is not None
@@ -328,7 +332,7 @@ def _is_next_dump(owner: LoggedFailure, text: str) -> bool:
     match = find("dump_bin", text)
     if match is None:
         return False
-    size_bytes, dump = int(match["bytes"]), owner.dump
+    size_bytes, dump = parse_count(match["bytes"]), owner.dump
     return bool(dump.stats or dump.map or any(one.size_bytes == size_bytes for one in dump.bins))
 
 
@@ -357,5 +361,7 @@ def _add_histogram_row(owner: LoggedFailure, process: LogProcess, message: LogMe
     row = find("histogram_row", message.text) if process.histogram_thread is not None else None
     is_own = message.thread == process.histogram_thread  # several threads may print at once
     if row and is_own and len(owner.histogram) < _MOST_ROWS:
-        owner.histogram.append((int(row["bytes"]), int(row["count"])))
+        size_bytes, count = map(parse_count, row.group("bytes", "count"))
+        if size_bytes * count <= MOST_BYTES:
+            owner.histogram.append((size_bytes, count))
     return row is not None or find("pool_attribute", message.text) is not None

@@ -13,6 +13,18 @@ from analyzer.model.errors import InputError
 BLOCK_BYTES: Final = 1 << 20  # read at once
 _MOST_UNPACKED: Final = 1 << 36  # bytes of a compressed log: 64 GiB
 _GZIP: Final = b"\x1f\x8b"
+_MARKS: Final = (  # UTF-32 first: its mark starts with that of UTF-16
+    *((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32")),
+    *((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+)
+_ZEROS: Final[dict[tuple[bool, ...], str]] = {
+    (False, True, False, True): "utf-16-le",
+    (True, False, True, False): "utf-16-be",
+    (False, True, True, True): "utf-32-le",
+    (True, True, True, False): "utf-32-be",
+}
+"""Encodings by the bytes of four that are zero in English text."""
 
 _HEAD: Final = re.compile(
     rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+: [IWEF] "
@@ -45,15 +57,13 @@ def read_text(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _encoding_of(head: bytes) -> str | None:
-    """Return the encoding if it is not UTF-8: Windows shells write UTF-16."""
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    if head.startswith(codecs.BOM_UTF8):
-        return "utf-8-sig"
-    sample = head[:4096]
-    if len(sample) > 64 and sample[1::2].count(0) > 0.9 * len(sample[1::2]):
-        return "utf-16-le"
-    return None
+    """Return the encoding if it is not UTF-8: Windows shells write UTF-16, and UTF-32 if asked."""
+    for mark, encoding in _MARKS:
+        if head.startswith(mark):
+            return encoding
+    sample = head[: min(len(head), 4096) // 4 * 4]
+    zeros = [sample[place::4].count(0) > 0.9 * len(sample) / 4 for place in range(4)]
+    return _ZEROS.get(tuple(zeros)) if len(sample) > 64 else None
 
 
 def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
@@ -124,6 +134,8 @@ def find_screen_width(sample: bytes) -> int:
 
 def join_broken_lines(part: bytes, width: int) -> bytes:
     """Join lines that a terminal of this width broke; empty lines keep the line numbers the same."""
+    if not width:
+        return part
     out: list[bytes] = []
     joined = 0  # lines that were appended to the last one
     is_open, missing = False, 0

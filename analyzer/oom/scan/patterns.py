@@ -1,55 +1,64 @@
-"""The table of wordings, ``log_patterns.toml``, compiled."""
+"""The tables of wordings, ``log_patterns.toml`` and ``component_failures.toml``, compiled."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-_SIZE: Final = r"-?\d+(?:\.\d+)?(?:[KMGTPE]?i?B|[KMGT])?"
-"""A size as TensorFlow prints it: ``512B``, ``1.2KiB``, ``74.16MiB``, ``7.92G``, a bare number."""
+_NUMBER: Final = r"(?<!\d)\d{1,19}(?!\d)"
+"""A number of any pattern; a longer one is damage."""
+_SIZE: Final = (
+    r"-?(?<!\d)\d{1,19}(?:,\d{3}){0,6}(?!\d)(?:\.\d{1,9}(?!\d))?"
+    r"(?:[KMGTPEk]?i?[Bb]|[KMGTPE]|\s(?:[KMGTPEk]?i?B|[Bb]ytes)\b)?"
+)
+"""A size: ``512B``, ``1.2KiB``, ``7.92G``, ``264.00 MiB``, ``25,600,000 bytes``, or a bare number."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogPattern:
-    """One row of the table.
+class LogPattern(msgspec.Struct, frozen=True):
+    """One row of the table: a pattern that is tried only on texts with one of the words ``any``."""
 
-    Attributes:
-        regex: The compiled pattern.
-        words: The pattern is tried only on texts that contain one of these.
-    """
-
-    regex: re.Pattern[str]
-    words: tuple[str, ...]
-
-    def may_match(self, text: str) -> bool:
-        """Return whether the text contains one of the words."""
-        return any(word in text for word in self.words)
+    pattern: str
+    any: tuple[str, ...] = ("",)
 
 
-def _load_patterns() -> dict[str, LogPattern]:
-    text = (files("analyzer.oom.scan") / "log_patterns.toml").read_text(encoding="utf-8")
-    rows: dict[str, dict[str, Any]] = msgspec.toml.decode(text)
-    return {
-        name: LogPattern(
-            re.compile(row["pattern"].replace("SIZE", _SIZE)), tuple(row.get("any", [""]))
-        )
-        for name, row in rows.items()
-    }
+class ComponentRow(LogPattern, frozen=True, kw_only=True):
+    """One row of ``component_failures.toml``, which explains the fields."""
+
+    component: str
+    memory: str
+    title: str
+    kind: str = "other"
+    advice: str = ""
+    family: str = ""
+    facts: str = ""
+    lines: int = 12
 
 
-PATTERNS: Final = _load_patterns()
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Return a pattern of a table compiled, with its abbreviations written out."""
+    return re.compile(pattern.replace(r"\d+", _NUMBER).replace("SIZE", _SIZE))
+
+
+def _read(name: str) -> bytes:
+    return (files("analyzer.oom.scan") / name).read_bytes()
+
+
+_ROWS: Final = msgspec.toml.decode(_read("log_patterns.toml"), type=dict[str, LogPattern])
+COMPONENTS: Final = msgspec.toml.decode(
+    _read("component_failures.toml"), type=dict[str, ComponentRow]
+)
+PATTERNS: Final = {name: compile_pattern(row.pattern) for name, row in (_ROWS | COMPONENTS).items()}
+_WORDS: Final = {name: row.any for name, row in (_ROWS | COMPONENTS).items()}
 
 
 def find(name: str, text: str) -> re.Match[str] | None:
     """Return the first match of a pattern of the table; None if there is none."""
-    pattern = PATTERNS[name]
-    for word in pattern.words:
+    for word in _WORDS[name]:
         if word in text:
-            return pattern.regex.search(text)
+            return PATTERNS[name].search(text)
     return None
 
 
@@ -60,5 +69,4 @@ def find_any(names: tuple[str, ...], text: str) -> re.Match[str] | None:
 
 def find_all(name: str, text: str) -> list[re.Match[str]]:
     """Return all matches of a pattern of the table."""
-    pattern = PATTERNS[name]
-    return list(pattern.regex.finditer(text)) if pattern.may_match(text) else []
+    return list(PATTERNS[name].finditer(text)) if find(name, text) else []

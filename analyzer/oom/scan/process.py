@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from analyzer.model.ranges import Range
 from analyzer.oom.log_records import LoggedCard, LoggedFailure, RefusalRun
 from analyzer.oom.scan.patterns import find
 
@@ -31,6 +32,11 @@ class LogProcess:
         no_algorithm_lines: Lines left in which a failed request belongs to a convolution.
         kernel: The kernel without an algorithm; ``has_kernel_line`` until the size follows.
         limit_line: A line "Limit: ..." just read, which may start a block of figures.
+        framework: The framework of the last traceback frame; empty if unknown.
+        component: The failure of another component, whose figures may follow for ``component_lines``;
+            ``component_name`` is its row.
+        memory_limit: The limit that a pod's or a job's description states; its section lasts
+            ``limit_lines`` more lines.
     """
 
     tag: str
@@ -51,6 +57,12 @@ class LogProcess:
     has_kernel_line: bool = False
     kernel: str = ""
     limit_line: str = ""
+    framework: str = ""
+    component: LoggedFailure | None = None
+    component_lines: int = 0
+    component_name: str = ""
+    memory_limit: Range | None = None
+    limit_lines: int = 0
 
     def await_dump(self, thread: str, failure: LoggedFailure) -> None:
         """Expect a dump for a failure."""

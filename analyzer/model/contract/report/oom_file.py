@@ -71,12 +71,13 @@ class OomCard(ReportRecord, frozen=True):
 
 
 class OomBuffer(ReportRecord, frozen=True):
-    """One of XLA's peak buffers."""
+    """One of a compiled program's largest buffers; ``padding_bytes`` of it on a TPU are padding."""
 
     size_bytes: int
     operator: str
     label: str
     shape: str
+    padding_bytes: int = 0
 
 
 class OomPlan(ReportRecord, frozen=True):
@@ -89,8 +90,8 @@ class OomPlan(ReportRecord, frozen=True):
 class OomFailure(ReportRecord, frozen=True, kw_only=True):
     """A failed request.
 
-    Sizes are None if the log lacks them. A size in ``ranges`` is rounded in the log: the field holds the
-    middle, the range both bounds.
+    ``component`` is the program or the library that found no memory. Sizes are None if the log lacks
+    them. A size in ``ranges`` is rounded in the log: the field holds the middle, the range both bounds.
     """
 
     line: int
@@ -128,6 +129,7 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     tensors_by_node: tuple[OomHolder, ...] = ()
     matched: tuple[str, ...] = ()
     words: str = ""
+    component: str = "TensorFlow"
 
 
 class OomRefusals(ReportRecord, frozen=True):
@@ -150,7 +152,7 @@ class OomSurvived(ReportRecord, frozen=True):
 
 
 class OomDocument(ReportRecord, frozen=True, kw_only=True):
-    """All memory facts in one log."""
+    """All memory facts in one log; ``next_command`` finds a size that fits, for TARGET."""
 
     schema_version: int = OOM_VERSION
     kind: Literal["oom"] = "oom"
@@ -163,6 +165,7 @@ class OomDocument(ReportRecord, frozen=True, kw_only=True):
     survived: tuple[OomSurvived, ...]
     notes: tuple[str, ...]
     matched_with: str | None = None
+    next_command: str | None = None
 
 
 def oom_schema_text() -> str:

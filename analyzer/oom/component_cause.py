@@ -1,0 +1,178 @@
+"""Why a component other than TensorFlow's allocators found no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from analyzer.model.ranges import Range
+from analyzer.model.units import format_bytes
+from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase
+from analyzer.oom.log_records import FailedAllocator, RefusalRun
+from analyzer.oom.log_texts import write_sentence
+
+_OTHERS_SHARE: Final = 0.2  # of a card: less is not worth naming other processes
+_CONTEXT_BYTES: Final = 1 << 30  # a process' own context and a desktop may take this much of a card
+_FRAGMENTED_SHARE: Final = 0.1  # of a card: smaller gaps in a cache are normal
+
+
+def judge_component(case: OomCase) -> CauseOfFailure:
+    """Return the verdict on a failure of another component: its title with all figures of the log."""
+    failure, figures = case.failure, case.failure.figures
+    cause = _find_cause(case)
+    title = failure.title
+    if cause is Cause.FRAGMENTED and failure.memory == "tpu":
+        title = "The TPU's free memory is fragmented"
+    parts = list(_describe_figures(figures, cause))
+    words = f"{title}: {', '.join(parts)}." if parts else f"{title}."
+    return CauseOfFailure(cause, words, list(_find_reasons(case, cause)))
+
+
+def describe_refusals(refusals: list[RefusalRun]) -> list[str]:
+    """Return a sentence about refusals before the failure; none if there were none."""
+    if not refusals:
+        return []
+    count = sum(run.times for run in refusals)
+    sentence = write_sentence(
+        "reason",
+        "refusals",
+        count=count,
+        plural="s" if count != 1 else "",
+        least=format_bytes(min(run.last_bytes for run in refusals)),
+        could="could be pinned" if refusals[0].is_host else "was free on the card",
+    )
+    return [sentence]
+
+
+def _find_cause(case: OomCase) -> Cause:
+    failure, figures = case.failure, case.failure.figures
+    if failure.advice == "held-by-others":
+        return Cause.HELD_BY_OTHERS
+    if failure.kind is FailedAllocator.LIBRARY:
+        is_unclear = failure.memory == "unclear" and failure.component.startswith("NCCL")
+        return Cause.CANNOT_TELL if is_unclear else Cause.BESIDE_THE_POOL
+    if failure.memory == "unclear":
+        return Cause.HOST if failure.is_killed and figures else Cause.CANNOT_TELL
+    if failure.memory == "host":
+        return Cause.HOST
+    return _judge_card(figures)
+
+
+def _judge_card(figures: dict[str, Range]) -> Cause:
+    """Return the cause on a card or a TPU; the log may lack each figure."""
+    request, need = figures.get("request"), figures.get("need")
+    limit, total, free = (figures.get(name) for name in ("limit", "total", "free"))
+    if need is not None and limit is not None and need.middle > limit.middle:
+        return Cause.LARGER_THAN_LIMIT
+    if request is None:
+        return Cause.CANNOT_TELL
+    if total is not None and request.low > total.high:
+        return Cause.LARGER_THAN_CARD
+    if limit is not None and request.low > limit.high:
+        return Cause.LARGER_THAN_LIMIT
+    used = _sum(figures, "used", "others", "unallocated")
+    if limit is not None and used is not None and used.high + request.high > limit.low:
+        return Cause.FULL
+    hole, unallocated = figures.get("hole"), _find_unallocated(figures)
+    if free is not None and hole is not None and hole.high < request.low <= free.high:
+        return Cause.FRAGMENTED
+    if free is None or free.low >= request.high:
+        return Cause.CANNOT_TELL
+    least = max(request.high, int(_FRAGMENTED_SHARE * total.middle) if total is not None else 0)
+    if unallocated is not None and unallocated.low >= least:
+        return Cause.FRAGMENTED
+    return Cause.HELD_BY_OTHERS if _find_others(figures) is not None else Cause.FULL
+
+
+def _sum(figures: dict[str, Range], *names: str) -> Range | None:
+    known = [figures[name] for name in names if name in figures]
+    return sum(known[1:], known[0]) if known else None
+
+
+def _find_unallocated(figures: dict[str, Range]) -> Range | None:
+    """Return the bytes that PyTorch's cache holds without a tensor in them."""
+    if "reserved" in figures and "used" in figures:
+        return (figures["reserved"] - figures["used"]).at_least(0)
+    return figures.get("unallocated")
+
+
+def _find_others(figures: dict[str, Range]) -> Range | None:
+    """Return the bytes of other processes, if these are the reason that a request failed."""
+    total, free, request = (figures.get(name) for name in ("total", "free", "request"))
+    own = figures.get("own") or figures.get("reserved") or _sum(figures, "used", "unallocated")
+    if total is None or free is None or own is None or request is None:
+        return None
+    others = (total - free - own).at_least(0)
+    if others.middle - _CONTEXT_BYTES <= _OTHERS_SHARE * total.middle:
+        return None
+    fits_alone = own.middle + request.middle <= total.middle - _CONTEXT_BYTES
+    return others if fits_alone else None
+
+
+def _describe_figures(figures: dict[str, Range], cause: Cause) -> Iterator[str]:
+    """Yield the figures of a failure in words."""
+    size = {name: format_bytes(figure.middle) for name, figure in figures.items()}
+    if "exact_request" in size:
+        size["request"] = size["exact_request"]
+    if "need" in size and "limit" in size:
+        yield f"{size['need']} needed, {size['limit']} available"
+        return
+    if "request" in size:
+        more = f", more than the card's {size['total']}" if cause is Cause.LARGER_THAN_CARD else ""
+        yield f"{size['request']} requested{more}"
+    if "free" in size:
+        is_named = "total" in size and cause is not Cause.LARGER_THAN_CARD
+        yield f"{size['free']} of {size['total']} free" if is_named else f"{size['free']} free"
+    elif "total" in size and cause is not Cause.LARGER_THAN_CARD:
+        yield f"the card has {size['total']}"
+    if "hole" in size and cause is Cause.FRAGMENTED:
+        yield f"{size['hole']} in one piece"
+    if "used" in size and "limit" in size:
+        more = f" and {size['others']} of other allocations" if "others" in size else ""
+        yield f"{size['used']}{more} in use, {size['limit']} allowed"
+    elif "limit" in size:
+        yield f"the limit is {size['limit']}"
+    elif "used" in size:
+        yield f"{size['used']} in use"
+    if "resident" in size:
+        yield f"the process held {size['resident']}"
+
+
+def _find_reasons(case: OomCase, cause: Cause) -> Iterator[str]:
+    failure, figures = case.failure, case.failure.figures
+    is_foreign = failure.kind is FailedAllocator.OTHER and failure.memory == "card"
+    if is_foreign:
+        yield write_sentence("reason", "foreign", component=failure.component)
+    others, unallocated = _find_others(figures), _find_unallocated(figures)
+    if cause is Cause.HELD_BY_OTHERS and others is not None:
+        yield write_sentence("reason", "others", others=others, total=figures["total"])
+    if failure.component == "tcmalloc" and failure.memory == "unclear":
+        yield write_sentence("reason", "warned_killed" if failure.is_killed else "warned")
+    if cause is Cause.FRAGMENTED and unallocated is not None:
+        yield write_sentence("reason", "unallocated", unallocated=unallocated)
+    if is_foreign and cause is Cause.CANNOT_TELL and "free" in figures and "request" in figures:
+        yield write_sentence("reason", "enough_free", free=figures["free"])
+    if failure.kind is FailedAllocator.LIBRARY:
+        yield from describe_refusals(case.refusals)
+        card = case.card
+        if card is not None and card.total is not None and card.free is not None:
+            sizes = {"free": card.free, "total": card.total}
+            yield write_sentence("reason", "free_at_start", **sizes)
+    if failure.memory == "tpu" and failure.xla is not None:
+        yield from _describe_program(case)
+
+
+def _describe_program(case: OomCase) -> Iterator[str]:
+    """Yield the parts of a TPU's program, and its largest allocation with its padding."""
+    plan = case.failure.xla
+    if plan is None:
+        return
+    parts = [f"{name} {format_bytes(size.middle)}" for name, size in plan.stats.items()]
+    if parts:
+        yield write_sentence("reason", "tpu_parts", parts=", ".join(parts))
+    buffer = max(plan.buffers, key=lambda each: each.size.middle, default=None)
+    if buffer is not None and buffer.size.middle:
+        name = buffer.operator or buffer.label or buffer.shape
+        yield write_sentence("reason", "tpu_largest", size=buffer.size, op=name[:120])
+        if buffer.padding is not None:
+            yield write_sentence("reason", "tpu_padding", padding=buffer.padding)

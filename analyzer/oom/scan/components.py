@@ -1,0 +1,233 @@
+"""Failures of components other than TensorFlow's own allocators.
+
+``component_failures.toml`` has one row for each wording: the component that failed, the memory that ran
+out, and the figures to look for in the same line and in the next ones.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final
+
+from analyzer.model.errors import InputError
+from analyzer.model.ranges import Range
+from analyzer.model.units import parse_bytes
+from analyzer.oom.amounts import item_bytes, parse_count, parse_rounded, parse_shape
+from analyzer.oom.failure_case import find_framework
+from analyzer.oom.log_records import (
+    FailedAllocator,
+    LoggedFailure,
+    LogRecords,
+    RequestedTensor,
+    XlaBuffers,
+)
+from analyzer.oom.scan.lines import LogMessage
+from analyzer.oom.scan.patterns import COMPONENTS, ComponentRow, compile_pattern, find
+from analyzer.oom.scan.process import LogProcess
+from analyzer.oom.scan.xla_buffers import add_buffer
+
+if TYPE_CHECKING:
+    from analyzer.oom.scan.log_reader import LogReader
+
+_LONGEST: Final = 2000  # characters of a text
+_LIMIT_LINES: Final = 6  # of a section "Limits:"
+_UNKNOWN: Final = "unknown"  # the row that is tried only if nothing else reads the line
+_WARNING: Final = "tcmalloc"  # the component that warns before memory runs out
+_LIBRARIES: Final = {
+    "cudnn": "cuDNN",
+    "cublas": "cuBLAS",
+    "cusolver": "cuSOLVER",
+    "cufft": "cuFFT",
+    "cusparse": "cuSPARSE",
+    "curand": "cuRAND",
+}
+_FACTS: Final = {name: compile_pattern(row.facts) for name, row in COMPONENTS.items() if row.facts}
+
+
+def take_component(reader: LogReader, process: LogProcess, message: LogMessage) -> bool:
+    """Read a failure of a component, or its figures; return False if the line has neither."""
+    text = message.text
+    if framework := find("framework", text):
+        process.framework = next(filter(None, framework.groups()))
+    _read_limit(process, text)
+    for name in COMPONENTS:
+        match = find(name, text) if name != _UNKNOWN else None
+        if match is not None:
+            _add_report(reader, process, message, name, match)
+            return True
+    return _take_figures(process, text)
+
+
+def take_unknown(reader: LogReader, process: LogProcess, message: LogMessage) -> bool:
+    """Read a report of exhausted memory in unknown words; return False if the line is none."""
+    match = None if reader.records.failures else find(_UNKNOWN, message.text)
+    if match is not None:
+        _add_report(reader, process, message, _UNKNOWN, match)
+    return match is not None
+
+
+def finish_components(records: LogRecords) -> None:
+    """Remove reports that memory did not cause, and warnings before another failure."""
+    records.failures[:] = [one for one in records.failures if "other_reason" not in one.figures]
+    others = [one for one in records.failures if one.component != _WARNING or one.is_killed]
+    records.failures[:] = others or records.failures
+    for failure in records.failures:
+        figures = failure.figures
+        size = figures.get("exact_request") or figures.get("request") or figures.get("need")
+        if size is not None:
+            failure.tensor.size = size
+        if failure.component:
+            dump = failure.dump
+            dump.limit, dump.used = figures.get("limit"), figures.get("used")
+            dump.free, dump.largest_free = figures.get("free"), figures.get("hole")
+
+
+def _add_report(
+    reader: LogReader, process: LogProcess, message: LogMessage, name: str, match: re.Match[str]
+) -> None:
+    row, text = COMPONENTS[name], message.text
+    figures = _read_figures(name, text)
+    last = next((one for one in reversed(reader.records.failures) if one.tag == process.tag), None)
+    is_kill = row.family == "kill"
+    if is_kill and row.memory == "unclear" and not row.facts and last is not None:
+        last.is_killed = True  # the consequence of a known failure
+        last.reports += last.title == row.title
+        return
+    if last is None or not _is_same(last, row, figures):
+        kind = FailedAllocator(row.kind)
+        last = reader.new_failure(process, message, kind, text.strip()[:_LONGEST], reports=0)
+        last.has_error_text = True
+        reader.add(last)
+    is_clearer = row.memory != "unclear" or bool(row.facts)
+    is_replaced = last.memory == "unclear" and is_clearer and not last.figures
+    if not last.component or is_replaced or _is_general(last):
+        last.component, last.memory, last.advice = row.component, row.memory, row.advice
+        last.kind, last.title = FailedAllocator(row.kind), row.title
+    last.is_killed |= is_kill and name != _WARNING
+    last.reports += 1
+    _add_names(last, process, match, "TensorFlow" if message.file else "the framework")
+    if row.memory == "tpu":
+        last.device, last.xla = "TPU", last.xla or XlaBuffers()
+    if is_kill and process.memory_limit is not None:
+        figures.setdefault("limit", process.memory_limit)
+    _merge(last, figures)
+    process.error, process.component, process.component_name = last, last, name
+    process.component_lines = row.lines
+
+
+def _is_same(last: LoggedFailure, row: ComponentRow, figures: dict[str, Range]) -> bool:
+    """Return whether a line reports the last failure once more."""
+    if row.family and last.is_killed:
+        return True
+    is_same = last.component == row.component or (last.title, row.component) == (row.title, "")
+    is_library = not row.component and last.kind is FailedAllocator.LIBRARY
+    is_more_precise = _is_general(last) and row.memory == "card"
+    if not (is_same or is_library or is_more_precise) or not last.component:
+        return False
+    request, before = figures.get("request"), last.figures.get("request")
+    return request is None or before is None or request == before or row.component == _WARNING
+
+
+def _is_general(failure: LoggedFailure) -> bool:
+    """Return whether only CUDA's own words are known, which any framework may print."""
+    return failure.component == "CUDA" and not failure.figures
+
+
+def _add_names(
+    failure: LoggedFailure, process: LogProcess, match: re.Match[str], default: str
+) -> None:
+    """Add the library, the user's line and the array that a report names."""
+    groups = {name.removesuffix("_2"): text for name, text in match.groupdict().items() if text}
+    framework = find_framework(process.framework)
+    if "{library}" in failure.title or not failure.component:
+        library = _LIBRARIES.get(groups.get("library", "").lower(), "A CUDA library")
+        failure.component = library
+        failure.title = failure.title.format(library=library, framework=framework or default)
+    if framework and failure.kind is FailedAllocator.LIBRARY:
+        failure.component = f"{failure.component.partition(' (')[0]} ({framework})"
+    failure.source = failure.source or process.frame
+    if "shape" in groups:
+        shape, item = parse_shape(groups["shape"]), item_bytes(groups["dtype"])
+        failure.tensor = RequestedTensor(shape=shape, dtype=groups["dtype"])
+        if shape is not None and item is not None:
+            size = Range.exactly(math.ceil(math.prod(shape) * item))
+            failure.figures["request"] = failure.tensor.size = size
+
+
+def _take_figures(process: LogProcess, text: str) -> bool:
+    """Add the figures of a line after a component's report; return False if it has none."""
+    failure, process.component_lines = process.component, process.component_lines - 1
+    if failure is None or process.component_lines < 0 or not process.component_name:
+        return False
+    if failure.xla is not None and add_buffer(failure.xla, text):
+        return True
+    figures = _read_figures(process.component_name, text)
+    if failure.is_killed and process.memory_limit is not None:
+        figures.setdefault("limit", process.memory_limit)
+    _merge(failure, figures)
+    return bool(figures)
+
+
+def _merge(failure: LoggedFailure, figures: dict[str, Range]) -> None:
+    """Add figures that are new, and the largest of several kills or warnings."""
+    for name, size in figures.items():
+        known = failure.figures.setdefault(name, size)
+        if name == "resident" or failure.component == _WARNING:
+            failure.figures[name] = max(known, size)
+
+
+def _read_figures(name: str, text: str) -> dict[str, Range]:
+    """Return the figures that a row finds in a line, by name."""
+    figures: dict[str, Range] = {}
+    facts = _FACTS.get(name)
+    for match in facts.finditer(text) if facts is not None else ():
+        for group, found in match.groupdict().items():
+            if found is None:
+                continue
+            size = _parse_figure(group, found)
+            if size is not None:
+                figures.setdefault(_figure_name(group), size)
+    return figures
+
+
+def _figure_name(group: str) -> str:
+    base = group.removeprefix("quantity_").removesuffix("_kib").removesuffix("_gib")
+    return base.removesuffix("_2")
+
+
+def _parse_figure(group: str, text: str) -> Range | None:
+    if group.startswith("other_reason"):
+        return Range.exactly(0)
+    if group.startswith("quantity"):
+        return _parse_quantity(text)
+    if group.endswith("_kib"):
+        return Range.exactly(parse_count(text) * 1024)
+    size = parse_rounded(f"{text}GiB" if group.endswith("_gib") else text)
+    is_nonsense = size is not None and group == "total" and size.low >= 1 << 50
+    return None if is_nonsense else size  # a driver in error reports a total of 2 ** 64 - 1
+
+
+def _parse_quantity(text: str) -> Range | None:
+    """Return a memory limit: ``512Mi`` is binary, ``512M`` decimal; exact, as it was written."""
+    try:
+        return Range.exactly(parse_bytes(text if text.endswith(("B", "b")) else f"{text}B"))
+    except InputError:
+        return None
+
+
+def _read_limit(process: LogProcess, text: str) -> None:
+    """Remember the memory limit that a pod's or a job's description states."""
+    process.limit_lines -= 1
+    match = find("stated_limit", text)
+    if match is None:
+        return
+    if match["head"]:
+        process.limit_lines = _LIMIT_LINES
+    elif match["other_head"]:
+        process.limit_lines = 0
+    elif match["job"]:
+        unit = (match["unit"] or "M").upper()
+        process.memory_limit = _parse_quantity(f"{match['job']}{unit}i")
+    elif process.limit_lines > 0 and match["quantity"]:
+        process.memory_limit = _parse_quantity(match["quantity"])
