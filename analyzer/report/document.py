@@ -33,6 +33,7 @@ from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import ReportError
 from analyzer.model.contract.run_note import Failure
 from analyzer.model.recording.records import Step
+from analyzer.report.pool_map import draw_pool
 
 
 def build_document(analysis: Analysis) -> ReportFile:
@@ -178,6 +179,7 @@ def _fragmentation(analysis: Analysis) -> FragmentationFigures:
         limit_reached_in=_reached_in(analysis),
         replay_equals_trace=pool.replay_equals_trace,
         risk=_risk(analysis),
+        pool_map=draw_pool(analysis),
     )
 
 

@@ -15,6 +15,7 @@ from analyzer.report.render.sections import (
     Block,
     Cell,
     CellValue,
+    Code,
     Document,
     Item,
     Paragraph,
@@ -173,6 +174,10 @@ def _sections(report: ReportFile) -> Iterator[Section]:
     yield tensors_section(report, ROWS)
     if any(row.layer for row in report.layers):
         yield layers_section(report, ROWS)
+    if report.fragmentation is not None and report.fragmentation.pool_map:
+        *lines, legend = report.fragmentation.pool_map
+        blocks = (Code("\n".join(lines)), Paragraph(legend, "muted"))
+        yield Section("Pool at the allocated peak, by address", blocks)
     if report.findings:
         yield Section("Findings", tuple(map(finding_item, report.findings)))
     yield from remedies_sections(report.remedies)

@@ -82,6 +82,7 @@ class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
         limit_reached_in: Part of the run with the highest need; None if it is the steady peak.
         replay_equals_trace: Whether the replay of a trace reproduces it.
         risk: Risk that fragmentation makes the step fail.
+        pool_map: The pool at the peak as lines of text, the last one a legend; empty without addresses.
     """
 
     internal_bytes: Total
@@ -98,6 +99,7 @@ class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
     limit_reached_in: Word | None = None
     replay_equals_trace: bool | None = None
     risk: Literal["low", "medium", "high"] | None = None
+    pool_map: tuple[Text, ...] = ()
 
 
 class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
