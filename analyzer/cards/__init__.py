@@ -11,6 +11,7 @@ from analyzer.cards.card_memory import (
     MemoryRange,
     check_limit,
     context_bytes,
+    memory_beside_pool,
     memory_limit,
     process_overhead,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "context_bytes",
     "find_gpu",
     "gpus_named",
+    "memory_beside_pool",
     "memory_limit",
     "process_overhead",
     "target_text",

@@ -90,27 +90,52 @@ def system_reserve(
     return {7: 1050, 8: 1536}.get(major, 1800) * _MIB
 
 
-def memory_limit(gpu: Gpu) -> MemoryRange:
-    """Return the ``bytes_limit`` of TensorFlow's allocator on an otherwise empty card.
+def usable_memory(gpu: Gpu) -> MemoryRange:
+    """Return the memory of a card that one process can use, CUDA's context included.
 
-    The card's total minus the CUDA context minus the reserve (``SingleVirtualDeviceMemoryLimit`` with
-    default options). The bounds allow for the context and for the total, which depends on the driver
-    (T4: 14918 to 15110 MiB, A10 22516 to 22599, RTX 4090 24081 to 24217), with a wider margin for
-    totals that were never read from a card.
+    The bounds allow for the total, which depends on the driver (T4: 14918 to 15110 MiB, A10 22516 to
+    22599, RTX 4090 24081 to 24217), with a wider margin for totals that were never read from a card, and
+    for other processes on the card.
     """
     margin = 200 * _MIB if gpu.memory_source else 300 * _MIB
+    total = gpu.memory_bytes
+    return MemoryRange(
+        bytes=total,
+        range=Range.around(total, margin, margin),
+        source="the total that CUDA reports",
+    )
+
+
+def memory_limit(gpu: Gpu) -> MemoryRange:
+    """Return the ``bytes_limit`` of TensorFlow's allocator.
+
+    The usable memory minus the CUDA context minus the reserve (``SingleVirtualDeviceMemoryLimit`` with
+    default options).
+    """
+    usable = usable_memory(gpu)
 
     def limit(free_bytes: int) -> int:
         tegra = gpu.memory_kind == "LPDDR"
         return max(0, free_bytes - system_reserve(free_bytes, gpu.compute_capability, tegra=tegra))
 
-    free = Range.exactly(gpu.memory_bytes) - _CONTEXT.range
+    free = usable.range - _CONTEXT.range
     return MemoryRange(
-        bytes=limit(gpu.memory_bytes - _CONTEXT.bytes),
-        range=Range(limit(free.low - margin), limit(free.high + margin)),
+        bytes=limit(usable.bytes - _CONTEXT.bytes),
+        range=Range(limit(free.low), limit(free.high)),
         source="total minus context minus TensorFlow's reserve for compute capability "
         + gpu.capability_text,
     )
+
+
+def memory_beside_pool(gpu: Gpu) -> BoundedBytes:
+    """Return the part of a card that TensorFlow leaves beside its pool by default.
+
+    The CUDA context, and the reserve, from which libraries and kernels are allocated.
+    """
+    usable, limit = usable_memory(gpu), memory_limit(gpu)
+    ends = (usable.range.high - limit.range.high, usable.range.low - limit.range.low)
+    size_bytes = usable.bytes - limit.bytes
+    return BoundedBytes(size_bytes, Range.spanning((*ends, size_bytes)))
 
 
 def process_overhead(gpu: Gpu) -> MemoryRange:

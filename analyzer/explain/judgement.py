@@ -1,8 +1,7 @@
 """Judge whether a step fits the named card or the given limit, by how much and how surely.
 
-The allocator's limit decides. Other memory of the process on a card (CUDA context, libraries) is
-subtracted before TensorFlow sets that limit or is part of the reserve; it is reported separately and
-never added.
+On a card, the need includes the memory beside TensorFlow's pool (CUDA context, libraries) and is
+compared with the card's memory. A limit of the user is for the pool and is compared with its part.
 """
 
 from __future__ import annotations
@@ -12,8 +11,16 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from analyzer.cards import Gpu, MemoryRange, find_gpu, memory_limit, process_overhead
+from analyzer.cards import (
+    Gpu,
+    MemoryRange,
+    find_gpu,
+    memory_beside_pool,
+    memory_limit,
+    process_overhead,
+)
 from analyzer.explain.analysis import Analysis
+from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.trace_integrity import trust_figures
 from analyzer.explain.verdict import BASES, FITS, cautions_of, headline_of, outcome_of
@@ -21,13 +28,14 @@ from analyzer.model.contract.report.limit_figures import (
     Basis,
     CardFit,
     LimitOf,
+    Need,
     NeedOf,
     Outcome,
     SourcedBytes,
     VerdictFigures,
 )
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import BoundedBytes
+from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator import BfcOptions, from_recording, replay
@@ -39,15 +47,38 @@ class _Question:
 
     Attributes:
         limit_of: Whether it is the card's or the user's.
-        limit: The limit.
+        limit: The limit of TensorFlow's pool.
+        beside_pool: Memory beside the pool on the card; None if the limit is the user's.
         runs_at_limit: Whether the step, or a replay of it, succeeds under it.
         is_own: Whether the step itself ran under it, on a simulated card.
     """
 
     limit_of: LimitOf
     limit: BoundedBytes
+    beside_pool: BoundedBytes | None = None
     runs_at_limit: bool
     is_own: bool = False
+
+    @property
+    def whole(self) -> BoundedBytes:
+        """The memory that is compared with the need: the pool's limit and the memory beside it.
+
+        A larger context lowers the limit by as much, so that the sum is a card's total.
+        """
+        limit, beside = self.limit, self.beside_pool
+        if beside is None:
+            return limit
+        low, high = limit.range.low + beside.range.high, limit.range.high + beside.range.low
+        return BoundedBytes(limit.bytes + beside.bytes, Range(low, high))
+
+    def answer_need(self, least: Need, most: Need, *, is_measured: bool) -> Need:
+        """Return the need with all trials of algorithms if they fit, else without those that do not."""
+        evidence = {"runs": self.runs_at_limit, "is_measured": is_measured, "is_own": self.is_own}
+        need = with_replay(least, self.limit, **evidence)
+        if self.runs_at_limit and most.pool.range.high <= self.limit.range.low:
+            need = with_replay(most, self.limit, **evidence)
+        skipped = max(most.pool.bytes - need.pool.bytes, 0)
+        return structs.replace(need, beside_pool=self.beside_pool, skipped_bytes=skipped)
 
 
 def card_of(recording: Recording) -> Gpu | None:
@@ -78,30 +109,34 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         analysis: The analysis, after ``add_pool``.
         limit_bytes: The memory limit that the user asked about; None for none.
     """
-    gpu = card_of(analysis.recording)
+    recording = analysis.recording
+    gpu, basis = card_of(recording), BASES[str(recording.kind)]
     question = _question(analysis, gpu, limit_bytes)
-    need = _need(analysis)
-    if question is not None and question.is_own and not analysis.recording.error:
-        # It ran under its limit by waiting for frees, which a replay does not do.
-        need = need.at_most(question.limit.range.high)
     is_searched = analysis.pool.safe_limit_bytes is not None
-    shown = need if question is not None or is_searched else None
-    limit = None if question is None else question.limit
-    outcome, headline = _answer(analysis, question, need, gpu.name if gpu is not None else "")
+    least, most = find_need(analysis)
+    need = most if is_searched else None
+    if question is not None:
+        need = question.answer_need(least, most, is_measured=basis is Basis.MEASURED)
+    limit = None if question is None else question.whole
+    total = None if need is None else need.total
+    outcome, headline = _answer(analysis, question, total, gpu.name if gpu is not None else "")
     verdict = VerdictFigures(
         outcome=outcome,
-        basis=BASES[str(analysis.recording.kind)],
+        basis=basis,
         limit_of=question.limit_of if question else None,
         card=gpu.name if gpu is not None else None,
         **_name_bytes("limit", limit),
         need_of=NeedOf.LEAST_LIMIT if is_searched else NeedOf.ALLOCATED,
-        **_name_bytes("need", shown),
-        margin_bytes=None if limit is None or shown is None else limit.bytes - shown.bytes,
+        **_name_bytes("need", total),
+        need=need,
+        margin_bytes=None if limit is None or total is None else limit.bytes - total.bytes,
         headline=headline,
         cautions=cautions_of(analysis),
     )
     analysis = replace(analysis, verdict=verdict)
-    return analysis if gpu is None else _with_card(analysis, gpu, verdict, shown)
+    if gpu is None or question is None or need is None:
+        return analysis
+    return _with_card(analysis, gpu, question.limit, need.pool)
 
 
 def _name_bytes(name: str, size: BoundedBytes | None) -> dict[str, int]:
@@ -116,31 +151,33 @@ def _name_bytes(name: str, size: BoundedBytes | None) -> dict[str, int]:
 
 
 def _answer(
-    analysis: Analysis, question: _Question | None, need: BoundedBytes, card: str
+    analysis: Analysis, question: _Question | None, need: BoundedBytes | None, card: str
 ) -> tuple[Outcome, str]:
     """Return the outcome and its headline."""
-    recording = analysis.recording
-    if question is None:
-        outcome = Outcome.FAILED if recording.error else Outcome.NO_LIMIT
-        return outcome, _headline_without_limit(analysis)
-    limit, limit_of = question.limit, question.limit_of
-    if question.is_own and recording.error:
-        if failure_of(analysis) is None:  # it ended for another reason
-            return Outcome.FAILED, _headline_without_limit(analysis)
-        headline = headline_of(Outcome.DOES_NOT_FIT, limit_of, card, limit, need)
-        answer = headline.partition(":")[0]
-        return Outcome.DOES_NOT_FIT, f"{answer}. {_headline_without_limit(analysis)}"
-    stated, trust = recording.uncertainty, trust_figures(analysis)
-    is_sized = stated is None or not stated.unsized
-    is_complete = not recording.error and is_sized
-    outcome = outcome_of(
-        BASES[str(recording.kind)],
-        limit,
-        need,
-        runs_at_limit=question.runs_at_limit,
-        is_complete=is_complete and not (trust is not None and trust.is_damaged),
-    )
-    return outcome, headline_of(outcome, limit_of, card, limit, need, is_complete=is_complete)
+    error = analysis.recording.error
+    if question is None or need is None:
+        return Outcome.FAILED if error else Outcome.NO_LIMIT, _headline_without_limit(analysis)
+    if question.is_own and error and failure_of(analysis) is None:  # it ended for another reason
+        return Outcome.FAILED, _headline_without_limit(analysis)
+    place = card if question.limit_of is LimitOf.CARD else "the given limit"
+    if question.limit_of is LimitOf.USER and card:
+        place += f" on {card}"
+    incomplete = _find_incomplete(analysis)
+    outcome = outcome_of(question.whole, need, is_complete=not incomplete)
+    headline = headline_of(outcome, place, question.whole, need, incomplete)
+    if question.is_own and error:
+        headline = f"{headline.partition(':')[0]}. {_headline_without_limit(analysis)}"
+    return outcome, headline
+
+
+def _find_incomplete(analysis: Analysis) -> str:
+    """Return why the need is only a lower bound; empty if it is not."""
+    stated, trust = analysis.recording.uncertainty, trust_figures(analysis)
+    if analysis.recording.error:
+        return "the step did not end"
+    if stated is not None and stated.unsized:
+        return f"{stated.unsized} tensors have no known size"
+    return "the trace is damaged" if trust is not None and trust.is_damaged else ""
 
 
 def _question(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> _Question | None:
@@ -152,52 +189,39 @@ def _question(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> _
         replayed = analysis.pool.what_if
         return _Question(
             limit_of=LimitOf.USER,
-            limit=BoundedBytes.around(limit_bytes, limit_bytes, limit_bytes),
+            limit=BoundedBytes.exactly(limit_bytes),
             runs_at_limit=replayed is None or replayed.fits,
         )
-    if own is not None or card is None:
+    if gpu is None or card is None:
         return own
     return _Question(
         limit_of=LimitOf.CARD,
         limit=card,
+        beside_pool=memory_beside_pool(gpu),
         runs_at_limit=analysis.pool.fits_limit,
     )
 
 
 def _own_question(recording: Recording, gpu: Gpu | None) -> _Question | None:
-    """Return the limit under which a step ran on a simulated card; None for any other step."""
+    """Return the limit under which a step ran on a simulated card; None for any other step.
+
+    A failure is about that card; a success is also compared with other cards of the name.
+    """
     if recording.phantom_run is None or gpu is None:
         return None
     runs = recording.error is None
     given = recording.phantom_run.memory_limit_bytes
     if given is not None:
-        limit = BoundedBytes.around(given, given, given)
+        limit = BoundedBytes.exactly(given)
         return _Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=True)
     card = memory_limit(gpu)
     own_bytes = recording.device.memory_limit_bytes or card.bytes
-    limit = BoundedBytes.around(own_bytes, card.range.low, card.range.high)
-    return _Question(limit_of=LimitOf.CARD, limit=limit, runs_at_limit=runs, is_own=True)
-
-
-def _need(analysis: Analysis) -> BoundedBytes:
-    """Return the lowest limit that works; the allocated peak if it was not searched for.
-
-    If the sampled schedules were replayed under limits, they give the range for any limit;
-    else the range is as wide as the one of the allocated peak. A library's workspace is not in it: if
-    it does not fit, TensorFlow uses an algorithm without one (``conv_ops_gpu.h``,
-    ``LaunchAutotunedConv``).
-    """
-    central = analysis.pool.safe_limit_bytes or analysis.peak_ever.allocated_bytes
-    stated = analysis.recording.uncertainty
-    if stated is None or BASES[str(analysis.recording.kind)] is Basis.MEASURED:
-        return BoundedBytes.around(central, central, central)
-    if stated.limit_low_bytes is not None and stated.limit_high_bytes is not None:
-        return BoundedBytes.around(central, stated.limit_low_bytes, stated.limit_high_bytes)
-    allocated = analysis.peak.allocated_bytes
-    low = stated.allocated_low_bytes or allocated
-    high = (stated.allocated_high_bytes or allocated) - (stated.workspace_bytes or 0)
-    return BoundedBytes.around(
-        central, central - max(allocated - low, 0), central + max(high - allocated, 0)
+    limit = BoundedBytes.exactly(own_bytes)
+    beside = BoundedBytes.exactly(memory_beside_pool(gpu).bytes)
+    if runs:
+        limit = BoundedBytes.around(own_bytes, card.range.low, card.range.high)
+    return _Question(
+        limit_of=LimitOf.CARD, limit=limit, beside_pool=beside, runs_at_limit=runs, is_own=True
     )
 
 
@@ -219,15 +243,13 @@ def _headline_without_limit(analysis: Analysis) -> str:
     )
 
 
-def _with_card(
-    analysis: Analysis, gpu: Gpu, verdict: VerdictFigures, need: BoundedBytes | None
-) -> Analysis:
-    """Return the analysis with the card's figures: limit, need, pool, other memory."""
+def _with_card(analysis: Analysis, gpu: Gpu, limit: BoundedBytes, need: BoundedBytes) -> Analysis:
+    """Return the analysis with the card's figures: limit and need of the pool, other memory."""
     recording = analysis.recording
     own_limit = recording.device.memory_limit_bytes
     if not own_limit:
         return analysis
-    limit, overhead = memory_limit(gpu), process_overhead(gpu)
+    overhead = process_overhead(gpu)
     pool_bytes = analysis.pool.pool_ever_bytes  # None if the pool does not hold the step
     has_grown = recording.kind.ran and pool_bytes is not None and pool_bytes < own_limit
     growth_bytes = pool_bytes
@@ -237,15 +259,15 @@ def _with_card(
         )
         growth_bytes = None if replayed.failure is not None else replayed.peak_pool_bytes
     fit = CardFit(
-        fits=FITS.get(verdict.outcome),
+        fits=None if analysis.verdict is None else FITS.get(analysis.verdict.outcome),
         card=gpu.id,
-        limit_bytes=verdict.limit_bytes,
-        limit_low_bytes=verdict.limit_low_bytes,
-        limit_high_bytes=verdict.limit_high_bytes,
-        needed_bytes=verdict.need_bytes,
-        needed_low_bytes=verdict.need_low_bytes,
-        needed_high_bytes=verdict.need_high_bytes,
-        margin_bytes=verdict.margin_bytes,
+        limit_bytes=limit.bytes,
+        limit_low_bytes=limit.range.low,
+        limit_high_bytes=limit.range.high,
+        needed_bytes=need.bytes,
+        needed_low_bytes=need.range.low,
+        needed_high_bytes=need.range.high,
+        margin_bytes=limit.bytes - need.bytes,
         growth_pool_bytes=growth_bytes,
         outside_pool=SourcedBytes(
             bytes=overhead.bytes,
@@ -253,8 +275,10 @@ def _with_card(
             high_bytes=overhead.range.high,
             source=overhead.source,
         ),
-        limit_source=limit.source,
-        says=tuple(_card_words(gpu, need, limit, overhead, growth_bytes, has_grown=has_grown)),
+        limit_source=memory_limit(gpu).source,
+        says=tuple(
+            _card_words(gpu, memory_limit(gpu), overhead, growth_bytes, has_grown=has_grown)
+        ),
     )
     process = None if pool_bytes is None else pool_bytes + overhead.bytes
     facts = structs.replace(analysis.pool, fit=fit, process_bytes=process)
@@ -263,7 +287,6 @@ def _with_card(
 
 def _card_words(
     gpu: Gpu,
-    need: BoundedBytes | None,
     limit: MemoryRange,
     overhead: MemoryRange,
     growth_bytes: int | None,
@@ -274,14 +297,15 @@ def _card_words(
 
     Args:
         gpu: The card.
-        need: The lowest limit; None if unknown.
         limit: TensorFlow's limit on the card.
         overhead: Memory of the process outside the pool.
         growth_bytes: The pool with memory growth; None if the step fails with it.
         has_grown: Whether the step ran with memory growth.
     """
-    needs = "" if need is None else f"; the step needs {need}"
-    yield f"TensorFlow's limit on {gpu.name} is {limit}{needs}."
+    yield (
+        f"TensorFlow's limit for its pool on {gpu.name} is {limit}: the card's memory less the CUDA "
+        "context and a reserve for libraries, which count as beside the pool."
+    )
     if has_grown and growth_bytes is not None:
         yield f"Pool: with memory growth, as in this run, it grew to {format_bytes(growth_bytes)}."
     elif growth_bytes is not None:
@@ -290,6 +314,6 @@ def _card_words(
             f"pool would grow to {format_bytes(growth_bytes)}."
         )
     yield (
-        f"Outside the pool: about {overhead} for the CUDA context, cuBLAS, cuDNN and loaded kernels, "
-        "from public reports, not measured."
+        f"With memory growth, context, cuBLAS, cuDNN and loaded kernels take about {overhead} beside "
+        "the pool, from public reports, not measured."
     )

@@ -16,6 +16,7 @@ from msgspec import structs
 from analyzer.explain.allocator_findings import find_allocator
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.judgement import card_of, card_options
+from analyzer.explain.need import begins_with_process
 from analyzer.explain.questions.fragmentation import Fragmentation
 from analyzer.explain.questions.out_of_memory import would_have_fitted
 from analyzer.explain.replay_settings import WhatIf
@@ -29,7 +30,6 @@ from analyzer.model.contract.report.limit_figures import (
 )
 from analyzer.model.contract.report.trust_figures import ReplayCheck
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import main_allocator_rows
 from analyzer.simulate.allocator import (
     BfcOptions,
     Engine,
@@ -46,12 +46,6 @@ from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES
 from analyzer.simulate.allocator.minimum_limit import engine_for
 
 _ROWS: Final = 40  # regions in the report
-
-
-def begins_with_process(recording: Recording) -> bool:
-    """Return whether nothing was allocated before the first event."""
-    rows = main_allocator_rows(recording)
-    return bool(len(rows)) and bool((rows["born"] >= 0).all())
 
 
 def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:

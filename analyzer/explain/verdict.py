@@ -1,8 +1,7 @@
 """The verdict: does the step fit a card or a limit that the user gave?
 
-``judgement`` makes one ``VerdictFigures``, and every output shows it. Only limits are compared with
-limits: the need is the lowest memory limit that works, which counts allocated bytes. The limit of the
-allocator that a capture happened to use gives no verdict.
+``judgement`` makes one ``VerdictFigures``, and every output shows it. Only the need (``need``) and the
+limit decide. The limit of the allocator that a capture happened to use gives no verdict.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
-from analyzer.model.contract.report.limit_figures import Basis, Fits, LimitOf, Outcome
+from analyzer.model.contract.report.limit_figures import Basis, Fits, Outcome
 from analyzer.model.contract.report.trust_figures import StatedRange
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.units import format_bytes
@@ -34,65 +33,48 @@ WIDE_RATIO: Final = 0.05
 _HEADS: Final = {
     Outcome.FITS: "FITS",
     Outcome.DOES_NOT_FIT: "DOES NOT FIT",
-    Outcome.CANNOT_TELL: "MAY NOT FIT",
 }
 _BRACKETS: Final = re.compile(r"\s*\([^()]*\)")
 _CLAUSE: Final = re.compile(r":\s|;\s|\.(?:\s|$)")
 
 
-def outcome_of(
-    basis: Basis, limit: BoundedBytes, need: BoundedBytes, *, runs_at_limit: bool, is_complete: bool
-) -> Outcome:
+def outcome_of(limit: BoundedBytes, need: BoundedBytes, *, is_complete: bool) -> Outcome:
     """Return whether a step with this need fits a limit.
 
     Args:
-        basis: The basis of the need.
         limit: The limit.
         need: The need.
-        runs_at_limit: Whether a replay under this limit succeeds.
         is_complete: Whether the step ended, each tensor has a size and the trace is complete; if not,
             the need is a lower bound.
     """
-    if basis is Basis.MEASURED:  # the replay uses these very allocations
-        if not runs_at_limit:
-            return Outcome.DOES_NOT_FIT
-        fits = need.bytes <= limit.range.low
-    else:
-        if need.range.low > limit.range.high:
-            return Outcome.DOES_NOT_FIT
-        fits = runs_at_limit and need.range.high <= limit.range.low
-    return Outcome.FITS if fits and is_complete else Outcome.CANNOT_TELL
+    if need.range.low > limit.range.high:
+        return Outcome.DOES_NOT_FIT
+    fits = is_complete and need.range.high <= limit.range.low
+    return Outcome.FITS if fits else Outcome.CANNOT_TELL
 
 
 def headline_of(
-    outcome: Outcome,
-    limit_of: LimitOf,
-    card: str,
-    limit: BoundedBytes,
-    need: BoundedBytes,
-    *,
-    is_complete: bool = True,
+    outcome: Outcome, place: str, limit: BoundedBytes, need: BoundedBytes, incomplete: str = ""
 ) -> str:
     """Return the answer in one line: ``FITS Tesla T4: needs 3.00 GiB of 13.42 GiB, ...``.
 
     Args:
         outcome: The answer.
-        limit_of: Whether the limit is the card's or the user's.
-        card: Name of the card; empty if there is none.
+        place: Name of the limit.
         limit: The limit.
         need: The need.
-        is_complete: Whether the step ran to its end; if not, the need is a lower bound.
+        incomplete: Why the need is only a lower bound; empty if it is not.
     """
-    name = card if limit_of is LimitOf.CARD else "the given limit"
-    if limit_of is LimitOf.USER and card:
-        name += f" on {card}"
-    verb = "needs" if is_complete else "needs at least"
+    verb = "needs at least" if incomplete else "needs"
     if outcome is Outcome.CANNOT_TELL:
-        return f"{_HEADS[outcome]} {name}: {verb} {need} of {limit}"
+        reason = f"; {incomplete}" if incomplete else ""
+        is_open = bool(incomplete) and need.range.high <= limit.range.low
+        head = "CANNOT TELL if it fits" if is_open else "MAY NOT FIT"
+        return f"{head} {place}: {verb} {need} of {limit}{reason}"
     margin = limit.bytes - need.bytes
     spare = f"{format_bytes(abs(margin))} {'to spare' if margin >= 0 else 'too much'}"
     sizes = f"{format_bytes(need.bytes)} of {format_bytes(limit.bytes)}"
-    return f"{_HEADS[outcome]} {name}: {verb} {sizes}, {spare}"
+    return f"{_HEADS[outcome]} {place}: {verb} {sizes}, {spare}"
 
 
 def cautions_of(analysis: Analysis) -> tuple[str, ...]:

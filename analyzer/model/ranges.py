@@ -99,6 +99,21 @@ class BoundedBytes:
         low, high = min(size_bytes, max(low_bytes, 0)), max(size_bytes, high_bytes)
         return cls(size_bytes, Range(low, high))
 
+    @classmethod
+    def exactly(cls, size_bytes: int) -> BoundedBytes:
+        """Return a size that is known to the byte."""
+        return cls(size_bytes, Range.exactly(size_bytes))
+
+    @classmethod
+    def largest(cls, sizes: Iterable[BoundedBytes]) -> BoundedBytes:
+        """Return the largest size with the largest bounds."""
+        rows = [(size.bytes, size.range.low, size.range.high) for size in sizes]
+        size_bytes, low, high = map(max, zip(*rows, strict=True))
+        return cls(size_bytes, Range(low, high))
+
+    def __add__(self, other: BoundedBytes) -> BoundedBytes:
+        return BoundedBytes(self.bytes + other.bytes, self.range + other.range)
+
     def at_most(self, size_bytes: int) -> BoundedBytes:
         """Return the size with all numbers lowered to ``size_bytes`` if they are above it."""
         low, high = min(self.range.low, size_bytes), min(self.range.high, size_bytes)

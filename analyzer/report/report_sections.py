@@ -108,6 +108,8 @@ def _lead(report: ReportFile) -> Iterator[Block]:
         yield Paragraph(text, "bad")
     if report.hosts is not None:
         yield from hosts_lead(report.hosts)
+    for sentence in need_words(report):
+        yield Paragraph(sentence)
     yield _peak(report)
     if place := place_words(report):
         yield Paragraph(place, "muted")
@@ -115,9 +117,8 @@ def _lead(report: ReportFile) -> Iterator[Block]:
         yield Paragraph(sentence, "muted")
     for sentence in () if report.program is None else program_words(report.program):
         yield Paragraph(sentence)
-    for sentence in (range_words(report), *need_words(report)):
-        if sentence:
-            yield Paragraph(sentence)
+    if likely := range_words(report):
+        yield Paragraph(likely)
     if report.integrity is not None and report.integrity.replay_says:
         yield Paragraph(report.integrity.replay_says, "muted")
     yield from _what_if(report)

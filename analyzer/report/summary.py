@@ -14,6 +14,7 @@ from analyzer.report.render.sections import Figure, Tone
 from analyzer.report.words import (
     CATEGORY_LABELS,
     basis_words,
+    need_words,
     peak_notes,
     place_words,
     program_words,
@@ -96,6 +97,7 @@ def _sentences(report: ReportFile) -> Iterator[str]:
     program = () if report.program is None else program_words(report.program)
     sentences = (
         basis_words(report),
+        *need_words(report),
         place_words(report),
         *peak_notes(report),
         *program,
@@ -106,24 +108,24 @@ def _sentences(report: ReportFile) -> Iterator[str]:
 
 
 def _figures(report: ReportFile) -> Iterator[Figure]:
+    """Yield the need and the limit first, then the other numbers in a fixed order."""
     peak, verdict = report.peak, report.verdict
+    if verdict is not None and verdict.need_bytes is not None:
+        meaning = "largest memory of the process"
+        if report.error:
+            meaning = "least memory that reaches the failed request"
+        yield Figure("needs", verdict.need_bytes, meaning, "verdict.need_bytes", is_main=True)
+        on_card = verdict.limit_of == "card"
+        meaning = f"memory of {verdict.card}" if on_card else "the given limit of the pool"
+        yield Figure("limit", verdict.limit_bytes, meaning, "verdict.limit_bytes")
+    is_first = verdict is None or verdict.need_bytes is None
     for label, meaning, size_bytes in (
         ("requested", "bytes that live tensors asked for", peak.requested_bytes),
         ("allocated", "bytes of the chunks that hold them", peak.allocated_bytes),
         ("pool", "bytes that the allocator took from the driver", peak.pool_bytes),
-        ("process", "pool, context, libraries and kernels", peak.process_bytes),
     ):
-        yield Figure(label, size_bytes, meaning, f"peak.{label}_bytes", label == "allocated")
-    if verdict is None:
-        return
-    limit_of = f"TensorFlow's limit on {verdict.card}"
-    on_card = verdict.limit_of == "card"
-    meaning = limit_of if on_card else "the given limit"
-    yield Figure("limit", verdict.limit_bytes, meaning, "verdict.limit_bytes")
-    meaning = "lowest memory limit it runs under"
-    if report.error:
-        meaning = "lowest limit that reaches the failed request"
-    yield Figure("needs", verdict.need_bytes, meaning, "verdict.need_bytes")
+        is_main = is_first and label == "allocated"
+        yield Figure(label, size_bytes, meaning, f"peak.{label}_bytes", is_main)
 
 
 def _shares(categories: Mapping[str, int]) -> Iterator[Share]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from analyzer.model.contract.report.finding import Finding, Severity, StepRemedy
-from analyzer.model.contract.report.limit_figures import NeedOf
+from analyzer.model.contract.report.limit_figures import Phase
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.run_figures import ProgramFigures
 from analyzer.model.units import format_bytes, format_slope
@@ -138,39 +138,50 @@ def range_words(report: ReportFile) -> str:
         parts.append(
             f"allocated {_from_to(stated.allocated_low_bytes, stated.allocated_high_bytes)}"
         )
-    if verdict is not None and verdict.need_of == NeedOf.LEAST_LIMIT:
-        low, high = verdict.need_low_bytes, verdict.need_high_bytes
-        if low is not None and high is not None and low != high:
-            parts.append(f"lowest memory limit {_from_to(low, high)}")
+    if verdict is not None and verdict.need is not None:
+        bounds = verdict.need.total.range
+        if not bounds.is_exact:
+            parts.append(f"need {_from_to(bounds.low, bounds.high)}")
     return f"Likely range: {', '.join(parts)}."
 
 
+_PHASE_PLACES: Final = {
+    Phase.BEFORE_TRACE: "before the trace began",
+    Phase.BUILDING: "while the model is built",
+    Phase.FIRST_STEP: "in the first step",
+    Phase.STEADY_STEP: "in the steady step",
+}
+
+
 def need_words(report: ReportFile) -> Iterator[str]:
-    """Yield the lowest memory limit with its parts, and how it compares to the allocated peak."""
-    waste, allocated = report.fragmentation, report.peak.allocated_bytes
-    parts = None if waste is None else waste.safe_limit_parts
-    if waste is None or parts is None or waste.safe_limit_bytes is None:
+    """Yield the need with its parts, and how it compares to the allocated peak."""
+    need = None if report.verdict is None else report.verdict.need
+    if need is None:
         return
     verb = "Needs" if report.error is None else "To reach the failed request, the step needs"
+    phase = need.largest_phase
+    parts = [f"{format_bytes(need.phases[phase].bytes)} requested {_PHASE_PLACES[phase]}"]
+    parts.append(f"{format_bytes(need.allocator.bytes)} rounding and fragmentation")
+    if need.beside_pool is not None:
+        size = format_bytes(need.beside_pool.bytes)
+        parts.append(f"{size} beside TensorFlow's pool (CUDA context, reserve for libraries)")
     yield (
-        f"{verb} a memory limit of {format_bytes(waste.safe_limit_bytes)} = "
-        f"{format_bytes(parts.requested_bytes)} requested{highest_words(report)} + "
-        f"{format_bytes(parts.rounding_bytes)} rounding + "
-        f"{format_bytes(parts.unsplit_bytes)} unsplit chunks + "
-        f"{format_bytes(parts.external_bytes)} fragmentation{some_limits_words(report)}."
+        f"{verb} {format_bytes(need.total.bytes)} = {' + '.join(parts)}{some_limits_words(report)}."
     )
-    if waste.safe_limit_bytes < allocated:
+    if len(need.phases) > 1:
+        peaks = (f"{phase} {format_bytes(size.bytes)}" for phase, size in need.phases.items())
+        yield f"Requested at most: {', '.join(peaks)}."
+    if need.skipped_bytes:
         yield (
-            f"That is less than the {format_bytes(allocated)} allocated: under a lower limit the "
-            "allocator wastes less of each chunk."
+            f"Trials of algorithms would take {format_bytes(need.skipped_bytes)} more; TensorFlow "
+            "skips those that do not fit."
         )
-
-
-def highest_words(report: ReportFile) -> str:
-    """Return when the need's requested bytes are reached, if not at the steady step's peak."""
-    waste = report.fragmentation
-    reached = None if waste is None else waste.limit_reached_in
-    return f" at the highest peak ({reached})" if reached else ""
+    allocated = report.peak.allocated_bytes
+    if need.pool.bytes < allocated:
+        yield (
+            f"The pool needs less than the {format_bytes(allocated)} allocated: under a lower limit "
+            "the allocator wastes less of each chunk."
+        )
 
 
 def some_limits_words(report: ReportFile) -> str:

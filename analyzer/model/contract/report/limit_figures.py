@@ -9,6 +9,7 @@ from msgspec import Struct
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import Instant, ReportRecord, Signed, Text, Total, Word
 from analyzer.model.contract.report.trust_figures import ReplayCheck
+from analyzer.model.ranges import BoundedBytes
 
 Fits = bool | Literal["may not"] | None
 """Whether the step fits; null without a limit or an answer."""
@@ -32,7 +33,7 @@ class LimitOf(Choice):
 
 
 class NeedOf(Choice):
-    """The number that is compared with the limit."""
+    """Basis of the need's part in the pool."""
 
     LEAST_LIMIT = "least memory limit"
     ALLOCATED = "allocated peak"
@@ -44,6 +45,63 @@ class Basis(Choice):
     MEASURED = "measured"
     PREDICTED = "predicted"
     PHANTOM = "phantom"
+
+
+class Phase(Choice):
+    """A part of the process' life, in order."""
+
+    BEFORE_TRACE = "before the trace"
+    BUILDING = "building"
+    FIRST_STEP = "first step"
+    STEADY_STEP = "steady step"
+
+
+class Need(ReportRecord, frozen=True, kw_only=True):
+    """The largest memory that the process takes in its life, with its parts.
+
+    ``total`` is the largest phase plus ``allocator`` plus ``beside_pool``. A phase that was not seen is
+    None.
+
+    Attributes:
+        before_trace: The peak since process start that TensorFlow counted before the trace began.
+        building: Requested peak until the first step: variables, initializers, inputs.
+        first_step: Requested peak of the first step, with the trials of algorithms that fit.
+        steady_step: Requested peak of the later steps; of the only step; of a trace without steps.
+        allocator: Rounding, unsplit chunks and fragmentation.
+        beside_pool: CUDA context and TensorFlow's reserve for libraries; None if the limit is for the
+            pool alone, or there is no card.
+        skipped_bytes: Further bytes for trials, which TensorFlow skips because they do not fit.
+    """
+
+    before_trace: BoundedBytes | None = None
+    building: BoundedBytes | None = None
+    first_step: BoundedBytes | None = None
+    steady_step: BoundedBytes
+    allocator: BoundedBytes
+    beside_pool: BoundedBytes | None = None
+    skipped_bytes: Total = 0
+
+    @property
+    def phases(self) -> dict[Phase, BoundedBytes]:
+        """The phases that were seen, in order."""
+        sizes = (self.before_trace, self.building, self.first_step, self.steady_step)
+        return {phase: size for phase, size in zip(Phase, sizes, strict=True) if size is not None}
+
+    @property
+    def largest_phase(self) -> Phase:
+        """The phase that decides; of equal ones the last."""
+        sizes = self.phases
+        return max(reversed(sizes), key=lambda phase: sizes[phase].bytes)
+
+    @property
+    def pool(self) -> BoundedBytes:
+        """The lowest limit of TensorFlow's pool under which the process runs."""
+        return BoundedBytes.largest(self.phases.values()) + self.allocator
+
+    @property
+    def total(self) -> BoundedBytes:
+        """The need."""
+        return self.pool if self.beside_pool is None else self.pool + self.beside_pool
 
 
 class PoolChange(ReportRecord, frozen=True, kw_only=True):
@@ -110,9 +168,11 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
         basis: Origin of the figures.
         limit_of: Origin of the limit; None without a limit.
         card: Name of the card with the limit; None if the limit is the user's.
-        limit_bytes, limit_low_bytes, limit_high_bytes: The limit and its range; None without one.
-        need_of: Meaning of ``need_bytes``.
+        limit_bytes, limit_low_bytes, limit_high_bytes: The card's memory or the user's limit of the
+            pool, and its range; None without one.
+        need_of: Basis of the need's part in the pool.
         need_bytes, need_low_bytes, need_high_bytes: The need and its range; None if not computed.
+        need: The need's parts; None if not computed.
         margin_bytes: Limit minus need; negative if the step does not fit.
         headline: The answer in one line.
         cautions: Reasons to doubt the figures, the most important first.
@@ -129,6 +189,7 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     need_bytes: Total | None = None
     need_low_bytes: Total | None = None
     need_high_bytes: Total | None = None
+    need: Need | None = None
     margin_bytes: Signed | None = None
     headline: Text
     cautions: tuple[Text, ...] = ()
@@ -144,14 +205,14 @@ class SourcedBytes(ReportRecord, frozen=True, kw_only=True):
 
 
 class CardFit(ReportRecord, frozen=True, kw_only=True):
-    """The verdict for a card, and the memory on the card outside the pool.
+    """The pool on a card, and the memory on the card outside it.
 
     Attributes:
         fits: The answer.
         card: The card's name in the card table.
         limit_bytes, limit_low_bytes, limit_high_bytes: TensorFlow's limit on the card.
-        needed_bytes, needed_low_bytes, needed_high_bytes: The step's need.
-        margin_bytes: Limit minus need.
+        needed_bytes, needed_low_bytes, needed_high_bytes: The part of the need in the pool.
+        margin_bytes: Limit minus that part.
         growth_pool_bytes: Size of the pool with memory growth; None if that fails.
         outside_pool: CUDA context, libraries and loaded kernels.
         limit_source: Source of the limit.

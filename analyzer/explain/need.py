@@ -1,0 +1,196 @@
+"""The need: the largest memory of the process in its life, with its parts.
+
+Building, the first step and later steps each have a requested peak. The largest one, rounding and
+fragmentation give the part in TensorFlow's pool. On a card, memory beside the pool is added. Trials of
+algorithms count if they fit: TensorFlow skips those that find no memory (``conv_ops_gpu.h``,
+``LaunchAutotunedConv``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from msgspec.structs import replace
+
+from analyzer.explain.analysis import Analysis
+from analyzer.explain.verdict import BASES
+from analyzer.model.contract.report.limit_figures import Basis, Need, Phase
+from analyzer.model.contract.report.trust_figures import WorkspaceFigures
+from analyzer.model.ranges import BoundedBytes, Range
+from analyzer.model.recording.records import Recording
+from analyzer.model.recording.schema import TRIAL
+from analyzer.model.recording.timeline import main_allocator_rows, timeline
+
+
+def begins_with_process(recording: Recording) -> bool:
+    """Return whether nothing was allocated before the first event."""
+    rows = main_allocator_rows(recording)
+    return bool(len(rows)) and bool((rows["born"] >= 0).all())
+
+
+def find_need(analysis: Analysis) -> tuple[Need, Need]:
+    """Return the need in the pool without trials of algorithms, and with all of them."""
+    rows = analysis.rows
+    is_trial = rows["region"].astype(str) == TRIAL
+    all_peaks = peaks = _phase_peaks(analysis, analysis.line.requested)
+    if is_trial.any():
+        count = len(analysis.recording.events)
+        peaks = _phase_peaks(analysis, timeline(rows[~is_trial], count).requested)
+    pool = _pool_need(analysis)
+    highest = max(pool.bytes, analysis.peak_ever.allocated_bytes)
+    least = _make_need(peaks, pool, pool.bytes)
+    most = _make_need(all_peaks, pool, highest)
+    stated = analysis.recording.uncertainty
+    if stated is not None and stated.workspace is not None:
+        most = _with_workspace(most, stated.workspace)
+    if begins_with_process(analysis.recording):
+        return least, most
+    earlier = _earlier_peak(analysis, least)
+    return replace(least, before_trace=earlier), replace(most, before_trace=earlier)
+
+
+def _make_need(peaks: Mapping[Phase, int], pool: BoundedBytes, highest: int) -> Need:
+    """Return the need whose part in the pool is ``highest``, with the width of ``pool``."""
+    below, above = pool.bytes - pool.range.low, pool.range.high - pool.bytes
+    building, first, steady = (
+        None if size is None else BoundedBytes.around(size, size - below, size + above)
+        for size in map(peaks.get, (Phase.BUILDING, Phase.FIRST_STEP, Phase.STEADY_STEP))
+    )
+    assert steady is not None
+    allocator = BoundedBytes.exactly(max(highest - max(peaks.values()), 0))
+    return Need(building=building, first_step=first, steady_step=steady, allocator=allocator)
+
+
+def _with_workspace(need: Need, workspace: WorkspaceFigures) -> Need:
+    """Return the need with the ranges of cuDNN's workspaces and trials."""
+
+    def widen(size: BoundedBytes | None, bounds: Range) -> BoundedBytes | None:
+        return size and BoundedBytes.around(
+            size.bytes, min(size.range.low, bounds.low), max(size.range.high, bounds.high)
+        )
+
+    return replace(
+        need,
+        first_step=widen(need.first_step, workspace.first_step),
+        steady_step=widen(need.steady_step, workspace.steady),
+    )
+
+
+def _earlier_peak(analysis: Analysis, need: Need) -> BoundedBytes | None:
+    """Return the peak before a trace by TensorFlow's counter, less the trace's allocator part.
+
+    The trace does not show whether the earlier peak was trials, so the range begins at the trace's own.
+    """
+    events = analysis.recording.events
+    own = events["allocator"].astype(str) == analysis.recording.allocator
+    counted = int(events["peak_in_use_bytes"][own].max()) if own.any() else 0
+    if counted <= need.pool.bytes:
+        return None
+    allocator = need.allocator.bytes
+    low = need.pool.range.low - allocator
+    return BoundedBytes.around(counted - allocator, low, counted - allocator)
+
+
+def _phase_peaks(analysis: Analysis, requested: np.ndarray) -> dict[Phase, int]:
+    """Return the requested peak of each phase that the recording shows.
+
+    ``requested`` has one entry per instant, from -1 on.
+    """
+    steps = [step for step in analysis.recording.steps if step.last >= step.first]
+    if not steps or not begins_with_process(analysis.recording):
+        return {Phase.STEADY_STEP: int(requested.max())}
+    start, end = steps[0].first + 1, steps[0].last + 2
+    peaks = {Phase.BUILDING: int(requested[:start].max())}
+    if len(steps) == 1:
+        return {**peaks, Phase.STEADY_STEP: int(requested[start:].max())}
+    peaks[Phase.FIRST_STEP] = int(requested[start:end].max())
+    return {**peaks, Phase.STEADY_STEP: int(requested[end:].max(initial=0))}
+
+
+def _pool_need(analysis: Analysis) -> BoundedBytes:
+    """Return the lowest limit that works without trials; the allocated peak if it was not searched for.
+
+    If the sampled schedules were replayed under limits, they give the range; else it is as wide as the
+    range of the allocated peak.
+    """
+    central = analysis.pool.safe_limit_bytes or analysis.peak_ever.allocated_bytes
+    stated = analysis.recording.uncertainty
+    if stated is None or BASES[str(analysis.recording.kind)] is Basis.MEASURED:
+        return BoundedBytes.exactly(central)
+    if stated.limit_low_bytes is not None and stated.limit_high_bytes is not None:
+        return BoundedBytes.around(central, stated.limit_low_bytes, stated.limit_high_bytes)
+    allocated = analysis.peak.allocated_bytes
+    low = stated.allocated_low_bytes or allocated
+    high = (stated.allocated_high_bytes or allocated) - (stated.workspace_bytes or 0)
+    return BoundedBytes.around(
+        central, central - max(allocated - low, 0), central + max(high - allocated, 0)
+    )
+
+
+def with_replay(
+    need: Need, limit: BoundedBytes, *, runs: bool, is_measured: bool, is_own: bool
+) -> Need:
+    """Return the need in the pool after a run or a replay under the limit.
+
+    A success under the limit bounds the need from above if the very allocations were replayed. A
+    failure bounds it from below; the difference is fragmentation.
+
+    Args:
+        limit: The limit of the pool.
+        runs: Whether the run or the replay succeeded.
+        is_measured: Whether the replay used measured allocations, not predicted ones.
+        is_own: Whether it was the run itself, which waits for frees as a replay does not.
+    """
+    pool, allocator = need.pool, need.allocator
+    if runs:
+        surplus = pool.range.low - limit.bytes
+        if is_own:
+            surplus = pool.range.high - limit.range.high
+            return need if surplus <= 0 else _lower(need, limit.range.high)
+        if surplus <= 0 or not is_measured:
+            return need
+        low = max(allocator.range.low - surplus, 0)
+        part = BoundedBytes.around(allocator.bytes, low, allocator.range.high)
+        return replace(need, allocator=part)
+    low_by, high_by = (max(limit.bytes + 1 - end, 0) for end in (pool.range.low, pool.range.high))
+    central_by = max(limit.bytes + 1 - pool.bytes, 0)
+    if is_measured or is_own:
+        part = BoundedBytes.around(
+            allocator.bytes + central_by,
+            allocator.range.low + low_by,
+            allocator.range.high + high_by,
+        )
+    else:
+        part = BoundedBytes.around(
+            allocator.bytes, allocator.range.low, allocator.range.high + high_by
+        )
+    return replace(need, allocator=part)
+
+
+def _lower(need: Need, most: int) -> Need:
+    """Return the need with a pool of at most so many bytes."""
+    room = max(most - need.allocator.bytes, 0)
+    parts = {phase.name.lower(): size.at_most(room) for phase, size in need.phases.items()}
+    return replace(need, **parts, allocator=need.allocator.at_most(most))
+
+
+def first_step_only_bytes(analysis: Analysis) -> int:
+    """Return the requested bytes of temporaries at the highest peak that no later step requests.
+
+    Such as trials of algorithms. 0 if that peak is not in the first step, or there is only one step.
+    """
+    steps, instant = analysis.recording.steps, analysis.peak_ever.requested_instant
+    if len(steps) < 2 or not steps[0].first <= instant <= steps[0].last:
+        return 0
+    rows = analysis.rows
+    last = rows[rows["step"] == steps[-1].index]
+    repeated = set(zip(last["op"].astype(str), last["requested_bytes"], strict=True))
+    alive = rows[(rows["born"] <= instant) & (rows["dies"] > instant)]
+    alive = alive[
+        (alive["category"].astype(str) == "temporary")
+        & (alive["dies"] <= steps[0].last)
+        & (alive["born"] >= steps[0].first)
+    ]
+    asked = zip(alive["op"].astype(str), alive["requested_bytes"], strict=True)
+    return sum(int(size) for op, size in asked if (op, size) not in repeated)
