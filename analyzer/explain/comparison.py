@@ -33,7 +33,6 @@ from analyzer.model.contract.report.diff_file import (
     PeakOfBoth,
     StepCurve,
 )
-from analyzer.model.contract.report.peak_figures import PeakFigures
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.recording.records import Recording
@@ -79,11 +78,11 @@ def compare(
     ]
     peak = [
         PeakOfBoth(number=number, **_difference(*sizes))
-        for number, sizes in _numbers(report_a.peak, report_b.peak).items()
+        for number, sizes in _numbers(report_a, report_b).items()
     ]
     facts = _op_facts(alive_a, alive_b)
     return DiffFile(
-        headline=_headline(peak[0], categories, (report_a.kind, report_b.kind)),
+        headline=_headline(peak[1], categories, (report_a.kind, report_b.kind)),
         notes=tuple(_messages(report_a, report_b)),
         a=_side(report_a, label_a),
         b=_side(report_b, label_b),
@@ -109,10 +108,18 @@ def _op_row(name: str, facts: tuple[str, str], sizes: tuple[int, int]) -> OpOfBo
 
 
 def _numbers(
-    a: PeakFigures, b: PeakFigures
-) -> dict[Literal["requested", "allocated", "pool", "process"], tuple[int | None, int | None]]:
-    """Return the four kinds of peak of both sides."""
+    report_a: ReportFile, report_b: ReportFile
+) -> dict[
+    Literal["needs", "requested", "allocated", "pool", "process"], tuple[int | None, int | None]
+]:
+    """Return the need and the four kinds of peak of both sides."""
+    needs = [
+        None if report.verdict is None else report.verdict.need_bytes
+        for report in (report_a, report_b)
+    ]
+    a, b = report_a.peak, report_b.peak
     return {
+        "needs": (needs[0], needs[1]),
         "requested": (a.requested_bytes, b.requested_bytes),
         "allocated": (a.allocated_bytes, b.allocated_bytes),
         "pool": (a.pool_bytes, b.pool_bytes),

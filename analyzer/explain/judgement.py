@@ -42,7 +42,7 @@ from analyzer.simulate.allocator import BfcOptions, from_recording, replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
+class Question:
     """The limit that the verdict is about.
 
     Attributes:
@@ -102,6 +102,31 @@ def card_options(recording: Recording) -> BfcOptions | None:
     return BfcOptions.gpu(limit)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """Facts about a recording that a verdict depends on, beside its need.
+
+    Attributes:
+        basis: Origin of the figures.
+        card: Name of its card; empty without one.
+        peak_line: The headline if no limit is asked about.
+        has_failed: Whether the step ended with an error.
+        has_run_out: Whether that error is a lack of memory.
+        incomplete: Why the need is only a lower bound; empty if it is not.
+        need_of: Basis of the need's part in the pool.
+        cautions: Reasons to doubt the figures.
+    """
+
+    basis: Basis
+    card: str
+    peak_line: str
+    has_failed: bool = False
+    has_run_out: bool = False
+    incomplete: str = ""
+    need_of: NeedOf = NeedOf.LEAST_LIMIT
+    cautions: tuple[str, ...] = ()
+
+
 def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
     """Return the analysis with its verdict and the other memory on its card.
 
@@ -110,63 +135,83 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         limit_bytes: The memory limit that the user asked about; None for none.
     """
     recording = analysis.recording
-    gpu, basis = card_of(recording), BASES[str(recording.kind)]
+    gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
     is_searched = analysis.pool.safe_limit_bytes is not None
-    least, most = find_need(analysis)
-    need = most if is_searched else None
-    if question is not None:
-        need = question.answer_need(least, most, is_measured=basis is Basis.MEASURED)
-    limit = None if question is None else question.whole
-    total = None if need is None else need.total
-    outcome, headline = _answer(analysis, question, total, gpu.name if gpu is not None else "")
-    verdict = VerdictFigures(
-        outcome=outcome,
-        basis=basis,
-        limit_of=question.limit_of if question else None,
-        card=gpu.name if gpu is not None else None,
-        **_name_bytes("limit", limit),
+    facts = RunFacts(
+        basis=BASES[str(recording.kind)],
+        card="" if gpu is None else gpu.name,
+        peak_line=_headline_without_limit(analysis),
+        has_failed=recording.error is not None,
+        has_run_out=failure_of(analysis) is not None,
+        incomplete=_find_incomplete(analysis),
         need_of=NeedOf.LEAST_LIMIT if is_searched else NeedOf.ALLOCATED,
-        **_name_bytes("need", total),
-        need=need,
-        margin_bytes=None if limit is None or total is None else limit.bytes - total.bytes,
-        headline=headline,
         cautions=cautions_of(analysis),
     )
+    verdict = make_verdict(facts, question, *find_need(analysis))
     analysis = replace(analysis, verdict=verdict)
-    if gpu is None or question is None or need is None:
+    if gpu is None or question is None or verdict.need is None:
         return analysis
-    return _with_card(analysis, gpu, question.limit, need.pool)
+    return _with_card(analysis, gpu, question.limit, verdict.need.pool)
 
 
-def _name_bytes(name: str, size: BoundedBytes | None) -> dict[str, int]:
-    """Return a size and its range as fields of a record; no fields for None."""
-    if size is None:
-        return {}
-    return {
-        f"{name}_bytes": size.bytes,
-        f"{name}_low_bytes": size.range.low,
-        f"{name}_high_bytes": size.range.high,
-    }
+def make_verdict(
+    facts: RunFacts, question: Question | None, least: Need, most: Need
+) -> VerdictFigures:
+    """Return the verdict.
+
+    Args:
+        facts: Facts about the recording.
+        question: The limit; None without one.
+        least, most: The need in the pool without trials of algorithms, and with all of them.
+    """
+    if question is None:
+        need = most if facts.need_of is NeedOf.LEAST_LIMIT else None
+        return VerdictFigures(
+            outcome=Outcome.FAILED if facts.has_failed else Outcome.NO_LIMIT,
+            basis=facts.basis,
+            card=facts.card or None,
+            need_of=facts.need_of,
+            need_bytes=None if need is None else need.total.bytes,
+            need_low_bytes=None if need is None else need.total.range.low,
+            need_high_bytes=None if need is None else need.total.range.high,
+            need=need,
+            headline=facts.peak_line,
+            cautions=facts.cautions,
+        )
+    need = question.answer_need(least, most, is_measured=facts.basis is Basis.MEASURED)
+    limit, total = question.whole, need.total
+    outcome, headline = _answer(facts, question, total)
+    return VerdictFigures(
+        outcome=outcome,
+        basis=facts.basis,
+        limit_of=question.limit_of,
+        card=facts.card or None,
+        limit_bytes=limit.bytes,
+        limit_low_bytes=limit.range.low,
+        limit_high_bytes=limit.range.high,
+        need_of=facts.need_of,
+        need_bytes=total.bytes,
+        need_low_bytes=total.range.low,
+        need_high_bytes=total.range.high,
+        need=need,
+        margin_bytes=limit.bytes - total.bytes,
+        headline=headline,
+        cautions=facts.cautions,
+    )
 
 
-def _answer(
-    analysis: Analysis, question: _Question | None, need: BoundedBytes | None, card: str
-) -> tuple[Outcome, str]:
+def _answer(facts: RunFacts, question: Question, need: BoundedBytes) -> tuple[Outcome, str]:
     """Return the outcome and its headline."""
-    error = analysis.recording.error
-    if question is None or need is None:
-        return Outcome.FAILED if error else Outcome.NO_LIMIT, _headline_without_limit(analysis)
-    if question.is_own and error and failure_of(analysis) is None:  # it ended for another reason
-        return Outcome.FAILED, _headline_without_limit(analysis)
-    place = card if question.limit_of is LimitOf.CARD else "the given limit"
-    if question.limit_of is LimitOf.USER and card:
-        place += f" on {card}"
-    incomplete = _find_incomplete(analysis)
-    outcome = outcome_of(question.whole, need, is_complete=not incomplete)
-    headline = headline_of(outcome, place, question.whole, need, incomplete)
-    if question.is_own and error:
-        headline = f"{headline.partition(':')[0]}. {_headline_without_limit(analysis)}"
+    if question.is_own and facts.has_failed and not facts.has_run_out:
+        return Outcome.FAILED, facts.peak_line
+    place = facts.card if question.limit_of is LimitOf.CARD else "the given limit"
+    if question.limit_of is LimitOf.USER and facts.card:
+        place += f" on {facts.card}"
+    outcome = outcome_of(question.whole, need, is_complete=not facts.incomplete)
+    headline = headline_of(outcome, place, question.whole, need, facts.incomplete)
+    if question.is_own and facts.has_failed:
+        headline = f"{headline.partition(':')[0]}. {facts.peak_line}"
     return outcome, headline
 
 
@@ -180,21 +225,21 @@ def _find_incomplete(analysis: Analysis) -> str:
     return "the trace is damaged" if trust is not None and trust.is_damaged else ""
 
 
-def _question(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> _Question | None:
+def _question(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> Question | None:
     """Return the lower of the card's and the user's limit; None if there is none."""
     own = _own_question(analysis.recording, gpu)
     card = None if gpu is None or own is not None else memory_limit(gpu)
     lowest = own.limit.bytes if own is not None else None if card is None else card.bytes
     if limit_bytes is not None and (lowest is None or limit_bytes <= lowest):
         replayed = analysis.pool.what_if
-        return _Question(
+        return Question(
             limit_of=LimitOf.USER,
             limit=BoundedBytes.exactly(limit_bytes),
             runs_at_limit=replayed is None or replayed.fits,
         )
     if gpu is None or card is None:
         return own
-    return _Question(
+    return Question(
         limit_of=LimitOf.CARD,
         limit=card,
         beside_pool=memory_beside_pool(gpu),
@@ -202,7 +247,7 @@ def _question(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> _
     )
 
 
-def _own_question(recording: Recording, gpu: Gpu | None) -> _Question | None:
+def _own_question(recording: Recording, gpu: Gpu | None) -> Question | None:
     """Return the limit under which a step ran on a simulated card; None for any other step.
 
     A failure is about that card; a success is also compared with other cards of the name.
@@ -213,14 +258,14 @@ def _own_question(recording: Recording, gpu: Gpu | None) -> _Question | None:
     given = recording.phantom_run.memory_limit_bytes
     if given is not None:
         limit = BoundedBytes.exactly(given)
-        return _Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=True)
+        return Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=True)
     card = memory_limit(gpu)
     own_bytes = recording.device.memory_limit_bytes or card.bytes
     limit = BoundedBytes.exactly(own_bytes)
     beside = BoundedBytes.exactly(memory_beside_pool(gpu).bytes)
     if runs:
         limit = BoundedBytes.around(own_bytes, card.range.low, card.range.high)
-    return _Question(
+    return Question(
         limit_of=LimitOf.CARD, limit=limit, beside_pool=beside, runs_at_limit=runs, is_own=True
     )
 

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.explain.analysis import Analysis
+from analyzer.explain.need import find_need
 from analyzer.explain.questions.peak_owner import peak_op
 from analyzer.fitting.fit_answer import CurvePoint, SizeFailure, insert_size
 from analyzer.fitting.varied_size import BATCH, VariedSize
@@ -271,20 +272,15 @@ class SizeEstimates:
 
 
 def _need_of(analysis: Analysis) -> tuple[int, Range]:
-    """Return the smallest limit that suffices, and its bounds.
+    """Return the smallest limit of the pool that suffices without trials of algorithms, and its bounds.
 
     The upper bound of several schedules includes the margin; one schedule gets it here.
     """
-    verdict, stated = analysis.verdict, analysis.recording.uncertainty
-    need_bytes = analysis.peak.allocated_bytes
-    bounds = Range.exactly(need_bytes)
-    if verdict is not None and verdict.need_bytes is not None:
-        need_bytes = verdict.need_bytes
-        low = need_bytes if verdict.need_low_bytes is None else verdict.need_low_bytes
-        bounds = Range(low, verdict.need_high_bytes or need_bytes)
+    stated, (least, _) = analysis.recording.uncertainty, find_need(analysis)
+    pool = least.pool
     if stated is not None and stated.limit_high_bytes is not None:
-        return need_bytes, bounds
-    return need_bytes, Range(bounds.low, int(bounds.high * (1 + LIMIT_MARGIN)))
+        return pool.bytes, pool.range
+    return pool.bytes, Range(pool.range.low, int(pool.range.high * (1 + LIMIT_MARGIN)))
 
 
 def _requested_range(analysis: Analysis) -> Range | None:

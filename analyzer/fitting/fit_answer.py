@@ -28,7 +28,7 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         size: The size.
         requested_bytes, allocated_bytes: Peak of the steady step.
-        need_bytes: The smallest memory limit under which the step runs.
+        need_bytes: The smallest limit of TensorFlow's pool under which the step runs.
         need_low_bytes, need_high_bytes: Bounds of the need.
         op: The op whose allocation makes the peak; empty if none does.
     """
@@ -139,6 +139,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         limit_of: Origin of the limit: the card, the user, this machine's memory, or many cards.
         limit_bytes, limit_low_bytes, limit_high_bytes: The allocator's limit and its bounds; of many
             cards the largest limit, the smallest and the largest.
+        beside_pool_bytes: Memory beside TensorFlow's pool on the card; 0 without a card, and if the
+            limit is the user's.
         largest: The largest size that fits: by a run if there were runs, else by the expected need; 0
             if none fits. Of many cards, on the card that holds most.
         failing: The smallest larger size that failed in a run, is not possible, or whose expected need
@@ -181,6 +183,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int
     limit_low_bytes: int
     limit_high_bytes: int
+    beside_pool_bytes: int = 0
     largest: int
     failing: int | None = None
     safe: int

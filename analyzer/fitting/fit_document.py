@@ -63,7 +63,7 @@ def _figures(answer: FitAnswer) -> Figures:
     figures = [
         Figure(largest, answer.label(answer.largest), path="largest", is_main=True),
         Figure("safe", answer.label(answer.safe), path="safe"),
-        Figure("limit", answer.limit_bytes, path="limit_bytes"),
+        Figure("limit", answer.limit_bytes + answer.beside_pool_bytes),
     ]
     if answer.peak_requested_bytes is not None:
         at = f"at {answer.label(answer.largest)}"
@@ -92,9 +92,16 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
             "given": ", the given limit",
         }
         limit = format_bytes(answer.limit_bytes)
-        yield f"The allocator may use {limit}{bounds}{origin[answer.limit_of]}."
+        beside = answer.beside_pool_bytes
+        shown = (
+            f"; another {format_bytes(beside)} are beside it (CUDA context, reserve for libraries)"
+            if beside
+            else ""
+        )
+        yield f"TensorFlow's pool may use {limit}{bounds}{origin[answer.limit_of]}{shown}."
     if answer.fixed_bytes is not None and answer.bytes_per_example is not None:
-        fixed, each = map(format_bytes, (answer.fixed_bytes, answer.bytes_per_example))
+        fixed_bytes = answer.fixed_bytes + answer.beside_pool_bytes
+        fixed, each = map(format_bytes, (fixed_bytes, answer.bytes_per_example))
         yield f"The step needs about {fixed} plus {each} per example of the batch."
     if answer.refused is not None:
         size = answer.label(answer.refused.size)
@@ -149,27 +156,28 @@ def _explain_runs(answer: FitAnswer) -> Iterator[str]:
 
 
 def _curve_section(answer: FitAnswer) -> Section:
-    top = max(point.need_bytes for point in answer.curve) or 1
+    needs = [point.need_bytes + answer.beside_pool_bytes for point in answer.curve]
+    top = max(needs) or 1
     rows: list[tuple[CellValue, ...]] = []
-    for point in answer.curve:
+    for point, need in zip(answer.curve, needs, strict=True):
         verdict = "" if answer.limit_of == "cards" else judge_size(answer, point.size)
         tone = _VERDICT_TONES.get(verdict, "bad")
         rows.append(
             (
                 answer.label(point.size),
+                need,
+                Cell(need / top, tone, note=verdict),
                 point.requested_bytes,
                 point.allocated_bytes,
-                point.need_bytes,
-                Cell(point.need_bytes / top, tone, note=verdict),
                 point.op or "(none)",
             )
         )
     columns = (
         TableColumn(answer.noun, "number"),
-        TableColumn("requested", "bytes"),
-        TableColumn("allocated", "bytes"),
         TableColumn("needs", "bytes"),
         TableColumn("", "bar", least=14, rank=2),
+        TableColumn("requested", "bytes"),
+        TableColumn("allocated", "bytes"),
         TableColumn("op at the peak", "path", least=20, rank=1),
     )
     blocks: list[Block] = [Table(columns, tuple(rows))]
@@ -180,7 +188,11 @@ def _curve_section(answer: FitAnswer) -> Section:
 
 def _chart(answer: FitAnswer) -> LineChart:
     lines = [
-        ChartLine("needs", "allocated", [(point.size, point.need_bytes) for point in answer.curve]),
+        ChartLine(
+            "needs",
+            "allocated",
+            [(point.size, point.need_bytes + answer.beside_pool_bytes) for point in answer.curve],
+        ),
         ChartLine(
             "requested",
             "requested",
@@ -190,7 +202,7 @@ def _chart(answer: FitAnswer) -> LineChart:
     return LineChart(
         caption=f"Memory by {answer.varied}",
         lines=lines,
-        limit_bytes=answer.limit_bytes,
+        limit_bytes=answer.limit_bytes + answer.beside_pool_bytes,
         marked_x=(answer.largest, f"{answer.noun} {answer.label(answer.largest)}"),
         x_text=lambda size: answer.label(size) if size else "0",
     )

@@ -43,7 +43,7 @@ def _judge_wanted(answer: FitAnswer) -> str:
 
 
 def _state_largest(answer: FitAnswer, *, can_confirm: bool) -> str:
-    where = f"{_name_limit(answer)} ({format_bytes(answer.limit_bytes)})"
+    where = f"{_name_limit(answer)} ({format_bytes(answer.limit_bytes + answer.beside_pool_bytes)})"
     if not answer.largest:
         return _state_none(answer, where)
     named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"

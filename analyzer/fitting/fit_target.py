@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
-from analyzer.cards import Gpu, all_gpus, find_gpu, memory_limit
+from analyzer.cards import Gpu, all_gpus, find_gpu, memory_beside_pool, memory_limit
 from analyzer.fitting.confirmation import (
     RunBracket,
     find_time_limit,
@@ -201,6 +201,7 @@ def describe_sizes(
         limit_bytes=limit.bytes,
         limit_low_bytes=limit.low_bytes,
         limit_high_bytes=limit.high_bytes,
+        beside_pool_bytes=memory_beside_pool(gpu).bytes if gpu and limit_of == "card" else 0,
         largest=found.predicted,
         failing=found.failing,
         safe=min(find_safe_size(curve, limit), found.predicted),

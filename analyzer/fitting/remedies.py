@@ -248,7 +248,7 @@ def add_remedies(
         InputError: a name is not a remedy of this step.
     """
     verdict = result.report.verdict
-    limit_bytes = None if verdict is None else verdict.limit_bytes
+    limit_bytes = None if verdict is None else verdict.pool_limit_bytes
     report = progress or (lambda stage, share: None)
     with access_target(spec) as access:
         remedies = try_remedies(access, options, names, limit_bytes, threads, report, folder)

@@ -41,12 +41,12 @@ _COLUMNS: Final = (
     TableColumn("card", least=4),
     TableColumn("remedy", least=6, rank=1),
     TableColumn("batch", "number"),
-    TableColumn("requested", "bytes"),
-    TableColumn("allocated", "bytes"),
-    TableColumn("", "bar", rank=3),
-    TableColumn("needs", "bytes", rank=2),
+    TableColumn("needs", "bytes"),
     TableColumn("limit", "bytes"),
     TableColumn("fits", least=6),
+    TableColumn("", "bar", rank=3),
+    TableColumn("requested", "bytes", rank=2),
+    TableColumn("allocated", "bytes", rank=2),
 )
 
 
@@ -122,10 +122,10 @@ def _row_of(cell: SweepCell, most_bytes: int) -> tuple[CellValue, ...]:
         asked.card,
         asked.remedy or "none",
         asked.batch_size,
-        cell.requested_bytes,
-        cell.allocated_bytes,
-        None if cell.allocated_bytes is None else cell.allocated_bytes / most_bytes,
         cell.need_bytes,
         cell.limit_bytes,
         Cell(word, _TONES.get(word, "plain")),
+        None if cell.allocated_bytes is None else cell.allocated_bytes / most_bytes,
+        cell.requested_bytes,
+        cell.allocated_bytes,
     )

@@ -5,7 +5,8 @@ from make_recording import make_recording
 from msgspec.structs import replace
 
 from analyzer.explain.buffer_words import why_alive
-from analyzer.model.contract.report.limit_figures import LimitParts
+from analyzer.model.contract.report.limit_figures import Basis, Need, Outcome, VerdictFigures
+from analyzer.model.ranges import BoundedBytes
 from analyzer.model.units import format_bytes
 from analyzer.report.words import need_words
 from analyzer.tracing.measure.buffer_uses import BufferUse
@@ -31,12 +32,12 @@ def test_an_ops_type_is_told_where_its_name_does_not(op: str, op_type: str, told
 
 
 def test_a_need_below_the_allocated_peak_is_explained() -> None:
-    made = make_recording(60)
-    allocated = made.report.peak.allocated_bytes
-    parts = made.report.fragmentation.safe_limit_parts or LimitParts(
-        requested_bytes=1, rounding_bytes=0, unsplit_bytes=0, external_bytes=0
-    )
-    for need, is_below in ((allocated - 256, True), (allocated, False)):
-        waste = replace(made.report.fragmentation, safe_limit_bytes=need, safe_limit_parts=parts)
-        text = " ".join(need_words(replace(made.report, fragmentation=waste)))
+    report = make_recording(60).report
+    allocated = report.peak.allocated_bytes
+    for size, is_below in ((allocated - 256, True), (allocated, False)):
+        need = Need(steady_step=BoundedBytes.exactly(size), allocator=BoundedBytes.exactly(0))
+        verdict = VerdictFigures(
+            outcome=Outcome.NO_LIMIT, basis=Basis.MEASURED, need=need, headline=""
+        )
+        text = " ".join(need_words(replace(report, verdict=verdict)))
         assert (f"less than the {format_bytes(allocated)} allocated" in text) is is_below

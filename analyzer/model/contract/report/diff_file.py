@@ -35,7 +35,7 @@ class BytesOfBoth(ReportRecord, frozen=True, kw_only=True):
 class PeakOfBoth(BytesOfBoth, frozen=True, kw_only=True):
     """One of the peaks of both sides."""
 
-    number: Literal["requested", "allocated", "pool", "process"]
+    number: Literal["needs", "requested", "allocated", "pool", "process"]
 
 
 class CategoryOfBoth(BytesOfBoth, frozen=True, kw_only=True):

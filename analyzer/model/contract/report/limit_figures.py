@@ -194,6 +194,14 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     headline: Text
     cautions: tuple[Text, ...] = ()
 
+    @property
+    def pool_limit_bytes(self) -> int | None:
+        """The part of the limit that TensorFlow's pool may take; None without a limit."""
+        beside = None if self.need is None else self.need.beside_pool
+        if self.limit_bytes is None or beside is None:
+            return self.limit_bytes
+        return self.limit_bytes - beside.bytes
+
 
 class SourcedBytes(ReportRecord, frozen=True, kw_only=True):
     """A size with its range and its source."""

@@ -1,0 +1,202 @@
+"""No verdict contradicts its own numbers."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import SAMPLES, sample_folder
+from msgspec import structs
+
+from analyzer.explain.judgement import Question, RunFacts, make_verdict
+from analyzer.explain.need import find_need
+from analyzer.explain.verdict import FITS
+from analyzer.model.contract.report.limit_figures import (
+    Basis,
+    LimitOf,
+    Need,
+    NeedOf,
+    Outcome,
+    VerdictFigures,
+)
+from analyzer.model.ranges import BoundedBytes, Range
+from analyzer.model.recording.schema import TRIAL
+from analyzer.model.units import format_bytes
+from analyzer.report.result import Result
+from analyzer.report.words import need_words
+from analyzer.session.opening import open_result
+
+MIB, GIB = 2**20, 2**30
+NOTES = Path(__file__).parents[1] / "predict" / "notes"
+RESULTS = 10_000
+
+
+def make_size(random: random.Random, most: int, *, exact: bool) -> BoundedBytes:
+    size = random.randrange(most)
+    if exact:
+        return BoundedBytes.exactly(size)
+    return BoundedBytes.around(size, size - random.randrange(most), size + random.randrange(most))
+
+
+def make_need(random: random.Random, *, exact: bool) -> tuple[Need, Need]:
+    """Return a need without trials, and one with more."""
+
+    def phase() -> BoundedBytes:
+        return make_size(random, random.choice((64 * MIB, 4 * GIB, 20 * GIB)), exact=exact)
+
+    first = phase()
+    least = Need(
+        before_trace=phase() if random.random() < 0.1 else None,
+        building=phase() if random.random() < 0.8 else None,
+        first_step=first if random.random() < 0.8 else None,
+        steady_step=phase(),
+        allocator=BoundedBytes.exactly(random.randrange(GIB)),
+    )
+    if least.first_step is None or random.random() < 0.5:
+        return least, least
+    trials = first + make_size(random, 4 * GIB, exact=False)
+    return least, structs.replace(least, first_step=trials)
+
+
+def make_question(random: random.Random, basis: Basis) -> Question | None:
+    if random.random() < 0.1:
+        return None
+    limit = make_size(random, 24 * GIB, exact=random.random() < 0.3)
+    is_own = basis is Basis.PHANTOM and random.random() < 0.8
+    runs = random.random() < 0.7
+    if random.random() < 0.4:
+        limit = BoundedBytes.exactly(limit.bytes)
+        return Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=is_own)
+    beside = make_size(random, 2 * GIB, exact=is_own)
+    limit = limit if runs or not is_own else BoundedBytes.exactly(limit.bytes)
+    if limit.range.width < beside.range.width:
+        beside = BoundedBytes.exactly(beside.bytes)
+    return Question(
+        limit_of=LimitOf.CARD, limit=limit, beside_pool=beside, runs_at_limit=runs, is_own=is_own
+    )
+
+
+def make_result(random: random.Random) -> tuple[VerdictFigures, RunFacts]:
+    basis = random.choice(list(Basis))
+    question = make_question(random, basis)
+    has_failed = random.random() < 0.1
+    if question is not None and question.is_own:
+        has_failed = not question.runs_at_limit
+    facts = RunFacts(
+        basis=basis,
+        card="Tesla T4" if question is None or question.limit_of is LimitOf.CARD else "",
+        peak_line="Peak",
+        has_failed=has_failed,
+        has_run_out=has_failed and random.random() < 0.8,
+        incomplete="the step did not end" if has_failed else random.choice(("", "", "2 unknown")),
+        need_of=random.choice(list(NeedOf)),
+    )
+    least, most = make_need(random, exact=basis is Basis.MEASURED)
+    return make_verdict(facts, question, least, most), facts
+
+
+def check_numbers(verdict: VerdictFigures) -> None:
+    """Check the total against the parts, and the margin and ranges."""
+    need = verdict.need
+    if need is None:
+        assert verdict.need_bytes is None
+        return
+    largest = need.phases[need.largest_phase].bytes
+    beside = 0 if need.beside_pool is None else need.beside_pool.bytes
+    assert verdict.need_bytes == largest + need.allocator.bytes + beside
+    assert all(phase.bytes <= largest for phase in need.phases.values())
+    assert verdict.need_low_bytes is not None
+    assert verdict.need_high_bytes is not None
+    assert 0 <= verdict.need_low_bytes <= verdict.need_bytes <= verdict.need_high_bytes
+    if verdict.limit_bytes is not None:
+        assert verdict.margin_bytes == verdict.limit_bytes - verdict.need_bytes
+
+
+def check_answer(verdict: VerdictFigures, facts: RunFacts) -> None:
+    """Check the outcome and the words against need and limit."""
+    limits = (verdict.limit_low_bytes, verdict.limit_high_bytes)
+    needs = (verdict.need_low_bytes, verdict.need_high_bytes)
+    if None in limits or verdict.outcome in (Outcome.FAILED, Outcome.NO_LIMIT):
+        assert verdict.headline == facts.peak_line
+        assert FITS.get(verdict.outcome) is None
+        return
+    (limit, need), head = (Range(*limits), Range(*needs)), verdict.headline
+    is_above, is_below = need.low > limit.high, need.high <= limit.low
+    assert head.startswith("DOES NOT FIT ") == is_above
+    assert head.startswith("FITS ") == (is_below and not facts.incomplete)
+    assert head.startswith("MAY NOT FIT ") == (not is_above and not is_below)
+    assert head.startswith("CANNOT TELL ") == bool(is_below and facts.incomplete)
+    fits = {"F": True, "D": False, "M": "may not", "C": "may not"}[head[0]]
+    assert FITS.get(verdict.outcome) == fits
+    if ":" in head:
+        assert f" {format_bytes(verdict.need_bytes)}" in head
+        assert f"of {format_bytes(verdict.limit_bytes)}" in head
+    spare = re.search(r", (.+) (to spare|too much)$", head)
+    if spare is not None:
+        assert spare[1] == format_bytes(abs(verdict.margin_bytes or 0))
+        assert (spare[2] == "to spare") == (fits is True) == ((verdict.margin_bytes or 0) >= 0)
+
+
+def test_no_verdict_contradicts_its_numbers() -> None:
+    chances, report = random.Random(7), open_result(sample_folder("infer"), search=False).report
+    seen = set()
+    for _ in range(RESULTS):
+        verdict, facts = make_result(chances)
+        seen.add((verdict.outcome, verdict.basis))
+        check_numbers(verdict)
+        check_answer(verdict, facts)
+        shown = structs.replace(report, verdict=verdict, fits=FITS.get(verdict.outcome), error=None)
+        result = Result(lambda: None, shown)
+        assert result.is_over_limit == verdict.headline.startswith("DOES NOT FIT")
+        if verdict.need is not None:
+            first = next(need_words(shown))
+            assert first.startswith(f"Needs {format_bytes(verdict.need_bytes)} = ")
+    assert {outcome for outcome, _ in seen} == set(Outcome)
+    assert len(seen) >= 12
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_parts_of_a_trace_are_its_peaks(name: str) -> None:
+    analysis = open_result(sample_folder(name), search=False).analysis
+    least, most = find_need(analysis)
+    assert least == most
+    highest = max(phase.bytes for phase in most.phases.values())
+    assert highest == analysis.peak_ever.requested_bytes
+    assert most.pool.bytes == analysis.peak_ever.allocated_bytes
+
+
+def test_trials_that_do_not_fit_are_skipped() -> None:
+    analysis = open_result(NOTES / "gpu", search=False).analysis
+    least, most = find_need(analysis)
+    assert (analysis.rows["region"].astype(str) == TRIAL).any()
+    assert least.first_step is not None
+    assert most.first_step is not None
+    assert least.first_step.bytes < most.first_step.bytes
+    most = structs.replace(most, first_step=most.first_step + BoundedBytes.exactly(GIB))
+    room = (least.pool.range.high + most.pool.range.high) // 2
+    facts = RunFacts(basis=Basis.PREDICTED, card="", peak_line="")
+    for limit, is_skipped in ((room, True), (most.pool.range.high, False)):
+        question = Question(
+            limit_of=LimitOf.USER, limit=BoundedBytes.exactly(limit), runs_at_limit=True
+        )
+        verdict = make_verdict(facts, question, least, most)
+        assert verdict.outcome is Outcome.FITS
+        assert verdict.need is not None
+        assert (verdict.need.skipped_bytes > 0) == is_skipped
+
+
+def test_a_trace_that_begins_late_counts_tensorflows_own_peak() -> None:
+    analysis = open_result(sample_folder("infer"), search=False).analysis
+    recording = analysis.recording
+    events, table = recording.events.copy(), recording.allocations.copy()
+    counted = int(events["peak_in_use_bytes"].max()) + 3 * GIB
+    events["peak_in_use_bytes"] = counted
+    table.loc[table.index[0], "born"] = -1
+    late = replace(recording, events=events, allocations=table)
+    _, need = find_need(replace(analysis, recording=late))
+    assert need.before_trace is not None
+    assert need.building is None
+    assert need.pool.bytes == counted
