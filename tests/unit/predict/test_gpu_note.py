@@ -88,7 +88,7 @@ def test_it_fits_and_says_by_how_much(document):
     assert fit["needed_bytes"] >= document["peak"]["allocated_bytes"]
     assert document["peak"]["allocated_bytes"] <= fit["growth_pool_bytes"] <= fit["limit_bytes"]
     assert fit["outside_pool"]["low_bytes"] < fit["outside_pool"]["high_bytes"]
-    assert any("Outside the pool" in line and "not measured" in line for line in fit["says"])
+    assert any("beside the pool" in line and "not measured" in line for line in fit["says"])
 
 
 def test_what_is_uncertain_is_said_and_one_sided(document):
