@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.verdict import BASES
-from analyzer.model.contract.report.limit_figures import Basis, Need, Phase
+from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need
 from analyzer.model.contract.report.trust_figures import WorkspaceFigures
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Recording
@@ -50,12 +50,14 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
     return replace(least, before_trace=earlier), replace(most, before_trace=earlier)
 
 
-def _make_need(peaks: Mapping[Phase, int], pool: BoundedBytes, highest: int) -> Need:
+def _make_need(peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int) -> Need:
     """Return the need whose part in the pool is ``highest``, with the width of ``pool``."""
     below, above = pool.bytes - pool.range.low, pool.range.high - pool.bytes
     building, first, steady = (
         None if size is None else BoundedBytes.around(size, size - below, size + above)
-        for size in map(peaks.get, (Phase.BUILDING, Phase.FIRST_STEP, Phase.STEADY_STEP))
+        for size in map(
+            peaks.get, (LifePhase.BUILDING, LifePhase.FIRST_STEP, LifePhase.STEADY_STEP)
+        )
     )
     assert steady is not None
     allocator = BoundedBytes.exactly(max(highest - max(peaks.values()), 0))
@@ -92,20 +94,20 @@ def _earlier_peak(analysis: Analysis, need: Need) -> BoundedBytes | None:
     return BoundedBytes.around(counted - allocator, low, counted - allocator)
 
 
-def _phase_peaks(analysis: Analysis, requested: np.ndarray) -> dict[Phase, int]:
+def _phase_peaks(analysis: Analysis, requested: np.ndarray) -> dict[LifePhase, int]:
     """Return the requested peak of each phase that the recording shows.
 
     ``requested`` has one entry per instant, from -1 on.
     """
     steps = [step for step in analysis.recording.steps if step.last >= step.first]
     if not steps or not begins_with_process(analysis.recording):
-        return {Phase.STEADY_STEP: int(requested.max())}
+        return {LifePhase.STEADY_STEP: int(requested.max())}
     start, end = steps[0].first + 1, steps[0].last + 2
-    peaks = {Phase.BUILDING: int(requested[:start].max())}
+    peaks = {LifePhase.BUILDING: int(requested[:start].max())}
     if len(steps) == 1:
-        return {**peaks, Phase.STEADY_STEP: int(requested[start:].max())}
-    peaks[Phase.FIRST_STEP] = int(requested[start:end].max())
-    return {**peaks, Phase.STEADY_STEP: int(requested[end:].max(initial=0))}
+        return {**peaks, LifePhase.STEADY_STEP: int(requested[start:].max())}
+    peaks[LifePhase.FIRST_STEP] = int(requested[start:end].max())
+    return {**peaks, LifePhase.STEADY_STEP: int(requested[end:].max(initial=0))}
 
 
 def _pool_need(analysis: Analysis) -> BoundedBytes:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from analyzer.model.contract.report.finding import Finding, Severity, StepRemedy
-from analyzer.model.contract.report.limit_figures import Phase
+from analyzer.model.contract.report.limit_figures import LifePhase
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.run_figures import ProgramFigures
 from analyzer.model.units import format_bytes, format_slope
@@ -146,10 +146,10 @@ def range_words(report: ReportFile) -> str:
 
 
 _PHASE_PLACES: Final = {
-    Phase.BEFORE_TRACE: "before the trace began",
-    Phase.BUILDING: "while the model is built",
-    Phase.FIRST_STEP: "in the first step",
-    Phase.STEADY_STEP: "in the steady step",
+    LifePhase.BEFORE_TRACE: "before the trace began",
+    LifePhase.BUILDING: "while the model is built",
+    LifePhase.FIRST_STEP: "in the first step",
+    LifePhase.STEADY_STEP: "in the steady step",
 }
 
 

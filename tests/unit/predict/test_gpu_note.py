@@ -11,6 +11,7 @@ from builders import analyze
 
 from analyzer.cards import find_gpu, memory_limit, process_overhead
 from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.report.limit_figures import Need
 from analyzer.model.contract.report.writing import plain_report
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.report.document import build_document
@@ -168,8 +169,9 @@ def test_near_the_limit_the_answer_is_may_not(note, monkeypatch, needed, fits):
     """The T4's limit is 13.1 to 13.8 GiB."""
     from analyzer.explain import judgement as fit
 
-    need = BoundedBytes(needed, Range(needed - (1 << 29), needed))
-    monkeypatch.setattr(fit, "_need", lambda *_: need)
+    size = BoundedBytes(needed, Range(needed - (1 << 29), needed))
+    need = Need(steady_step=size, allocator=BoundedBytes.exactly(0))
+    monkeypatch.setattr(fit, "find_need", lambda *_: (need, need))
     assert document_of(note)["fits"] == fits
 
 

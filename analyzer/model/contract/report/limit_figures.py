@@ -47,7 +47,7 @@ class Basis(Choice):
     PHANTOM = "phantom"
 
 
-class Phase(Choice):
+class LifePhase(Choice):
     """A part of the process' life, in order."""
 
     BEFORE_TRACE = "before the trace"
@@ -82,13 +82,15 @@ class Need(ReportRecord, frozen=True, kw_only=True):
     skipped_bytes: Total = 0
 
     @property
-    def phases(self) -> dict[Phase, BoundedBytes]:
+    def phases(self) -> dict[LifePhase, BoundedBytes]:
         """The phases that were seen, in order."""
         sizes = (self.before_trace, self.building, self.first_step, self.steady_step)
-        return {phase: size for phase, size in zip(Phase, sizes, strict=True) if size is not None}
+        return {
+            phase: size for phase, size in zip(LifePhase, sizes, strict=True) if size is not None
+        }
 
     @property
-    def largest_phase(self) -> Phase:
+    def largest_phase(self) -> LifePhase:
         """The phase that decides; of equal ones the last."""
         sizes = self.phases
         return max(reversed(sizes), key=lambda phase: sizes[phase].bytes)
