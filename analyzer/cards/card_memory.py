@@ -90,18 +90,27 @@ def system_reserve(
     return {7: 1050, 8: 1536}.get(major, 1800) * _MIB
 
 
+_DESKTOP_SHARE: Final = 0.15
+"""Largest share of a GeForce's or TITAN's memory that a display, Windows or WSL takes, by TensorFlow's
+"Created device ... with N MB memory" in public logs. Largest difference to an idle card, in MiB: RTX
+5080 2297, 4070 SUPER 1378, 3060 1393, 3090 1061, 4090 939, 1080 Ti 860, 3080 714, 2080 Ti 653, 3080 Ti
+646, 3070 642, 2070 605, 2060 SUPER 604, 4060 Laptop 423, 3060 Ti 394: 4 to 14 % of the total."""
+
+
 def usable_memory(gpu: Gpu) -> MemoryRange:
     """Return the memory of a card that one process can use, CUDA's context included.
 
     The bounds allow for the total, which depends on the driver (T4: 14918 to 15110 MiB, A10 22516 to
-    22599, RTX 4090 24081 to 24217), with a wider margin for totals that were never read from a card, and
-    for other processes on the card.
+    22599, RTX 4090 24081 to 24217), with a wider margin for totals that were never read from a card. The
+    lower bound of a card for desktops also allows for a display.
     """
     margin = 200 * _MIB if gpu.memory_source else 300 * _MIB
     total = gpu.memory_bytes
+    is_for_desktops = any(word in gpu.name for word in ("GeForce", "TITAN"))
+    shared = round(_DESKTOP_SHARE * total) if is_for_desktops else 0
     return MemoryRange(
         bytes=total,
-        range=Range.around(total, margin, margin),
+        range=Range.around(total, margin + shared, margin),
         source="the total that CUDA reports",
     )
 

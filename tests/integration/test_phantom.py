@@ -63,7 +63,7 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     assert len(ran["steps"]) == 3
     assert ran["printed"].startswith("FITS Tesla T4: needs ")
     assert (ran["verdict"]["basis"], ran["verdict"]["limit_of"]) == ("phantom", "card")
-    needs = -(-ran["verdict"]["need_bytes"] // (1 << 20)) + 4  # the order of ops varies
+    needs = -(-ran["fit"]["needed_bytes"] // (1 << 20)) + 4  # the order of ops varies
     under = run(folder, "trace", "cnn", *options, "--limit", f"{needs}MiB")
     assert (under["fits"], under["verdict"]["limit_of"]) == (True, "user")
     assert under["verdict"]["need_bytes"] <= under["verdict"]["limit_bytes"] == needs << 20

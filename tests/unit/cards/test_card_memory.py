@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.cards import check_limit, context_bytes, find_gpu, memory_limit, process_overhead
-from analyzer.cards.card_memory import system_reserve
+from analyzer.cards import (
+    all_gpus,
+    check_limit,
+    context_bytes,
+    find_gpu,
+    memory_beside_pool,
+    memory_limit,
+    process_overhead,
+)
+from analyzer.cards.card_memory import system_reserve, usable_memory
 from analyzer.model.errors import InputError
 
 MIB = 1024**2
@@ -30,6 +38,43 @@ def test_the_limit_is_what_tensorflow_logged(card: str, logged_mib: tuple[int, .
         assert limit.range.low <= (logged + 1) * MIB
         assert logged * MIB <= limit.range.high
         assert limit.bytes == pytest.approx(logged * MIB, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("card", "logged_mib"),
+    [
+        # The same line in public logs of cards with a display, on Windows, in WSL, or idle.
+        ("rtx-3090", (21342, 22289, 22455)),
+        ("rtx-4090", (21286, 22288)),
+        ("rtx-3080-10gb", (7417, 8056, 8066)),
+        ("rtx-3080-ti", (9436,)),
+        ("rtx-3070", (5450, 5468)),
+        ("rtx-3060-12gb", (8755, 10258)),
+        ("rtx-3060-ti", (5592,)),
+        ("rtx-2060-super", (6005, 6100)),
+        ("rtx-2070", (6007,)),
+        ("rtx-2080-ti", (8963, 9454, 9629)),
+        ("gtx-1080-ti", (9492, 10196, 10405)),
+        ("gtx-1650", (2644, 2905)),
+        ("rtx-4060-laptop", (5563,)),
+        ("rtx-4070-super", (8698,)),
+        ("rtx-5080", (11463,)),
+    ],
+)
+def test_the_range_of_a_desktop_card_contains_what_tensorflow_logged(
+    card: str, logged_mib: tuple[int, ...]
+) -> None:
+    limit = memory_limit(find_gpu(card))
+    for logged in logged_mib:
+        assert logged * MIB in limit.range, logged
+
+
+def test_the_parts_of_a_card_add_up() -> None:
+    for gpu in all_gpus():
+        limit, beside, whole = memory_limit(gpu), memory_beside_pool(gpu), usable_memory(gpu)
+        assert limit.bytes + beside.bytes == whole.bytes
+        assert limit.range.low + beside.range.high >= whole.range.low
+        assert limit.range.high + beside.range.low <= whole.range.high
 
 
 @pytest.mark.parametrize(
