@@ -29,9 +29,6 @@ from tensorflow.core.protobuf import config_pb2, device_properties_pb2, meta_gra
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.client import pywrap_tf_session
 
-# A call that a coordinator sends to a worker's thread.
-from tensorflow.python.distribute.coordinator.cluster_coordinator import Closure
-
 # Calls cancelled before they start; run metadata; XLA's modules.
 from tensorflow.python.eager import cancellation, context
 
@@ -64,7 +61,6 @@ from tensorflow.python.trackable.base import CheckpointInitialValueCallable
 __all__ = [
     "BaseResourceVariable",
     "CheckpointInitialValueCallable",
-    "Closure",
     "FuncGraph",
     "Function",
     "KerasVariable",
@@ -136,11 +132,6 @@ def get_handle_data(tensor: Any) -> Any:
     return getattr(tensor, "_handle_data", None)
 
 
-def get_closure_function(closure: Any) -> Any:
-    """Return the concrete function of a coordinator's call; None if it runs something else."""
-    return getattr(closure, "_concrete_function", None)
-
-
 def call_flat(function: Any, arguments: list[Any], captures: list[Any]) -> None:
     """Call a ``ConcreteFunction`` with other tensors instead of its captures."""
     function._call_flat(arguments, captures)
@@ -149,6 +140,11 @@ def call_flat(function: Any, arguments: list[Any], captures: list[Any]) -> None:
 def is_eager(tensor: Any) -> bool:
     """Say whether a tensor has a value that NumPy can read."""
     return hasattr(tensor, "_numpy_internal")
+
+
+def count_eager_tensors() -> int:
+    """Return a number that rises by at least one with each eager tensor of the process."""
+    return int(pywrap_tfe.TFE_Py_UID())
 
 
 def get_device_limits() -> dict[str, int]:

@@ -68,10 +68,17 @@ class Analysis:
         return sum_by_category(self.alive)
 
 
-def steady_step(recording: Recording) -> Step | None:
-    """Return the last step with events, else the last step; None if there is no step."""
+def steady_step(recording: Recording, line: Timeline | None = None) -> Step | None:
+    """Return the last step with events, else the last step; None if there is no step.
+
+    Of a program's own steps, which may differ, it is the one with the highest peak in ``line``.
+    """
     with_events = [step for step in recording.steps if step.last >= step.first]
     chosen = with_events or recording.steps
+    if recording.watch is not None and line is not None and with_events and not recording.error:
+        return max(
+            with_events, key=lambda one: find_peak(line, one.first, one.last).allocated_bytes
+        )
     return chosen[-1] if chosen else None
 
 
@@ -84,7 +91,7 @@ def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -
     rows = main_allocator_rows(recording)
     count = len(recording.events)
     line = timeline(rows, count)
-    step = steady_step(recording)
+    step = steady_step(recording, line)
     # A step without events peaks at the bytes alive before it.
     first, last = (min(step.first, step.last), step.last) if step is not None else (0, count - 1)
     peak = find_peak(line, first, last)

@@ -22,6 +22,7 @@ from analyzer.cards import (
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
+from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import trust_figures
 from analyzer.explain.verdict import BASES, FITS, cautions_of, headline_of, outcome_of
 from analyzer.model.contract.report.limit_figures import (
@@ -114,6 +115,7 @@ class RunFacts:
         has_run_out: Whether that error is a lack of memory.
         incomplete: Why the need is only a lower bound; empty if it is not.
         need_of: Basis of the need's part in the pool.
+        has_need: Whether the need is reported if no limit is asked about.
         cautions: Reasons to doubt the figures.
     """
 
@@ -124,6 +126,7 @@ class RunFacts:
     has_run_out: bool = False
     incomplete: str = ""
     need_of: NeedOf = NeedOf.LEAST_LIMIT
+    has_need: bool = True
     cautions: tuple[str, ...] = ()
 
 
@@ -134,6 +137,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         analysis: The analysis, after ``add_pool``.
         limit_bytes: The memory limit that the user asked about; None for none.
     """
+    analysis = _drop_partial_limits(analysis)
     recording = analysis.recording
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
@@ -146,6 +150,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         has_run_out=failure_of(analysis) is not None,
         incomplete=_find_incomplete(analysis),
         need_of=NeedOf.LEAST_LIMIT if is_searched else NeedOf.ALLOCATED,
+        has_need=is_searched or find_own_peak(recording) is not None,
         cautions=cautions_of(analysis),
     )
     verdict = make_verdict(facts, question, *find_need(analysis))
@@ -153,6 +158,21 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
     if gpu is None or question is None or verdict.need is None:
         return analysis
     return _with_card(analysis, gpu, question.limit, verdict.need.pool)
+
+
+def _drop_partial_limits(analysis: Analysis) -> Analysis:
+    """Return the analysis without the lowest limits if a program's peak is outside its trace."""
+    own_peak_bytes = find_own_peak(analysis.recording) or 0
+    if own_peak_bytes <= analysis.peak_ever.allocated_bytes:
+        return analysis
+    facts = structs.replace(
+        analysis.pool,
+        minimum_limit_bytes=None,
+        safe_limit_bytes=None,
+        minimum_limit_parts=None,
+        safe_limit_parts=None,
+    )
+    return replace(analysis, pool=facts)
 
 
 def make_verdict(
@@ -166,7 +186,7 @@ def make_verdict(
         least, most: The need in the pool without trials of algorithms, and with all of them.
     """
     if question is None:
-        need = most if facts.need_of is NeedOf.LEAST_LIMIT else None
+        need = most if facts.has_need else None
         return VerdictFigures(
             outcome=Outcome.FAILED if facts.has_failed else Outcome.NO_LIMIT,
             basis=facts.basis,
@@ -274,6 +294,10 @@ def _headline_without_limit(analysis: Analysis) -> str:
     """Return the peak, or the request that failed, in one line."""
     peak = analysis.peak
     allocated = format_bytes(peak.allocated_bytes)
+    own_peak_bytes = find_own_peak(analysis.recording) or 0
+    if not analysis.recording.error and own_peak_bytes > peak.allocated_bytes:
+        own = format_bytes(own_peak_bytes)
+        return f"Peak {own} allocated since the program's start, {allocated} in its steady step"
     if not analysis.recording.error:
         return f"Peak {allocated} allocated for {format_bytes(peak.requested_bytes)} requested"
     failure = failure_of(analysis)

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
+from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.verdict import BASES
 from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need
 from analyzer.model.contract.report.trust_figures import WorkspaceFigures
@@ -44,10 +45,13 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
     stated = analysis.recording.uncertainty
     if stated is not None and stated.workspace is not None:
         most = _with_workspace(most, stated.workspace)
-    if begins_with_process(analysis.recording):
-        return least, most
-    earlier = _earlier_peak(analysis, least)
-    return replace(least, before_trace=earlier), replace(most, before_trace=earlier)
+    own_bytes = find_own_peak(analysis.recording) or 0
+    outside = None
+    if own_bytes > least.pool.bytes:
+        outside = BoundedBytes.exactly(own_bytes - least.allocator.bytes)
+    elif not begins_with_process(analysis.recording):
+        outside = _earlier_peak(analysis, least)
+    return replace(least, before_trace=outside), replace(most, before_trace=outside)
 
 
 def _make_need(peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int) -> Need:

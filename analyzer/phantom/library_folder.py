@@ -36,9 +36,9 @@ SONAMES: Final = (
     *("libcusolver.so.11", "libcusparse.so.12", "libcudnn.so.8", "libcudnn.so.9"),
     *("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcufft.so.12"),
     *("libcusolver.so.12", "libcusparse.so.13"),
+    *("libcupti.so.12", "libcupti.so.13"),
 )
-"""Libraries that TensorFlow opens, of CUDA 12 with cuDNN 8 and 9 and of CUDA 13. CUPTI is absent: the
-profiler works without it, and its host tracer still records the allocators."""
+"""Libraries that TensorFlow opens, of CUDA 12 with cuDNN 8 and 9 and of CUDA 13."""
 
 _APIS: Final = re.compile(
     rb"(?:__cuda|cu[A-Z]|cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvml|cupti)\w+"
@@ -57,7 +57,7 @@ def make_library_folder(cache: Path) -> Path:
     """
     tensorflow = find_tensorflow()
     core = find_core(cache)
-    digest = hashlib.sha256(core.read_bytes())
+    digest = hashlib.sha256(core.read_bytes() + ",".join(SONAMES).encode())
     for path in list_binaries(tensorflow):
         status = path.stat()
         digest.update(f"{path}:{status.st_size}:{status.st_mtime_ns};".encode())

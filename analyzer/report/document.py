@@ -72,7 +72,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         cards=card_uses(analysis),
         error=_error(recording.error),
         failure=failure_of(analysis),
-        program=program_figures(recording.watch),
+        program=program_figures(recording),
         versions=recording.versions,
     )
 

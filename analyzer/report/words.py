@@ -116,6 +116,12 @@ def program_words(program: ProgramFigures) -> Iterator[str]:
     """Yield the definition of a step, and whether memory grows over steps."""
     where = f" ({program.where})" if program.where else ""
     end = f"; the program ended with {program.ended}" if program.ended else ""
+    if program.own_peak_bytes is not None:
+        own = format_bytes(program.own_peak_bytes)
+        yield f"TensorFlow's own peak since the program's start is {own} (get_memory_info)."
+    if program.whole_run:
+        yield f"No call repeats often enough to be a step, so the whole run counts as one{end}."
+        return
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
     for name, trend in (("Device", program.device), ("Host", program.host)):
         if trend.trend == "cannot tell":
@@ -146,7 +152,7 @@ def range_words(report: ReportFile) -> str:
 
 
 _PHASE_PLACES: Final = {
-    LifePhase.BEFORE_TRACE: "before the trace began",
+    LifePhase.BEFORE_TRACE: "outside the trace",
     LifePhase.BUILDING: "while the model is built",
     LifePhase.FIRST_STEP: "in the first step",
     LifePhase.STEADY_STEP: "in the steady step",

@@ -109,15 +109,6 @@ def test_a_program_that_profiles_itself_has_its_profile_and_is_traced_after_it(
     assert report["integrity"]["damages"] == []
 
 
-@pytest.mark.slow
-def test_steps_that_a_coordinator_schedules_are_those_of_one_worker(tmp_path: Path) -> None:
-    done, report = run(tmp_path, "scheduled_steps.py")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("joined")
-    assert report["program"]["step"].startswith("a call of worker_step on worker ")
-    assert 0 < report["program"]["steps"] <= 30
-
-
 ENDS = {"fork": (0, ""), "crash": (1, "RuntimeError: my own"), "leave": (9, ""), "15": (143, "")}
 
 

@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.private_names import closes_scope, get_keras_name_scope, is_eager
-from analyzer.capture.run.tensor_addresses import find_address
+from analyzer.capture.run.tensor_addresses import find_address, find_variable_address
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 _ALIASES: Final = {
@@ -64,6 +64,12 @@ class Observations:
         addresses = []
         for tensor in tensors:
             if tensor is None or not tf.is_tensor(tensor):
+                continue
+            if isinstance(
+                tensor, tf.Variable
+            ):  # that a program's own loop accumulates gradients in
+                if self.eager and (address := find_variable_address(tensor)) is not None:
+                    addresses.append(address)
                 continue
             if hasattr(tensor, "graph") and hasattr(tensor, "op") and not is_eager(tensor):
                 self._add_symbolic(tensor)

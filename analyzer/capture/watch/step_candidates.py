@@ -65,13 +65,10 @@ class StepCandidates:
         extra = 0 if self._ranks[key] is StepRank.TRAINS else _EXTRA_CALLS
         return self._counts[key] >= max(self._warmup + extra, 1)
 
-    def choose(
-        self, key: Hashable, record: FunctionRecord | None, worker: int | None = None
-    ) -> None:
-        """Choose the key of the steps."""
+    def choose(self, key: Hashable, record: FunctionRecord | None, every: int = 1) -> None:
+        """Choose the key of the steps; ``every``: micro-batches for each update."""
         self.chosen = key
-        self._ranks.setdefault(key, StepRank.COMPUTES)
-        self.words, self.where = _describe_step(key, record, worker)
+        self.words, self.where = _describe_step(key, record, every)
 
     @property
     def trains(self) -> bool:
@@ -89,16 +86,15 @@ class StepCandidates:
         return max(self._counts.values(), default=0) if self.chosen is None else self.steps
 
 
-def _describe_step(
-    key: Hashable, record: FunctionRecord | None, worker: int | None
-) -> tuple[str, str]:
+def _describe_step(key: Hashable, record: FunctionRecord | None, every: int) -> tuple[str, str]:
     """Return a step in words, and its line."""
     line = find_calling_line()
     if record is not None and record.is_keras:
         return f"a call of Keras' {record.name}", line
     if record is not None:
-        suffix = "" if worker is None else f" on worker {worker}"
-        return f"a call of {record.name}{suffix}", record.where
+        return f"a call of {record.name}", record.where
+    if every > 1:
+        return f"a micro-batch, op by op, with an update after every {every}", line
     is_gradient = key in (GRADIENTS, REPEATED_GRADIENTS)
     return f"an eager {'gradient' if is_gradient else 'update'}, op by op", line
 
@@ -110,20 +106,36 @@ class GradientSteps:
     A tape that is entered once, around the loop, records all the time; there a step ends when
     the same line takes more gradients.
 
+    An update of an optimizer also ends a step. If there are several steps for each update, they are
+    micro-batches whose gradients accumulate.
+
     Attributes:
         pending: Whether gradients were taken since the last recording.
     """
 
     def __init__(self) -> None:
         self.pending = False
+        self._ended = self._updates = 0
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lines: set[Hashable] = set()
 
     def start_recording(self) -> bool:
         """Note a tape that was made, entered or reset; return whether a step ends before it."""
         ends, self.pending = self.pending, False
+        self._ended += ends
         self._lines.clear()
         return ends
+
+    def update(self) -> bool:
+        """Note an update of an optimizer; return whether it ends a micro-batch."""
+        ends = self.start_recording()
+        self._updates += 1
+        return ends and self.micro_batches > 1
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches for each update; 1 if gradients do not accumulate."""
+        return max(self._ended // self._updates, 1) if self._updates else 1
 
     def enter(self, tape: Any) -> None:
         """Note that the ``with`` of a tape has begun."""

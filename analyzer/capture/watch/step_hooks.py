@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import (
-    Closure,
-    Function,
-    get_closure_function,
-    profiler_v2,
-)
+from analyzer.capture.private_names import Function, profiler_v2
 from analyzer.capture.run.instrumentation import wrap_attribute
 
 if TYPE_CHECKING:
@@ -49,10 +44,12 @@ class Hooks:
         self._wrap_tapes()
         self._wrap_profiler()
 
-    def lighten(self) -> None:
-        """Keep only the wrappers that count steps, functions, models and data sets."""
+    def lighten(self, *, has_tapes: bool) -> None:
+        """Keep only the wrappers that count steps, functions, models, data sets, and maybe tapes."""
         self.remove()
         self._install_lasting()
+        if has_tapes:
+            self._wrap_tapes()
 
     def remove(self) -> None:
         """Remove all wrappers."""
@@ -61,10 +58,17 @@ class Hooks:
 
     def _install_lasting(self) -> None:
         self._wrap_functions()
-        self._wrap_coordinators()
         self._wrap_optimizers()
         self._wrap_datasets()
         self._wrap_models()
+        self._replace(tf.config.experimental, "reset_memory_stats", self._make_reset)
+
+    def _make_reset(self, old: Any) -> Any:
+        def reset(device: str) -> None:
+            self._watcher.note_peaks()
+            old(device)
+
+        return reset
 
     def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         self._undo.append(wrap_attribute(owner, name, make))
@@ -87,35 +91,6 @@ class Hooks:
             return call
 
         self._replace(Function, "__call__", make)
-
-    def _wrap_coordinators(self) -> None:
-        watcher = self._watcher
-
-        def make_schedule(old: Any) -> Any:
-            def schedule(coordinator: Any, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
-                def call() -> Any:
-                    return old(coordinator, fn, args=args, kwargs=kwargs)
-
-                if not isinstance(fn, Function):
-                    return call()
-                return watcher.schedule_function(call, fn, tuple(args or ()), dict(kwargs or {}))
-
-            return schedule
-
-        def make_execute(old: Any) -> Any:
-            def execute_on(closure: Any, worker: Any) -> Any:
-                try:
-                    result = old(closure, worker)
-                except Exception as error:
-                    watcher.note_failure(error)
-                    raise
-                watcher.count_scheduled(get_closure_function(closure), worker.worker_index)
-                return result
-
-            return execute_on
-
-        self._replace(tf.distribute.coordinator.ClusterCoordinator, "schedule", make_schedule)
-        self._replace(Closure, "execute_on", make_execute)
 
     def _wrap_optimizers(self) -> None:
         def make(old: Any) -> Any:

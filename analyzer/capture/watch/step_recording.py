@@ -1,4 +1,4 @@
-"""Measurements of a program's steps: a profiler trace of a few, and memory readings after the others."""
+"""Measurements of a program: a trace of its first steps, and memory readings after the others."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import get_shape
+from analyzer.capture.private_names import profiler_v2
 from analyzer.capture.process.capture_worker import GRAPH_FILE
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture
@@ -31,6 +32,9 @@ from analyzer.model.contract.watch_note import Reading
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, WATCHED_STEP
 
+_START, _STOP = profiler_v2.start, profiler_v2.stop
+"""The profiler's functions, as they are before the hooks wrap them."""
+
 _RESIDENT_BYTES: Final = 256
 """Smallest tensor from before the trace that is noted."""
 _MAX_RESIDENT: Final = 2000
@@ -45,23 +49,62 @@ _HOST_INTERVAL_S: Final = 0.2
 """Time between two readings of the resident memory, a slow system call."""
 
 
-@dataclass(kw_only=True)
-class Window:
-    """A trace of a few steps.
+class Profile:
+    """TensorFlow's profiler: one trace from the program's start to the end of its traced steps.
 
     Attributes:
-        folder: The run folder.
-        observed: Gradients and layers seen since the program's start.
+        is_running: Whether it records.
+        has_trace: Whether it recorded and its trace is in ``folder``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.is_running = self.has_trace = False
+
+    def start(self) -> bool:
+        """Start a new trace; return False if the program's own profiler runs."""
+        self.discard()
+        try:
+            _START(str(self.folder))
+        except tf.errors.OpError:
+            return False
+        self.is_running = True
+        return True
+
+    def stop(self) -> None:
+        """End the trace and write it."""
+        if self.is_running:
+            self.is_running, self.has_trace = False, True
+            _STOP()
+
+    def discard(self) -> None:
+        """End the trace and remove the files of a run."""
+        if self.is_running:
+            self.is_running = False
+            _STOP(save=False)
+        self.has_trace = False
+        shutil.rmtree(self.folder / "plugins", ignore_errors=True)
+        for name in (GRAPH_FILE, RUN_FILE):
+            (self.folder / name).unlink(missing_ok=True)
+
+
+@dataclass(kw_only=True)
+class Window:
+    """The traced steps of a program, or its whole run.
+
+    Attributes:
+        profile: The profiler, which may run since the program's start.
+        observed: Gradients and layers seen since then.
         wanted: Steps to trace.
         function: The concrete function of the step; None for eager steps.
         is_compiled: Whether XLA compiles the whole step.
         done: Number of traced steps.
-        is_open: Whether the profiler runs.
+        is_open: Whether steps are traced.
         before: The tensors that existed before the first step, by identity.
         resident: The large ones of them, with address; their holders are named after the last step.
     """
 
-    folder: Path
+    profile: Profile
     observed: Observations
     wanted: int
     function: Any = None
@@ -75,8 +118,19 @@ class Window:
     _mark: Any = None
 
     def open(self) -> None:
-        """Start the trace, unless the program's own profiler runs."""
+        """Mark steps from now on, unless the program's own profiler runs."""
         self._note_resident()
+        self._find_variables()
+        if not self.profile.is_running:
+            self.observed.restart()
+            if not self.profile.start():
+                return
+        self.is_open = True
+        self.observed.eager = self.function is None
+        self._take_snapshot(0)
+        self._begin_step()
+
+    def _find_variables(self) -> None:
         self._program = Program(
             call=lambda: None,
             args=(),
@@ -85,18 +139,9 @@ class Window:
         )
         self._variables = StepVariables(self._program, function=self.function)
         self._variables.refresh()
-        try:
-            tf.profiler.experimental.start(str(self.folder))
-        except tf.errors.OpError:
-            return
-        self.is_open = True
-        self.observed.restart()
-        self.observed.eager = self.function is None
-        self._take_snapshot(0)
-        self._begin_step()
 
     def _note_resident(self) -> None:
-        """Note the tensors that exist before the trace, which has no events of them."""
+        """Note the tensors that exist before the steps, some of them without an event."""
         tensors = find_live_tensors()
         self.before = make_references(tensors)
         for tensor in tensors:
@@ -131,14 +176,15 @@ class Window:
                 self._take_snapshot(1)
         self._stop()
 
-    def discard(self) -> None:
-        """End the trace and remove its files."""
-        if self.is_open:
-            self.is_open = False
-            self._stop(save=False)
-        shutil.rmtree(self.folder / "plugins", ignore_errors=True)
-        for name in (GRAPH_FILE, RUN_FILE):
-            (self.folder / name).unlink(missing_ok=True)
+    def close_run(self) -> None:
+        """End the trace of a program without a whole traced step: the whole run counts as one."""
+        self.is_open = False
+        self.before, self.done = {}, 1
+        if self._variables is None:
+            self._find_variables()
+        with contextlib.suppress(Exception):
+            self._take_snapshot(1)
+        self._stop()
 
     def describe(
         self,
@@ -171,9 +217,9 @@ class Window:
             captured.compiled = read_compiled_functions(self.function, dump)
         return captured
 
-    def _stop(self, *, save: bool = True) -> None:
+    def _stop(self) -> None:
         self.observed.eager = False
-        tf.profiler.experimental.stop(save=save)
+        self.profile.stop()
         self._end_step()  # a marker that ends after the trace is not in it
 
     def _take_snapshot(self, index: int) -> None:
@@ -195,13 +241,15 @@ class StepReadings:
 
     Attributes:
         rows: The readings, in the order of the steps.
+        peaks: TensorFlow's own peak of each GPU since the start; of the CPU if there is none.
     """
 
     def __init__(self) -> None:
         self.rows: list[Reading] = []
+        self.peaks: tuple[int, ...] = ()
         self._stride = 1
         self._next_s = self._next_host_s = 0.0
-        self._device = ""
+        self._devices: tuple[str, ...] = ()
 
     @property
     def last_bytes(self) -> int:
@@ -213,13 +261,8 @@ class StepReadings:
         now_s = time.perf_counter()
         if step % self._stride or (now_s < self._next_s and step > _ALWAYS_READ):
             return
-        if not self._device:
-            self._device = "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
-            now_s = time.perf_counter()
-        try:
-            in_use_bytes = int(tf.config.experimental.get_memory_info(self._device)["current"])
-        except (ValueError, tf.errors.OpError):  # the allocator keeps no statistics
-            in_use_bytes = 0
+        self._find_devices()
+        in_use_bytes = _read_statistics(self._devices[0])["current"]
         self._next_s = now_s + (time.perf_counter() - now_s) / _TIME_SHARE
         host_bytes = None
         if now_s >= self._next_host_s:
@@ -230,9 +273,29 @@ class StepReadings:
             self.rows = self.rows[::2]
             self._stride *= 2
 
+    def read_peaks(self) -> None:
+        """Read TensorFlow's own peaks; those of before a reset count."""
+        self._find_devices()
+        peaks = [_read_statistics(device)["peak"] for device in self._devices]
+        before = self.peaks or (0,) * len(peaks)
+        self.peaks = tuple(map(max, peaks, before))
+
+    def _find_devices(self) -> None:
+        if not self._devices:
+            count = len(tf.config.list_logical_devices("GPU"))
+            self._devices = tuple(f"GPU:{number}" for number in range(count)) or ("CPU:0",)
+
     def keep_last(self) -> None:
         """Drop all readings but the last, because other calls are the steps from now on."""
         self.rows = self.rows[-1:]
+
+
+def _read_statistics(device: str) -> dict[str, int]:
+    """Return the allocator's bytes in use and its peak; zeros if it keeps no statistics."""
+    try:
+        return dict(tf.config.experimental.get_memory_info(device))
+    except (ValueError, tf.errors.OpError):
+        return {"current": 0, "peak": 0}
 
 
 def _read_resident_bytes() -> int | None:

@@ -8,7 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.capture.private_names import is_jit_compiled, list_concrete_functions
+from analyzer.capture.private_names import (
+    count_eager_tensors,
+    is_jit_compiled,
+    list_concrete_functions,
+)
 from analyzer.capture.process.capture_worker import write_run
 from analyzer.capture.run.instrumentation import Observations, observe_step
 from analyzer.capture.run.step_capture import Captured
@@ -16,7 +20,7 @@ from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord
 from analyzer.capture.watch.holders.host_containers import count_host_containers
 from analyzer.capture.watch.holders.live_holders import HeldObjects, find_held_objects
-from analyzer.capture.watch.step_recording import Window
+from analyzer.capture.watch.step_recording import Profile, Window
 from analyzer.model.contract.run_note import Failure, TargetNote, encode_run, read_run_file
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.tracing.parse.logdir import RUN_FILE
@@ -24,9 +28,12 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 _ENOUGH: Final = 2
 """Traced steps that suffice if the program's own profile ends the trace early."""
 
+_MAX_TENSORS: Final = 200_000
+"""Eager tensors before the steps from which on the trace from the program's start ends: about 100 MB."""
+
 
 class StepTrace:
-    """The trace of the chosen steps, and before it that of the very first step.
+    """The trace of the chosen steps, which begins with the program; or of its whole run.
 
     Attributes:
         observed: Gradients and layers; None after the trace.
@@ -34,6 +41,8 @@ class StepTrace:
         held: Objects held when the trace was closed.
         batch_size: First axis of the steps' input; None if unknown.
         failure: How a traced step failed.
+        is_whole: Whether the whole run counts as one step.
+        is_cut: Whether the program went on after the trace of its run ended.
     """
 
     def __init__(
@@ -48,71 +57,78 @@ class StepTrace:
         self._folder, self._steps, self._target = folder, steps, target
         self._dump, self._complete = dump, complete
         self._observing = contextlib.ExitStack()
+        self._profile = Profile(folder)
         self.observed: Observations | None = None
         self.captured: Captured | None = None
         self.held = HeldObjects()
         self.batch_size: int | None = None
         self.failure: Failure | None = None
+        self.is_whole = self.is_cut = False
         self._window: Window | None = None
-        self._first: Window | None = None
         self._record: FunctionRecord | None = None
         self._containers: dict[int, int] = {}
-        self._has_looked = self._is_starting = False
         self._is_suspended = self._is_postponed = False
+        self._first_tensor = 0
 
     @property
     def is_open(self) -> bool:
         """Whether chosen steps are being traced."""
         return self._window is not None and self._window.is_open
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether a step was traced to its end, or failed."""
+        return self._window is not None and (self._window.done > 0 or self.failure is not None)
+
     def observe(self) -> None:
-        """Start to observe gradients and layers."""
+        """Start to observe gradients and layers, and to trace the run."""
         self.observed = self._observing.enter_context(observe_step())
+        self.observed.eager = self._profile.start()
+        self._first_tensor = count_eager_tensors()
 
     def stop_observing(self) -> None:
         """Stop to observe gradients and layers."""
         self._observing.close()
         self.observed = None
 
-    def open_first(self) -> bool:
-        """Trace the first step, in case it runs out of memory; return False if it is over."""
-        if self._has_looked or self.observed is None:
-            return False
-        self._has_looked = True
-        self._first = self._start(None, wanted=1)
-        return True
+    def limit_run(self) -> None:
+        """End the trace of the run if it has become long before any step was chosen."""
+        is_waiting = self._window is None and self._profile.is_running
+        if is_waiting and count_eager_tensors() - self._first_tensor > _MAX_TENSORS:
+            self.is_cut = True
+            self._profile.stop()
 
-    def discard_first(self) -> None:
-        """Discard the trace of the first step, if it runs."""
-        if self._first is not None:
-            self._first.discard()
-            self._first = None
-
-    def promote_first(self, record: FunctionRecord | None) -> bool:
-        """Make the failed first step, a call of ``record``, the traced one; return whether it was."""
-        if self._first is None or not self._first.is_open:
-            return False
-        self._window, self._first = self._first, None
-        self._record = record
-        self._window.function = _find_last_concrete(record)
-        return True
-
-    def open(self, record: FunctionRecord | None) -> None:
-        """Trace the following calls of a function; None for eager steps."""
+    def open(self, record: FunctionRecord | None, *, least: int = 1) -> None:
+        """Trace the following calls of a function, ``least`` or more; None for eager steps."""
         self._record = record
         self._containers = count_host_containers()
-        alive = [] if record is None else record.alive()
-        self._window = self._start(
-            _find_last_concrete(record),
-            wanted=self._steps,
-            is_compiled=bool(alive) and is_jit_compiled(alive[-1]),
-        )
+        self._window = self._make_window(record, max(self._steps, least))
+        self._window.open()
+
+    def close_run(
+        self, record: FunctionRecord | None, ledgers: tuple[FunctionLedger, DataLedger]
+    ) -> bool:
+        """End the trace of the whole run; return False if there is none.
+
+        Args:
+            record: The function that the program called most like a step; None if it called none.
+            ledgers: The program's functions and data sets.
+        """
+        if not (self._profile.is_running or self._profile.has_trace) or self.observed is None:
+            return False
+        if self._window is None:
+            self._record = record
+            self._window = self._make_window(record, 1)
+        self.is_whole = True
+        self._window.close_run()
+        self.held = find_held_objects(self._window, {}, *ledgers)
+        return True
 
     def discard(self) -> None:
-        """Discard the trace, because other calls are more like a step."""
+        """Discard the trace of steps, because other calls are more like a step."""
         if self._window is not None:
-            self._window.discard()
-        self.captured = None
+            self._profile.discard()
+        self._window, self.captured, self.failure, self.is_whole = None, None, None, False
 
     def next_step(self) -> bool:
         """Count a traced step; return False if the trace is complete and must be closed."""
@@ -160,20 +176,19 @@ class StepTrace:
 
     def suspend(self) -> bool:
         """Release the profiler for the program's own; return whether the trace must be closed."""
-        if self._is_starting:
-            return False
-        self.discard_first()
         must_close = self._window is not None and self.is_open and self._window.done >= _ENOUGH
-        if self._window is not None and self.is_open and not must_close:
-            self._window.discard()
-        self._is_suspended = True  # after the discards, which stop the profiler and so call resume
+        if self.is_open and not must_close:
+            self.discard()
+        elif self._profile.is_running and not self.is_open:
+            self.is_cut = True
+            self._profile.stop()
+        self._is_suspended = True
         return must_close
 
     def resume(self) -> None:
         """Note that the program's own profile is over."""
-        if not self._is_starting:
-            self._is_postponed = self._is_postponed or self._is_suspended
-            self._is_suspended = False
+        self._is_postponed = self._is_postponed or self._is_suspended
+        self._is_suspended = False
 
     def take_postponed(self) -> bool:
         """Return once whether the program's own profile prevented a trace."""
@@ -182,21 +197,16 @@ class StepTrace:
             self._is_postponed = False
         return is_due
 
-    def _start(self, function: Any, *, wanted: int, is_compiled: bool = False) -> Window:
+    def _make_window(self, record: FunctionRecord | None, wanted: int) -> Window:
         assert self.observed is not None
-        window = Window(
-            folder=self._folder,
+        alive = [] if record is None else record.alive()
+        return Window(
+            profile=self._profile,
             observed=self.observed,
-            function=function,
-            is_compiled=is_compiled,
+            function=_find_last_concrete(record),
+            is_compiled=bool(alive) and is_jit_compiled(alive[-1]),
             wanted=wanted,
         )
-        self._is_starting = True
-        try:
-            window.open()
-        finally:
-            self._is_starting = False
-        return window
 
 
 def _find_last_concrete(record: FunctionRecord | None) -> Any:

@@ -4,7 +4,8 @@ A step is a call that the program repeats: of a ``tf.function`` (also inside ``f
 of an optimizer, or eager gradients. Calls that train take precedence over calls that only compute. A
 step ends when its call returns, and the next one begins there, so it includes loading its data. A
 program that takes gradients without an optimizer may take several from one tape; its step ends where
-the next tape is made. Under a coordinator, the steps are the calls of the fastest worker.
+the next tape is made. If several such steps precede each update, they are micro-batches. A program
+without a repeated call counts as one step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import contextlib
 import inspect
 import os
 import threading
-import weakref
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.private_names import context, is_eager, list_concrete_functions
+from analyzer.capture.private_names import context, is_eager
 from analyzer.capture.run.step_capture import Captured
 from analyzer.capture.run.step_failure import describe_failure
 from analyzer.capture.watch.data_ledger import DataLedger
@@ -45,6 +45,9 @@ from analyzer.model.errors import FailureKind
 
 _MAX_FUNCTIONS: Final = 50
 """Functions in the note, those traced most often."""
+
+_CHECK_S: Final = 0.5
+"""Time between two checks of the length of the trace before the first step."""
 
 
 class Watcher:
@@ -80,35 +83,40 @@ class Watcher:
         self._gradients = GradientSteps()
         self._readings = StepReadings()
         self._growth: GrowthCheck | None = None
-        self._scheduled: weakref.WeakKeyDictionary[Any, FunctionRecord] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._turn = threading.RLock()  # a coordinator's workers end steps on threads of their own
-        self._first_key: Hashable = None
-        self._first_record: FunctionRecord | None = None
-        self._is_done = False
+        self._record: FunctionRecord | None = None
+        self._turn = threading.RLock()  # of the program's threads, and of our own
+        self._is_over = threading.Event()
 
     def begin(self) -> None:
-        """Install the hooks."""
+        """Install the hooks, and trace the run."""
         self._trace.observe()
         self._hooks.install()
+        threading.Thread(target=self._limit_run, daemon=True).start()
+
+    def _limit_run(self) -> None:
+        while not self._is_over.wait(_CHECK_S):
+            with self._turn:
+                self._trace.limit_run()
 
     def finish(self, ended: str = "", error: BaseException | None = None) -> None:
         """End the trace, write the note, and remove the hooks."""
-        if os.getpid() != self._owner or self._is_done:
+        if os.getpid() != self._owner or self._is_over.is_set():
             return
         if error is not None:
             self.note_failure(error)
         elif self._gradients.pending:
-            self._count(GRADIENTS, StepRank.GRADIENT, None)
-        self._trace.discard_first()
-        if self._trace.is_open:
-            if error is not None and self._trace.failure is None:
-                self._trace.failure = describe_failure(error)
-            self._close_trace(interrupted=True)
-        self.forget()
+            self._count(GRADIENTS, self._rank_of_gradients, None)
+        with self._turn:
+            if self._trace.is_open:
+                if error is not None and self._trace.failure is None:
+                    self._trace.failure = describe_failure(error)
+                self._close_trace(interrupted=True)
+            elif self._trace.captured is None:
+                self._close_run()
+            self.forget()
         if self._growth is not None and self._growth.has_grown(self._readings.last_bytes):
             self._growth.look(self._candidates.steps, inspect.currentframe())
+        self.note_peaks()
         note = self._make_note(ended)
         if self._trace.captured is None:
             write_untraced(self._folder, note)
@@ -117,7 +125,7 @@ class Watcher:
 
     def forget(self) -> None:
         """Remove the hooks without a result, as in a fork of the program."""
-        self._is_done = True
+        self._is_over.set()
         self._hooks.remove()
         self._trace.stop_observing()
 
@@ -130,8 +138,7 @@ class Watcher:
         record = self.functions.get_record(function)
         record.calls += 1
         before = self._count_traces(function)
-        self._open_first(record)
-        collects = not before[0] and not self._is_done and self._trace.captured is None
+        collects = not before[0] and not self._is_over.is_set() and self._trace.captured is None
         if collects:
             context.enable_graph_collection()
         try:
@@ -146,29 +153,16 @@ class Watcher:
         self._count(record.code or id(function), _get_rank(record), record)
         return result
 
-    def schedule_function(
-        self, call: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Let ``call()`` schedule a ``tf.function`` with a coordinator, and note its traces."""
-        record = self.functions.get_record(function)
-        record.calls += 1
-        before = self._count_traces(function)
-        result = call()
-        self._note_traces(record, function, before, args, kwargs)
-        for concrete in list_concrete_functions(function):
-            self._scheduled[concrete] = record
-        return result
-
-    def count_scheduled(self, function: Any, worker: int) -> None:
-        """Count a call of a scheduled concrete function by a worker as a step."""
-        record = None if function is None else self._scheduled.get(function)
-        if record is not None:
-            self._count((record.code or id(record), worker), _get_rank(record), record, worker)
-
     def count_update(self, optimizer: Any) -> None:
-        """Count an eager update of an optimizer as a step."""
-        self._gradients.start_recording()
-        self._count(("optimizer", id(optimizer)), StepRank.TRAINS, None)
+        """Count an eager update of an optimizer as a step, or as the end of a micro-batch."""
+        if self._gradients.update():
+            self._count(GRADIENTS, StepRank.TRAINS, None)
+        else:
+            self._count(("optimizer", id(optimizer)), StepRank.TRAINS, None)
+
+    @property
+    def _rank_of_gradients(self) -> StepRank:
+        return StepRank.TRAINS if self._gradients.micro_batches > 1 else StepRank.GRADIENT
 
     def note_gradient(self, tape: Any, frame: FrameType | None) -> None:
         """Note eager gradients, which may end a step of a program without an optimizer."""
@@ -180,7 +174,6 @@ class Watcher:
     def note_tape(self, tape: Any, frame: FrameType | None) -> None:
         """Note a new tape."""
         self.reset_tape()
-        self._open_first(None)
         self.data.add_tape(tape, frame)
 
     def enter_tape(self, tape: Any) -> None:
@@ -195,7 +188,11 @@ class Watcher:
     def reset_tape(self, tape: Any = None, frame: FrameType | None = None) -> None:
         """Note that recording starts again, which ends a step if gradients were taken."""
         if self._gradients.start_recording():
-            self._count(GRADIENTS, StepRank.GRADIENT, None)
+            self._count(GRADIENTS, self._rank_of_gradients, None)
+
+    def note_peaks(self) -> None:
+        """Note TensorFlow's own peaks, also before the program resets them."""
+        self._readings.read_peaks()
 
     def note_stage(
         self, kind: str, dataset: Any, arguments: tuple[Any, ...], frame: FrameType | None
@@ -214,17 +211,19 @@ class Watcher:
         self._trace.resume()
 
     def note_failure(self, error: BaseException) -> None:
-        """Note a step that ran out of memory, and end the trace if it was traced."""
-        if self._trace.failure is not None or self._is_done:
+        """Note a call that ran out of memory, and end the trace if it has it."""
+        if self._trace.failure is not None or self._is_over.is_set():
             return
         failure = describe_failure(error)
         if failure.kind is not FailureKind.OUT_OF_MEMORY:
             return
-        if self._trace.promote_first(self._first_record):
-            self._candidates.choose(self._first_key, self._first_record)
-        if self._trace.is_open:
-            self._trace.failure = failure
-            self._close_trace(interrupted=True)
+        with self._turn:
+            if self._trace.is_open:
+                self._trace.failure = failure
+                self._close_trace(interrupted=True)
+            elif self._trace.captured is None:
+                self._trace.failure = failure
+                self._close_run()
 
     def _count_traces(self, function: Any) -> tuple[int, int]:
         """Return how often a function was traced, and how many gradients were seen so far."""
@@ -253,49 +252,49 @@ class Watcher:
 
     # Steps
 
-    def _open_first(self, record: FunctionRecord | None) -> None:
-        if self._trace.open_first():
-            self._first_record = record
-            self._first_key = GRADIENTS if record is None else record.code
-
-    def _count(
-        self,
-        key: Hashable,
-        rank: StepRank,
-        record: FunctionRecord | None,
-        worker: int | None = None,
-    ) -> None:
+    def _count(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
         """Count a call that may be a step; it may end a step, or start the trace."""
         with self._turn:
             count = self._candidates.count(key, rank)
-            self._trace.discard_first()
+            if record is not None and self._candidates.outranks_chosen(key):
+                self._record = record
             if key == self._candidates.chosen:
                 if self._trace.is_open:
                     if not self._trace.next_step():
                         self._close_trace()
-                elif not self._is_done and self._trace.take_postponed():
-                    self._open_trace(key, record, worker)
+                elif not self._is_over.is_set() and self._trace.take_postponed():
+                    self._open_trace(key, record)
                 self._readings.read(count)
                 in_use_bytes = self._readings.last_bytes
                 if self._growth is not None and self._growth.is_due(count, in_use_bytes):
                     self._growth.look(count, inspect.currentframe())
             elif self._candidates.outranks_chosen(key):
                 self._readings.read(count)
-                if self._candidates.is_warm(key) and not self._is_done:
-                    self._open_trace(key, record, worker)
+                if self._candidates.is_warm(key) and not self._is_over.is_set():
+                    self._open_trace(key, record)
 
-    def _open_trace(self, key: Hashable, record: FunctionRecord | None, worker: int | None) -> None:
-        """Start the trace of a key's calls, and discard a trace of calls less like a step."""
+    def _open_trace(self, key: Hashable, record: FunctionRecord | None) -> None:
+        """Trace a key's calls as steps, and discard a trace of calls less like a step."""
         self._trace.discard()
         self._growth = None
         if self._trace.observed is None:
             return
-        self._candidates.choose(key, record, worker)
+        every = self._gradients.micro_batches if key == GRADIENTS else 1
+        self._candidates.choose(key, record, every)
         self._readings.keep_last()
-        self._trace.open(record)
+        self._trace.open(record, least=every)
+
+    def _close_run(self) -> None:
+        """End the trace of a program without steps, and write the run folder."""
+        if self._trace.close_run(self._record, (self.functions, self.data)):
+            self._trace.describe()
+            self._trace.write(self._make_note(""))
 
     def _close_trace(self, *, interrupted: bool = False) -> None:
         """End the trace, look for held objects, and write the run folder."""
+        if interrupted and not self._trace.has_steps:
+            self._close_run()
+            return
         self._trace.close(self.functions, self.data, interrupted=interrupted)
         self._growth = GrowthCheck(self._candidates.steps, self._readings.last_bytes)
         self._trace.describe()
@@ -305,7 +304,7 @@ class Watcher:
         if self._candidates.trains:  # no call outranks it: nothing else will be traced
             self._hooks.remove()
             self._trace.stop_observing()
-            self._hooks.lighten()
+            self._hooks.lighten(has_tapes=self._candidates.chosen == GRADIENTS)
 
     def _make_note(self, ended: str) -> WatchNote:
         functions = [one for one in self.functions.list_records() if one.traces]
@@ -316,6 +315,10 @@ class Watcher:
             where=self._candidates.where,
             warmup=self._warmup,
             steps=self._candidates.most_calls,
+            micro_batches=self._gradients.micro_batches,
+            own_peaks=self._readings.peaks,
+            whole_run=self._trace.is_whole,
+            is_cut=self._trace.is_cut,
             readings=tuple(self._readings.rows),
             held=held.tensors,
             on_host=held.on_host,

@@ -9,6 +9,7 @@ is the median of the slopes between all pairs of floors (Theil 1950, Sen 1968), 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -22,8 +23,12 @@ from analyzer.model.contract.report.run_figures import (
     TrendFigures,
 )
 from analyzer.model.contract.watch_note import Reading, WatchNote
+from analyzer.model.recording.records import Recording
 
 Trend = Literal["grows", "flat", "cannot tell"]
+
+_CARD: Final = re.compile(r"GPU_(\d+)_bfc")
+"""TensorFlow's name of a card's allocator."""
 
 _BLOCKS: Final = 16
 _FEWEST: Final = 6
@@ -149,8 +154,17 @@ def measure_growth(watch: WatchNote) -> ProgramGrowth:
     )
 
 
-def program_figures(watch: WatchNote | None) -> ProgramFigures | None:
+def find_own_peak(recording: Recording) -> int | None:
+    """Return TensorFlow's own peak since the program's start, on the recorded device."""
+    peaks = () if recording.watch is None else recording.watch.own_peaks
+    number = _CARD.fullmatch(recording.allocator)
+    index = int(number[1]) if number else 0
+    return peaks[index] or None if index < len(peaks) else None
+
+
+def program_figures(recording: Recording) -> ProgramFigures | None:
     """Return the report's figures on a program's steps; None if its own steps were not traced."""
+    watch = recording.watch
     if watch is None:
         return None
     growth = measure_growth(watch)
@@ -163,6 +177,9 @@ def program_figures(watch: WatchNote | None) -> ProgramFigures | None:
         host=TrendFigures(**asdict(growth.host)),
         readings=_thin_out(watch.readings),
         ended=watch.ended,
+        own_peak_bytes=find_own_peak(recording),
+        whole_run=watch.whole_run,
+        micro_batches=watch.micro_batches,
     )
 
 

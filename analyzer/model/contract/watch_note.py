@@ -197,6 +197,11 @@ class WatchNote:
         held_later: Containers with tensors from after the traced steps, if the program grew.
         later_step: Number of steps at the time of ``held_later``.
         ended: How the program ended; empty for a normal end.
+        micro_batches: Eager gradients for each update; more than 1 if gradients accumulate.
+        own_peaks: TensorFlow's own peak of each GPU since the start (``get_memory_info``); of the CPU
+            if there is none.
+        whole_run: Whether the whole run counts as one step, because no call repeats.
+        is_cut: Whether the program went on after its trace ended.
     """
 
     step: Text = ""
@@ -214,3 +219,7 @@ class WatchNote:
     stages: Annotated[tuple[DataStage, ...], Meta(max_length=MOST_ROWS)] = ()
     models: Annotated[tuple[LiveModels, ...], Meta(max_length=MOST_ROWS)] = ()
     ended: Text = ""
+    micro_batches: Index = 1
+    own_peaks: Annotated[tuple[Bytes, ...], Meta(max_length=MOST_ROWS)] = ()
+    whole_run: bool = False
+    is_cut: bool = False

@@ -182,7 +182,12 @@ def measure(
 
 
 def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
-    """Return the step marks; in a watched program, only the marks of the capture."""
+    """Return the step marks; in a watched program only the capture's, or one for its whole run."""
+    if note is not None and note.watch is not None and note.watch.whole_run:
+        last_ps = int(raw.events["time_ps"].max())
+        ends = [(span.start_ps, span.thread) for span in find_marks(raw.markers, "snapshot")]
+        end_ps, thread = max(ends, default=(last_ps, 0))
+        return (Span(name=WATCHED_STEP, start_ps=0, end_ps=end_ps, thread=thread, stats={}),)
     own = tuple(mark for mark in raw.step_markers if mark.name == WATCHED_STEP)
     return own if note is not None and note.watch is not None and own else raw.step_markers
 
@@ -333,6 +338,9 @@ def _find_warnings(
         main: The allocator that is looked at.
     """
     warnings = []
+    watch = note.watch if note is not None else None
+    if watch is not None and watch.is_cut and watch.whole_run:
+        warnings.append("The trace ends before the program: its beginning counts as the step.")
     if not steps:
         warnings.append(
             "The trace has no step markers: the peak is that of the whole trace. Mark steps with "

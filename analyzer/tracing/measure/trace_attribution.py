@@ -31,6 +31,9 @@ from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
 
 _PHASES: Final = {"backward": 1, "update": 2}
+_SUMS: Final = frozenset({"AddV2", "Add", "AddN", "ZerosLike", "Zeros", "Fill"})
+"""Ops that begin or extend a sum of gradients in a program's own loop."""
+_ACCUMULATOR: Final = "gradient accumulator"
 
 
 def attribute(
@@ -75,6 +78,9 @@ def attribute(
         label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
     phases, starts = _eager_phases(table, raw)
     gradient_rows = _eager_gradient_rows(table, raw, note, times)
+    if note is not None and note.watch is not None and note.watch.micro_batches > 1:
+        marks = [find_instant(times, span) for span in find_marks(raw.markers, "gradients")]
+        _label_accumulators(labels, table, sorted(gradient_rows), np.sort(marks))
     python = _born_on_marked_threads(table, raw)
     label_eager(labels, table, steps, phases, starts, gradient_rows, python, infer=infer, jit=jit)
     _eager_layers(labels, table, raw)
@@ -145,6 +151,32 @@ def _eager_gradient_rows(
             if row is not None:
                 rows.add(row)
     return rows
+
+
+def _label_accumulators(
+    labels: Labels, table: pd.DataFrame, gradients: Sequence[int], marks: np.ndarray
+) -> None:
+    """Label the sums of gradients over micro-batches.
+
+    A variable is such a sum if an optimizer got it as a gradient. A tensor is one if it is an addition
+    or zeros, has the size of a gradient, and survives a backward pass.
+
+    Args:
+        labels: The labels to fill.
+        table: The allocations.
+        gradients: Rows of the gradients that a tape returned or an optimizer got.
+        marks: The instants of both, in order.
+    """
+    for name in {labels.variable[row] for row in gradients} - {""}:
+        labels.fill(labels.variable.equal(name), Category.GRADIENT, _ACCUMULATOR)
+    if not len(marks):
+        return
+    born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
+    after = np.searchsorted(marks, born, side="right")
+    survives = (after < len(marks)) & (marks[np.minimum(after, len(marks) - 1)] < dies)
+    sizes = table["requested_bytes"].iloc[list(gradients)].unique()
+    is_sum = table["op"].isin(_SUMS) & table["requested_bytes"].isin(sizes)
+    labels.fill(labels.open_rows() & is_sum.to_numpy() & survives, Category.GRADIENT, _ACCUMULATOR)
 
 
 def _eager_layers(labels: Labels, table: pd.DataFrame, raw: RawTrace) -> None:

@@ -259,6 +259,8 @@ def _check_capture(
     is_failed_step_marked = note.error is not None and len(steps) == done + 1
     if len(steps) != done and not is_failed_step_marked:
         yield Damage(reason=DamageReason.STEP_MARKS, count=abs(done - len(steps)))
+    if note.watch is not None and note.watch.whole_run:
+        return
     misplaced = _find_misplaced_marks(raw, steps, snapshots)
     yield from _damages_of_marks(DamageReason.CAPTURE_MARKS, misplaced)
     if len(snapshots) == len(note.snapshots):
@@ -270,12 +272,14 @@ def _check_capture(
 def _find_misplaced_marks(
     raw: RawTrace, steps: Sequence[Step], snapshots: Sequence[Span]
 ) -> list[Span]:
-    """Return snapshots inside a step, then marks of phases and gradients outside all steps."""
+    """Return snapshots inside a step, then marks of phases and gradients between or after steps."""
     inside = [span for span in snapshots if any(_overlap(span, step) for step in steps)]
     outside = [
         span
         for span in (*find_marks(raw.markers, "phase"), *find_marks(raw.markers, "gradients"))
-        if not any(_contains(step, span) for step in steps)
+        if steps
+        and span.start_ps >= _start(steps[0])
+        and not any(_contains(step, span) for step in steps)
     ]
     if not any(_contains(step, span) for span in raw.markers for step in steps):
         outside = []

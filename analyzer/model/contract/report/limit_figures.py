@@ -50,7 +50,7 @@ class Basis(Choice):
 class LifePhase(Choice):
     """A part of the process' life, in order."""
 
-    BEFORE_TRACE = "before the trace"
+    BEFORE_TRACE = "outside the trace"
     BUILDING = "building"
     FIRST_STEP = "first step"
     STEADY_STEP = "steady step"
@@ -63,7 +63,7 @@ class Need(ReportRecord, frozen=True, kw_only=True):
     None.
 
     Attributes:
-        before_trace: The peak since process start that TensorFlow counted before the trace began.
+        before_trace: The peak since process start that TensorFlow counted outside the trace.
         building: Requested peak until the first step: variables, initializers, inputs.
         first_step: Requested peak of the first step, with the trials of algorithms that fit.
         steady_step: Requested peak of the later steps; of the only step; of a trace without steps.

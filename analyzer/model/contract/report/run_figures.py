@@ -59,6 +59,9 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
         host: Trend of the process' resident memory.
         readings: Memory in use after steps, in order; thinned out if there are many.
         ended: How the program ended; empty for a normal end.
+        own_peak_bytes: TensorFlow's own peak since the program's start; null if it keeps none.
+        whole_run: Whether the whole run counts as one step, because no call repeats.
+        micro_batches: Eager gradients for each update.
     """
 
     step: Text
@@ -69,6 +72,9 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     host: TrendFigures
     readings: Annotated[tuple[HeldReading, ...], Meta(max_length=MOST_READINGS)] = ()
     ended: Text = ""
+    own_peak_bytes: Total | None = None
+    whole_run: bool = False
+    micro_batches: Total = 1
 
 
 class DevicePeak(ReportRecord, frozen=True, kw_only=True):

@@ -1,0 +1,88 @@
+"""Programs without many steps: each ends with TensorFlow's own peak, and no need is below it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import COMMAND
+
+pytestmark = pytest.mark.tf
+
+LAYERS = """
+import tensorflow as tf
+model = tf.keras.Sequential([tf.keras.Input((96,)), tf.keras.layers.Dense(256, "relu"),
+                             tf.keras.layers.Dense(256)])
+"""
+ACCUMULATION = """
+optimizer = tf.keras.optimizers.Adam()
+total = [tf.zeros_like(v) for v in model.trainable_variables]
+for number in range(14):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(tf.random.normal((64, 96))) ** 2)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    total = [a + g for a, g in zip(total, gradients)]
+    if number % 4 == 3:
+        optimizer.apply_gradients(zip(total, model.trainable_variables))
+        total = [tf.zeros_like(v) for v in model.trainable_variables]
+held = tf.zeros((1024, 2048))
+"""
+PROGRAMS = {
+    "accumulation": LAYERS + ACCUMULATION,
+    "predict": LAYERS + "import numpy\nmodel.predict(numpy.zeros((8, 96), 'float32'), verbose=0)\n",
+    "product": "import tensorflow as tf\na = tf.ones((512, 512))\nb = tf.matmul(a, a)\n",
+    "outputs": LAYERS + "kept = [model(tf.ones((64, 96))) for _ in range(40)]\n",
+    "reset": "import tensorflow as tf\na = tf.ones((1024, 512)) + 1.0\n"
+    "tf.config.experimental.reset_memory_stats(DEVICE)\ndel a\n",
+}
+END = """
+print("own", tf.config.experimental.get_memory_info(DEVICE)["peak"])
+"""
+
+
+def run(folder: Path, text: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Run a program under the command; return its own peak and the report."""
+    device = "GPU:0" if "--gpu" in arguments else "CPU:0"
+    (folder / "program.py").write_text((text + END).replace("DEVICE", repr(device)))
+    done = subprocess.run(
+        [sys.executable, str(COMMAND), "trace", "program.py", "--out", "out", *arguments],
+        cwd=folder,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    own = next(int(line.split()[1]) for line in done.stdout.splitlines() if line[:4] == "own ")
+    assert "cupti_error_manager" not in done.stderr
+    return own, json.loads((folder / "out" / "report.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=() if one == "product" else pytest.mark.slow) for one in PROGRAMS],
+)
+def test_no_need_is_below_the_allocators_own_peak(tmp_path: Path, name: str) -> None:
+    own, report = run(tmp_path, PROGRAMS[name])
+    assert report["program"]["own_peak_bytes"] >= own
+    assert report["verdict"]["need_bytes"] >= own
+    if name != "reset":
+        assert report["peak"]["pool_bytes"] >= report["peak"]["allocated_bytes"] > 0
+    assert report["integrity"]["damages"] == []
+
+
+@pytest.mark.slow
+def test_micro_batches_are_steps_and_their_sums_are_accumulators(tmp_path: Path) -> None:
+    own, report = run(tmp_path, PROGRAMS["accumulation"], "--gpu", "t4")
+    program = report["program"]
+    assert program["own_peak_bytes"] == own <= report["verdict"]["need_bytes"]
+    assert program["micro_batches"] == 4
+    assert program["steps"] == 14
+    sums = [row for row in report["tensors_at_peak"] if "accumulator" in row["role"]]
+    assert sum(row["requested_bytes"] for row in sums) >= 4 * 96 * 256
