@@ -121,6 +121,8 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
     range of the allocated peak.
     """
     central = analysis.pool.safe_limit_bytes or analysis.peak_ever.allocated_bytes
+    if find_own_peak(analysis.recording) is not None:  # no need is below TensorFlow's own figure
+        central = max(central, analysis.peak_ever.allocated_bytes)
     stated = analysis.recording.uncertainty
     if stated is None or BASES[str(analysis.recording.kind)] is Basis.MEASURED:
         return BoundedBytes.exactly(central)
