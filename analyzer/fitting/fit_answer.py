@@ -9,6 +9,7 @@ import re
 from typing import Final, Literal
 
 import msgspec
+from markupsafe import escape
 
 from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.model.contract.report.writing import build_schema
@@ -221,6 +222,16 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def size_of_remedies(self) -> int:
         """The size at which remedies are estimated: the wanted one, else the largest."""
         return self.wanted or max(self.largest, 1)
+
+    def __repr__(self) -> str:
+        return f"<fit of {self.target}: {self.headline}>"
+
+    def _repr_html_(self) -> str:
+        from analyzer.fitting.fit_document import build_fit_document
+        from analyzer.report.render.page_shell import to_page
+
+        page = escape(to_page(build_fit_document(self)))
+        return f'<iframe srcdoc="{page}" style="width: 100%; height: 640px; border: 0"></iframe>'
 
     def label(self, size: int) -> str:
         """Return the text of a size: ``8``, ``tokens=64``, ``224,224,3``."""

@@ -156,4 +156,4 @@ class Result(ReportOutput):
     def _repr_html_(self) -> str:
         from analyzer.report.page.build import render_inline
 
-        return render_inline(self.report)
+        return render_inline(self.report, self.recording)

@@ -28,6 +28,7 @@ def load_ipython_extension(shell: Any) -> None:
         shell: IPython's shell.
     """
     os.environ.setdefault(_BFC, "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no log lines between the results
 
     def memory(line: str, cell: str | None = None) -> Any:
         """Run the cell and print its memory; without a cell, trace or estimate the target."""

@@ -16,6 +16,7 @@ from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes
 from analyzer.report.page.columns import pack
+from analyzer.report.page.inline_chart import inline_areas
 from analyzer.report.page.payload import payload, requested_at
 from analyzer.report.page.steps_chart import steps_charts
 from analyzer.report.render.charts import draw_shares
@@ -136,8 +137,16 @@ def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | N
     )
 
 
-def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> str:
-    """Return a summary that a notebook shows in place, without script or style sheet."""
+def render_inline(
+    report: ReportFile,
+    recording: Recording | None = None,
+    *,
+    comparison: DiffFile | None = None,
+) -> str:
+    """Return a summary that a notebook shows in place, with a timeline if there is a recording.
+
+    It has no script and no style sheet.
+    """
     text = (
         templates_of(_PAGE)
         .get_template("assets/inline.html")
@@ -147,6 +156,7 @@ def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> 
             summary=summarize(report),
             top_findings=front_findings(report),
             title=report.target.name or "unnamed target",
+            areas=() if recording is None else inline_areas(report, recording),
             saving=saving_words,
         )
     )
