@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
 from analyzer.capture.process.run_folders import LOG_FILE
-from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import (
     check_not_input,
@@ -21,9 +21,10 @@ from analyzer.cli.outputs import (
     print_answer,
     write_all,
 )
+from analyzer.cli.progress import Progress, progress_bar
 from analyzer.cli.stdout import DASH
 from analyzer.model.errors import InputError
-from analyzer.oom import ModelTensor, OomReport, read_oom_log
+from analyzer.oom import ModelTensor, OomReport, find_card_id, read_oom_log
 
 if TYPE_CHECKING:
     from analyzer.report.result import Result
@@ -84,13 +85,28 @@ def _read_log(log: str) -> OomReport:
             path = path / LOG_FILE
             if not path.is_file():
                 raise InputError(f"{log} is a folder.", hint="Name the log file itself.")
-        with path.open("rb") as stream:
-            return read_oom_log(stream, str(path))
+        with path.open("rb") as stream, progress_bar() as report:
+            size = max(os.fstat(stream.fileno()).st_size, 1)
+            return read_oom_log(cast(BinaryIO, _CountedStream(stream, size, report)), str(path))
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror or error}.",
             hint="Name a log file, or - for stdin.",
         ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _CountedStream:
+    """A file that reports the share of it that was read."""
+
+    stream: BinaryIO
+    size_bytes: int
+    report: Progress
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        self.report("reading the log", min(self.stream.tell() / self.size_bytes, 1.0))
+        return self.stream.read(size)
 
 
 def _check_model_options(target: str, trace: Path | None, batch_size: int | None) -> None:
@@ -120,7 +136,8 @@ def _match_tensors(
     from analyzer.session.public_calls import estimate
 
     with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
-        card = _find_card(report)
+        cards = (one.card.name or "" for one in report.document.failures if one.card is not None)
+        card = next(filter(None, map(find_card_id, cards)), "")
         arguments: dict[str, Any] = {"gpu": card} if card else {}
         if batch_size is not None:
             arguments["batch_size"] = batch_size
@@ -128,17 +145,7 @@ def _match_tensors(
         if failures and not failures[0].compiled and failures[0].op != "StatefulPartitionedCall":
             arguments["jit"] = False
         result = estimate(target, out=Path(folder) / "model", **arguments)
-        return report.with_model(list(_model_tensors(result)), target)
-
-
-def _find_card(report: OomReport) -> str:
-    """Return the catalogue's id of the card in the log; empty for a host or an unknown card."""
-    for failure in report.document.failures:
-        card = failure.card
-        if card is not None and card.name and card.total_bytes is not None:
-            with contextlib.suppress(InputError):
-                return find_gpu(card.name).id
-    return ""
+        return report.with_model(list(_model_tensors(result)), target, is_target=True)
 
 
 def _model_tensors(result: Result) -> Iterator[ModelTensor]:

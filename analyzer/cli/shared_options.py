@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
@@ -45,6 +46,8 @@ def option(
     return typer.Option(*names, help=help_text, rich_help_panel=panel, hidden=is_rare, **settings)
 
 
+_ADDRESS: Final = re.compile(r"(?:\w+://)?[^\s/]+:\d{1,5}")
+
 in_step = partial(option, panel=STEP)
 in_device = partial(option, panel=DEVICE)
 in_replay = partial(option, panel=REPLAY)
@@ -58,6 +61,19 @@ def _show_all(context: typer.Context, is_wanted: bool) -> None:
             parameter.hidden = False  # type: ignore[attr-defined]
         typer.echo(context.get_help())
         raise typer.Exit
+
+
+def _check_scheduler(address: str) -> str:
+    """Return the address of a Dask scheduler.
+
+    Raises:
+        InputError: it has no host and port.
+    """
+    if address and not _ADDRESS.fullmatch(address):
+        raise InputError(
+            f"--scheduler {address} is not an address.", hint="Write it as tcp://10.0.0.1:8786."
+        )
+    return address
 
 
 HelpAll = Annotated[
@@ -113,6 +129,7 @@ Scheduler = Annotated[
         "cores. Needs the extra `dask`, and the files on every worker.",
         metavar="ADDRESS",
         is_rare=True,
+        callback=_check_scheduler,
     ),
 ]
 Force = Annotated[bool, in_result("Replace files that exist.", "--force")]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.oom.explain_log import explain_log
-from analyzer.oom.failure_case import Cause, OomCase
+from analyzer.oom.failure_case import Cause, OomCase, find_card_id
 from analyzer.oom.model_names import ModelTensor, add_names
 from analyzer.oom.scan.log_reader import read_records
 from analyzer.report.json_output import DocumentOutput
@@ -25,7 +25,7 @@ from analyzer.report.output_files import write_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "read_oom_log"]
+__all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "find_card_id", "read_oom_log"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +40,15 @@ class OomReport(DocumentOutput):
     document: OomDocument
     cases: list[OomCase] = field(repr=False)
 
-    def with_model(self, tensors: Iterable[ModelTensor], model_name: str) -> OomReport:
-        """Return the report with a model's tensors named next to the sizes."""
-        return replace(self, document=add_names(self.document, tensors, model_name))
+    def with_model(
+        self, tensors: Iterable[ModelTensor], model_name: str, *, is_target: bool = False
+    ) -> OomReport:
+        """Return the report with a model's tensors named next to the sizes.
+
+        ``is_target`` if the name is a target, which the next command can use.
+        """
+        document = add_names(self.document, tensors, model_name, is_target=is_target)
+        return replace(self, document=document)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page."""

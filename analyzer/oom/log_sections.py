@@ -58,8 +58,8 @@ def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Docu
         sections.append(Section("The other failures", (others,)))
     if document.next_command:
         hint = "Replace TARGET by your model, such as train.py:build_model."
-        hint = "" if document.matched_with else hint
-        sections.append(Section("Next", (Code(document.next_command), Paragraph(hint, "muted"))))
+        hints = (Paragraph(hint, "muted"),) if "TARGET" in document.next_command else ()
+        sections.append(Section("Next", (Code(document.next_command), *hints)))
     if document.notes:
         sections.append(Section("", tuple(map(Paragraph, document.notes))))
     model = f", matched with {document.matched_with}" if document.matched_with else ""
@@ -195,7 +195,7 @@ def _sizes(failure: OomFailure) -> Iterator[Table]:
     if not failure.sizes:
         return
     is_named = any(row.names for row in failure.sizes)
-    names = (TableColumn("in the model", "path", least=24),) if is_named else ()
+    names = (TableColumn("in the model", least=24),) if is_named else ()
     columns = (
         TableColumn("chunks", "number"),
         TableColumn("bytes each", "number"),
@@ -209,7 +209,7 @@ def _sizes(failure: OomFailure) -> Iterator[Table]:
             row.size_bytes,
             row.total_bytes,
             "requested size" if row.is_asked else "",
-            *((", ".join(row.names),) if is_named else ()),
+            *((_first_name(row.names),) if is_named else ()),
         )
         for row in failure.sizes[:_MOST_ROWS]
     )
@@ -222,6 +222,11 @@ def _sizes(failure: OomFailure) -> Iterator[Table]:
             f"{count:,} chunks of {len(others):,} other sizes hold {total}; the JSON lists them."
         )
     yield Table(columns, rows, caption)
+
+
+def _first_name(names: Sequence[str]) -> str:
+    """Return the likeliest tensor of a size, and whether there are others."""
+    return f"{names[0]}{', or another' if len(names) > 1 else ''}" if names else ""
 
 
 def _xla_tables(plan: OomPlan) -> Iterator[Table]:

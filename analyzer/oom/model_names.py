@@ -42,7 +42,7 @@ class ModelTensor:
 
 
 def add_names(
-    document: OomDocument, tensors: Iterable[ModelTensor], model_name: str
+    document: OomDocument, tensors: Iterable[ModelTensor], model_name: str, *, is_target: bool
 ) -> OomDocument:
     """Return the document with a model's tensors named next to the sizes."""
     by_size: dict[int, list[ModelTensor]] = defaultdict(list)
@@ -52,7 +52,9 @@ def add_names(
         by_op[tensor.op].append(tensor)
     names = {size_bytes: _names_of(same) for size_bytes, same in by_size.items()}
     failures = tuple(_add_to_failure(one, names, by_size, by_op) for one in document.failures)
-    command = (document.next_command or "").replace("TARGET", shlex.quote(model_name)) or None
+    command = document.next_command
+    if command is not None and is_target:
+        command = command.replace("TARGET", shlex.quote(model_name))
     return msgspec.structs.replace(
         document, failures=failures, matched_with=model_name, next_command=command
     )

@@ -29,7 +29,7 @@ def add_dump_line(dump: AllocatorDump, text: str) -> bool:
     stats = find_all("stat", text)
     for match in stats:
         size = parse_size(match["size"])
-        if size is not None:
+        if size is not None and size.low >= 0:
             dump.stats.setdefault(match["name"], size)
     cells = None if stats else find("map", text)
     if cells:
@@ -90,9 +90,11 @@ def _add_bin(dump: AllocatorDump, text: str) -> bool:
 
 def _add_sum(dump: AllocatorDump, text: str) -> bool:
     if match := find("summary_total", text):
-        dump.used = parse_size(match["size"])
+        dump.used = _parse_positive(match["size"])
     elif match := find("pool_line", text):
-        dump.pool, dump.limit, dump.left = map(parse_size, match.group("pool", "limit", "left"))
+        dump.pool, dump.limit, dump.left = map(
+            _parse_positive, match.group("pool", "limit", "left")
+        )
     elif match := find("pool_summary", text):
         for part in find_all("pool_summary_part", match["parts"]):
             _add_summary_part(dump, part)
@@ -100,7 +102,7 @@ def _add_sum(dump: AllocatorDump, text: str) -> bool:
 
 
 def _add_summary_part(dump: AllocatorDump, part: re.Match[str]) -> None:
-    name, size = part["name"], parse_size(part["size"])
+    name, size = part["name"], _parse_positive(part["size"])
     if name == "unallocated bytes":
         dump.left = size
     elif name == "pool size":
@@ -114,3 +116,8 @@ def _add_summary_part(dump: AllocatorDump, part: re.Match[str]) -> None:
 
 def _middle(size: Range) -> int:
     return size.middle
+
+
+def _parse_positive(text: str) -> Range | None:
+    size = parse_size(text)
+    return None if size is None or size.low < 0 else size

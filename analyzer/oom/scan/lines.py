@@ -135,9 +135,9 @@ def read_messages(stream: BinaryIO, name: str = "") -> Iterator[LogMessage]:
     is_array = not is_escaped and pending[:1] in (b"[", b"{")
     width = 0 if is_escaped else find_screen_width(pending)
     place = _Place(is_escaped)
-    is_skipping = False
+    is_skipping = ends_line = False
     while pending:
-        block = next(blocks, b"")
+        block, ends_line = next(blocks, b""), pending.endswith(b"\n")
         if is_skipping and (end := _ENDS.search(pending)):
             pending, is_skipping = pending[end.start() :], False
         if is_array:
@@ -152,7 +152,7 @@ def read_messages(stream: BinaryIO, name: str = "") -> Iterator[LogMessage]:
                 yield from _messages_of_block(long, place)
             pending, is_skipping = b"", not (is_escaped or is_array)
         pending += block
-    yield LogMessage(place.number, "", "", "", "")
+    yield LogMessage(place.number - ends_line, "", "", "", "")
 
 
 @dataclass(slots=True)

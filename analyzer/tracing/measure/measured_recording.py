@@ -356,6 +356,7 @@ def _find_warnings(
         )
     if note is None:
         warnings.append(
-            "The trace has no graph: categories and layers are derived from op names alone."
+            "The trace has no graph, because no run.json lies next to it: categories and layers are "
+            "derived from op names alone."
         )
     return warnings

@@ -9,6 +9,7 @@ from analyzer.model.errors import TraceError
 
 RUN_FILE: Final = "run.json"
 """Name of the capture's note."""
+_GRAPH_FILE: Final = "graph.json.gz"
 
 _SUFFIXES: Final = (".xplane.pb", ".xplane.pb.gz")
 
@@ -42,6 +43,11 @@ def find_traces(path: Path) -> list[Path]:
         if files:
             newest = max(file.parent for file in files)
             return sorted(file for file in files if file.parent == newest)
+    if (path / _GRAPH_FILE).is_file():
+        raise TraceError(
+            f"{path} is a run folder without {RUN_FILE}.",
+            hint="Copy the whole folder, or capture it with `analyze trace MODEL`.",
+        )
     raise TraceError(
         f"{path} holds no trace.",
         hint="Expected an .xplane.pb in it or under plugins/profile/RUN/; capture one with "
