@@ -1,0 +1,241 @@
+"""Estimates against public measurements on real cards.
+
+    python benchmarks/card/real_cards.py --cache FOLDER [ROW ...]
+    python benchmarks/card/real_cards.py --cache FOLDER --no-run --write benchmarks/results/real-cards.md
+
+The measurements are other people's: peaks in published profiler traces, and largest batches in published
+reports. Each is estimated with today's code; the cache keeps the results, so that an interrupted run
+continues. The models are in ``real_models.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+HERE: Final = Path(__file__).parent
+BEGIN: Final = "<!-- written by benchmarks/card/real_cards.py -->"
+END: Final = "<!-- end -->"
+LONGEST_S: Final = 1800
+
+RETINA: Final = "github:mholmeslinder/semi-supervised-cv@9a8988e (TensorFlow 2.3.1)"
+XCEPTION: Final = "github:OlegPonomaryov/xception-saved-model-bug-demo (TensorFlow 2.4)"
+BERT: Final = "google-research/bert README, Titan X 12 GB (TensorFlow 1.11)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A peak on a real card, in bytes; None if not published.
+
+    Attributes:
+        name: Name of the row.
+        target: Function of ``real_models.py``.
+        batch: Its batch size.
+        card: The card.
+        source: Where the trace is published.
+        requested, allocated: Peak of a steady step.
+        first_requested: Requested peak of the first step.
+    """
+
+    name: str
+    target: str
+    batch: int
+    card: str
+    source: str
+    requested: int | None = None
+    allocated: int | None = None
+    first_requested: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Largest:
+    """The largest batch that ran on a real card; attributes as in ``Measured``."""
+
+    name: str
+    target: str
+    card: str
+    source: str
+    batch: int
+
+
+PEAKS: Final = (
+    Measured(
+        name="alexnet-p100", target="alexnet", batch=128, card="p100-16gb-pcie", source=RETINA,
+        requested=1_427_024_664, allocated=1_560_920_576,
+    ),
+    Measured(
+        name="alexnet-v100", target="alexnet", batch=128, card="v100-16gb-sxm", source=RETINA,
+        requested=1_247_662_616, allocated=1_351_464_960,
+    ),
+    Measured(
+        name="alexnet-t4", target="alexnet", batch=128, card="t4", source=RETINA,
+        requested=1_233_375_768, allocated=1_351_465_472, first_requested=2_735_320_600,
+    ),
+    Measured(
+        name="resnet50v2-v100", target="resnet50v2", batch=128, card="v100-16gb-sxm", source=RETINA,
+        requested=12_920_012_184, allocated=13_955_346_688,
+    ),
+    Measured(
+        name="xception-2060s", target="xception_frozen", batch=32, card="rtx-2060-super",
+        source=XCEPTION, requested=970_466_004, first_requested=int(3.63 * 2**30),
+    ),
+)  # fmt: skip
+
+LARGEST: Final = (
+    *(
+        Largest(
+            name=f"bert-{size}-{tokens}", target=f"bert_{size}_{tokens}", card="titan-xp",
+            source=BERT, batch=batch,
+        )
+        for size, batches in (("base", (64, 32, 16, 14, 12, 6)), ("large", (12, 6, 2, 1, 0, 0)))
+        for tokens, batch in zip((64, 128, 256, 320, 384, 512), batches, strict=True)
+    ),
+    Largest(
+        name="resnet101-1080", target="resnet101", card="gtx-1080",
+        source="a report with TensorFlow 1.4: 61 runs, 62 does not", batch=61,
+    ),
+)  # fmt: skip
+
+
+def run(arguments: list[str]) -> dict[str, Any]:
+    """Return the JSON of a command of ``analyze``, or its error."""
+    command = Path(sys.executable).with_name("analyze")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        try:
+            done = subprocess.run(
+                [command, *arguments, "--json", out], capture_output=True, text=True,
+                timeout=LONGEST_S, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"failed": f"did not end in {LONGEST_S} s"}
+        if not out.exists():
+            return {"failed": done.stderr.strip().splitlines()[-1:]}
+        document: dict[str, Any] = json.loads(out.read_bytes())
+        return document
+
+
+def estimate(row: Measured) -> dict[str, Any]:
+    """Return the figures of an estimate of a peak."""
+    target = f"{HERE / 'real_models.py'}:{row.target}"
+    options = ["--batch-size", str(row.batch), "--gpu", row.card, "--no-jit", "--no-save"]
+    found = run(["estimate", target, *options])
+    if "failed" in found:
+        return found
+    stated, need = found["uncertainty"], found["verdict"]["need"]
+    return {
+        "requested": found["peak"]["requested_bytes"],
+        "allocated": found["peak"]["allocated_bytes"],
+        "requested_range": [stated["low_bytes"], stated["high_bytes"]],
+        "allocated_range": [stated["allocated_low_bytes"], stated["allocated_high_bytes"]],
+        "first": need["first_step"]["bytes"],
+        "first_range": list(need["first_step"]["range"].values()),
+    }
+
+
+def fit(row: Largest) -> dict[str, Any]:
+    """Return the sizes of a search of the largest batch."""
+    target = f"{HERE / 'real_models.py'}:{row.target}"
+    found = run(["fit", target, "--gpu", row.card, "--no-jit"])
+    return found if "failed" in found else {key: found[key] for key in ("largest", "safe", "most")}
+
+
+def peak_rows(results: dict[str, Any]) -> Iterator[tuple[float, bool, float, str]]:
+    """Yield for each peak its error, whether it lies in the range, the range's width, and a row."""
+    for row in PEAKS:
+        found = results.get(row.name, {})
+        for kind, real in (
+            ("requested", row.requested),
+            ("allocated", row.allocated),
+            ("first", row.first_requested),
+        ):
+            if real is None or kind not in found:
+                continue
+            value, (low, high) = found[kind], found[f"{kind}_range"]
+            error, width = value / real - 1, (high - low) / value
+            inside = low <= real <= high
+            what = "first step, requested" if kind == "first" else f"steady step, {kind}"
+            yield (
+                error,
+                inside,
+                width,
+                f"| {row.name} | {what} | {real:,} | {value:,} | {low:,} to {high:,} | {error:+.1%} | "
+                f"{'yes' if inside else '**no**'} |",
+            )
+
+
+def fit_rows(results: dict[str, Any]) -> Iterator[str]:
+    """Yield a row for each largest batch."""
+    for row in LARGEST:
+        found = results.get(row.name)
+        if found is None or "failed" in found:
+            continue
+        most = found["most"] if found["most"] is not None else found["largest"]
+        inside = found["safe"] <= row.batch <= most
+        yield (
+            f"| {row.name} | {row.batch} | {found['largest']} | {found['safe']} to {most} | "
+            f"{'yes' if inside else '**no**'} |"
+        )
+
+
+def write(path: Path, results: dict[str, Any]) -> None:
+    """Replace the tables between the marks of a page."""
+    peaks = list(peak_rows(results))
+    steady = [one for one in peaks if "steady" in one[3]]
+    lines = [BEGIN, ""]
+    if steady:
+        errors = [abs(error) for error, *_ in steady]
+        lines += [
+            f"Steady step: {len(steady)} peaks, median error {statistics.median(errors):.1%}, "
+            f"{sum(inside for _, inside, *_ in steady)} inside the range, widest range "
+            f"{max(width for _, _, width, _ in steady):.0%}.",
+            "",
+        ]
+    lines += [
+        "| row | quantity | measured | estimate | range | error | inside |",
+        "|---|---|--:|--:|--:|--:|---|",
+        *(line for *_, line in peaks),
+        "",
+        "| row | largest batch that ran | largest by estimate | safe to possible | inside |",
+        "|---|--:|--:|--:|---|",
+        *fit_rows(results),
+        "",
+    ]
+    text = path.read_text()
+    before, rest = text.split(BEGIN)
+    path.write_text(before + "\n".join(lines) + END + rest.split(END)[1])
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Estimate the rows that the cache lacks, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*", help="start of the names of rows; default all")
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--no-run", action="store_true")
+    parser.add_argument("--write", type=Path)
+    asked = parser.parse_args(arguments)
+    asked.cache.mkdir(parents=True, exist_ok=True)
+    results = {}
+    for row in (*PEAKS, *LARGEST):
+        file = asked.cache / f"{row.name}.json"
+        is_wanted = not asked.rows or row.name.startswith(tuple(asked.rows))
+        if not file.exists() and is_wanted and not asked.no_run:
+            found = estimate(row) if isinstance(row, Measured) else fit(row)
+            file.write_text(json.dumps(found))
+            print(row.name, found, flush=True)
+        if file.exists():
+            results[row.name] = json.loads(file.read_text())
+    if asked.write:
+        write(asked.write, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Models that other people ran on real cards, as their published code and traces describe them.
+
+Each function returns a compiled Keras model. ``real_cards.py`` estimates them; ``record.py`` runs them.
+"""
+
+# ruff: noqa: TID253
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras.src import layers as source_layers
+
+layers = keras.layers
+
+
+class FusedBatchNorm(layers.Layer):
+    """Batch norm with TensorFlow's fused kernel, as in Keras 2; Keras 3 uses single ops."""
+
+    def __init__(self, axis: int = -1, epsilon: float = 1e-3, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.epsilon = epsilon
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        """Create scale, offset and moving averages."""
+        size = (shape[-1],)
+        self.gamma = self.add_weight(shape=size, initializer="ones", name="gamma")
+        self.beta = self.add_weight(shape=size, initializer="zeros", name="beta")
+        self.mean = self.add_weight(shape=size, initializer="zeros", trainable=False, name="mean")
+        self.variance = self.add_weight(
+            shape=size, initializer="ones", trainable=False, name="variance"
+        )
+
+    def call(self, values: Any, training: bool | None = None) -> Any:
+        """Return the normalized values."""
+        is_training = bool(training) and self.trainable
+        moments = {} if is_training else {"mean": self.mean.value, "variance": self.variance.value}
+        result, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+            values, self.gamma.value, self.beta.value, epsilon=self.epsilon,
+            is_training=is_training, **moments,
+        )  # fmt: skip
+        if is_training:
+            self.mean.assign(0.99 * self.mean + 0.01 * mean)
+            self.variance.assign(0.99 * self.variance + 0.01 * variance)
+        return result
+
+
+@contextmanager
+def fused_batch_norm() -> Iterator[None]:
+    """Let ``keras.applications`` build networks with the fused kernel."""
+    own = source_layers.BatchNormalization
+    source_layers.BatchNormalization = FusedBatchNorm
+    try:
+        yield
+    finally:
+        source_layers.BatchNormalization = own
+
+
+class FirstChannel(layers.Layer):
+    """Slices the first channel of an image."""
+
+    def call(self, images: Any) -> Any:
+        """Return the channel, shape ``(batch, height, width, 1)``."""
+        return images[..., :1]
+
+
+def alexnet() -> keras.Model:
+    """Five convolutions with batch norm after each, on one channel of 256 x 256 x 3; four classes."""
+    model = keras.Sequential([keras.Input((256, 256, 3)), FirstChannel()])
+    for filters, size, strides, has_pool in (
+        (96, 11, 4, True),
+        (256, 5, 1, True),
+        (384, 3, 1, False),
+        (384, 3, 1, False),
+        (256, 3, 1, True),
+    ):
+        model.add(
+            layers.Conv2D(
+                filters,
+                size,
+                strides=strides,
+                padding="valid" if strides > 1 else "same",
+                activation="relu",
+            )
+        )
+        model.add(FusedBatchNorm())
+        if has_pool:
+            model.add(layers.MaxPooling2D(3, 2))
+    model.add(layers.Flatten())
+    model.add(layers.Dense(4, activation="softmax"))
+    model.compile("adam", "categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def resnet50v2() -> keras.Model:
+    """ResNet50V2 without its top at 256 x 256, Conv2D(32, 3) and four classes."""
+    with fused_batch_norm():
+        base = keras.applications.ResNet50V2(
+            include_top=False, weights=None, input_shape=(256, 256, 3)
+        )
+    features = layers.Conv2D(32, 3, activation="relu")(base.output)
+    classes = layers.Dense(4, activation="softmax")(layers.Flatten()(features))
+    model = keras.Model(base.input, classes)
+    model.compile("adam", "categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def xception_frozen() -> keras.Model:
+    """Xception at 299 x 299 with a frozen base and a new top."""
+    with fused_batch_norm():
+        base = keras.applications.Xception(
+            include_top=False, weights=None, input_shape=(299, 299, 3), pooling="avg"
+        )
+    base.trainable = False
+    images = keras.Input((299, 299, 3))
+    classes = layers.Dense(2, activation="softmax")(base(images, training=False))
+    model = keras.Model(images, classes)
+    model.compile("adam", "categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def resnet101() -> keras.Model:
+    """ResNet101 for ImageNet."""
+    with fused_batch_norm():
+        model = keras.applications.ResNet101(weights=None)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "sparse_categorical_crossentropy")
+    return model
+
+
+def bert(width: int, depth: int, heads: int, tokens: int) -> keras.Model:
+    """BERT for the classification of sentences, as ``google-research/bert`` fine-tunes it."""
+    ids = keras.Input((tokens,), dtype="int32")
+    positions = layers.Embedding(512, width)(keras.ops.arange(tokens)[None])
+    values = layers.Embedding(30522, width)(ids) + positions
+    values = layers.Dropout(0.1)(layers.LayerNormalization(epsilon=1e-12)(values))
+    for _ in range(depth):
+        attention = layers.MultiHeadAttention(heads, width // heads, dropout=0.1)
+        mixed = layers.Dropout(0.1)(attention(values, values))
+        values = layers.LayerNormalization(epsilon=1e-12)(values + mixed)
+        inner = layers.Dense(4 * width, activation="gelu")(values)
+        inner = layers.Dropout(0.1)(layers.Dense(width)(inner))
+        values = layers.LayerNormalization(epsilon=1e-12)(values + inner)
+    pooled = layers.Dropout(0.1)(layers.Dense(width, activation="tanh")(values[:, 0]))
+    model = keras.Model(ids, layers.Dense(2)(pooled))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(2e-5, global_clipnorm=1.0), loss)
+    return model
+
+
+def _name_berts() -> None:
+    """Define ``bert_base_64`` to ``bert_large_512``, one model for each length of a sentence."""
+    for name, sizes in (("base", (768, 12, 12)), ("large", (1024, 24, 16))):
+        for tokens in (64, 128, 256, 320, 384, 512):
+
+            def make(sizes: tuple[int, int, int] = sizes, tokens: int = tokens) -> keras.Model:
+                return bert(*sizes, tokens)
+
+            globals()[f"bert_{name}_{tokens}"] = make
+
+
+_name_berts()
