@@ -30,22 +30,6 @@ ITEM_SIZES: Final = (4, 2, 1, 8, 16)
 """Element sizes to try if the log has no type (TensorFlow 1.4 and before); the likeliest first."""
 
 
-def print_size(size_bytes: int) -> str:
-    """Return a size as TensorFlow's ``HumanReadableNumBytes`` prints it (``numbers.cc``).
-
-    All digits below 1 KiB, one decimal for KiB, two from MiB up. The value is divided by 1024 without
-    remainder until it is below 1024 * 1024 units.
-    """
-    sign, size = ("-", -size_bytes) if size_bytes < 0 else ("", size_bytes)
-    if size < 1024:
-        return f"{sign}{size}B"
-    unit = 0
-    while size >= 1024 * 1024 and unit + 1 < len(_UNITS):
-        size //= 1024
-        unit += 1
-    return f"{sign}{size / 1024:.{1 if unit == 0 else 2}f}{_UNITS[unit]}iB"
-
-
 def parse_size(text: str | None) -> Range | None:
     """Return the range of sizes that are printed as ``text``; None if it is not a size.
 

@@ -205,12 +205,14 @@ def _card_figures(case: OomCase) -> OomCard | None:
 def _holders(case: OomCase) -> list[OomHolder]:
     """Return who holds which part of the card, tensors first."""
     state, failure, total = case.state, case.failure, case.card_total
+    if failure.component:
+        return []
     waste = state.waste if state.waste is not None and state.waste.middle else None
     rows: list[tuple[str, Range | None]] = []
     if state.in_use is not None:
         tensors = state.in_use if waste is None else difference(state.in_use, waste)
         rows += [("tensors", tensors), ("unused inside their chunks", waste)]
-    rows += [("free in the pool", state.free), ("allowed by the limit, not taken", state.room)]
+    rows += [("free", state.free), ("allowed by the limit, not taken", state.room)]
     if failure.card_free is not None and failure.card_total is not None:
         rest = max(failure.card_total - failure.card_free - (case.in_use_bytes or 0), 0)
         rows.append(("free on the card", Range.exactly(failure.card_free)))

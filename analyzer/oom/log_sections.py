@@ -33,7 +33,7 @@ _FIGURES: Final = (
     ("in use", "in_use_bytes"),
     ("most ever in use", "peak_in_use_bytes"),
     ("taken by the pool", "pool_bytes"),
-    ("free in the pool", "free_bytes"),
+    ("free", "free_bytes"),
     ("largest free chunk", "largest_hole_bytes"),
     ("unused inside chunks", "waste_bytes"),
     ("allowed by the limit, not taken", "room_bytes"),
@@ -71,7 +71,7 @@ def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Docu
         badge="out of memory" if failures else "",
         sections=tuple(sections),
         footer=""
-        if not failures
+        if not any(failure.sizes for failure in failures)
         else "Sizes are computed from the chunks of the allocator if the log lists them, else from its "
         "own figures with the precision that is printed.",
     )
@@ -135,7 +135,7 @@ def _holder_sections(failure: OomFailure) -> Iterator[Section]:
     if stories or failure.sizes:
         yield Section("Chunks in use by size", (*stories, *_sizes(failure)), level=2)
     if failure.compiled is not None:
-        yield Section("XLA's buffers", tuple(_xla_tables(failure.compiled)), level=2)
+        yield Section("Buffers of the program", tuple(_xla_tables(failure.compiled)), level=2)
     if failure.tensors_by_node:
         nodes = tuple((row.size_bytes, row.who) for row in failure.tensors_by_node[:_MOST_ROWS])
         table = Table((TableColumn("size", "bytes"), TableColumn("node", "path", least=20)), nodes)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from analyzer.model.contract.report.oom_file import OomAdvice
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
+
+_SENTENCES: Final = ("title", "reason")  # groups whose sentences may begin with a size
 
 
 @cache
@@ -22,7 +24,7 @@ def _texts() -> dict[str, dict[str, Any]]:
 def write_sentence(group: str, name: str, **values: object) -> str:
     """Return a sentence of the table; ranges are written as sizes, the first letter as a capital."""
     filled = str(_texts()[group][name]).format(**_written(values))
-    return filled[:1].upper() + filled[1:] if group == "title" else filled
+    return filled[:1].upper() + filled[1:] if group in _SENTENCES else filled
 
 
 def write_advice(name: str, **values: object) -> OomAdvice:

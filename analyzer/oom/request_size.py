@@ -78,6 +78,9 @@ def _size_by_figures(failure: LoggedFailure) -> RequestSize | None:
     if size is None:
         return None
     rounded = Range(round_up_request(size.low), round_up_request(size.high))
+    if "need" in failure.figures:
+        basis = "the program's total, which is several allocations"
+        return RequestSize(size, rounded, basis, tensor.dtype)
     if size.is_exact:
         return RequestSize(size, rounded, "the size in the log", tensor.dtype)
     sizes = [listed for listed, _ in failure.dump.summary if listed in rounded]

@@ -80,7 +80,13 @@ def finish_components(records: LogRecords) -> None:
         if failure.component:
             dump = failure.dump
             dump.limit, dump.used = figures.get("limit"), figures.get("used")
-            dump.free, dump.largest_free = figures.get("free"), figures.get("hole")
+            dump.largest_free = figures.get("hole")
+            free, total = figures.get("free"), figures.get("total")
+            if failure.memory == "tpu":
+                dump.free = free
+            else:
+                failure.card_free = None if free is None else free.middle
+                failure.card_total = None if total is None else total.middle
 
 
 def _add_report(

@@ -26,7 +26,6 @@ from analyzer.oom.scan.start_lines import take_start_line
 _MOST_FAILURES: Final = 500  # stored; more are counted
 _MOST_ROWS: Final = 10_000  # of a histogram, and runs of refusals
 _MOST_TAGS: Final = 256  # processes
-_MOST_LABELS: Final = 10_000  # numbers at the start of lines that are remembered
 _BACK_OFF: Final = 0.8
 """A refused request of at least this share of the last one continues the run: the pool asks for a
 tenth less each time (``BFCAllocator::Extend``)."""
@@ -34,10 +33,6 @@ tenth less each time (``BFCAllocator::Extend``)."""
 
 def read_records(stream: BinaryIO, name: str = "") -> LogRecords:
     """Return the records of a log.
-
-    Args:
-        stream: The bytes of the log: plain, gzip, UTF-16, a notebook, JSON lines.
-        name: The log's name in errors.
 
     Raises:
         InputError: the gzip header is damaged.
@@ -56,13 +51,11 @@ class LogReader:
         self._processes: dict[str, LogProcess] = {}
         self._chunks = 0
         self._stamped: dict[tuple[str, str], LoggedFailure] = {}
-        self._labels: set[str] = set()
-        self._label_offset: int | None = None
 
     def take(self, message: LogMessage) -> None:
         """Read one message."""
         self.records.lines = message.number
-        process = self._process_of(self._tag_of(message.tag, message.number))
+        process = self._process_of(message.tag)
         if not message.text.strip():
             process.is_in_usage = False
             return
@@ -107,30 +100,6 @@ class LogReader:
         join_repeated(self.records)
         finish_components(self.records)
         return self.records
-
-    def _tag_of(self, tag: str, line: int) -> str:
-        """Return a line's tag, or nothing if the tag is a line number.
-
-        Task numbers of ``srun -l`` repeat; line numbers increase with the lines.
-        """
-        label = tag.strip("[]")
-        if not label.isdigit() or label in self._labels:
-            return tag
-        offset = int(label) - line
-        if offset in (0, self._label_offset):
-            before = f"{tag[: -len(label)]}{int(label) - 1}" if tag == label else ""
-            if before in self._processes and "" not in self._processes:
-                process = self._processes[""] = self._processes.pop(before)
-                process.tag = ""
-                for failure in self.records.failures:
-                    failure.tag = "" if failure.tag == before else failure.tag
-            self._labels.discard(before)
-            self._label_offset = offset
-            return ""
-        self._label_offset = offset
-        if len(self._labels) < _MOST_LABELS:
-            self._labels.add(label)
-        return tag
 
     def _process_of(self, tag: str) -> LogProcess:
         process = self._processes.get(tag)

@@ -8,9 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from analyzer.oom.amounts import print_size
-
+UNITS = "KMGTPE"
 VERSIONS = ("0.8", "1.1", "1.4", "1.6", "1.12", "1.15", "2.1", "2.2", "2.4", "2.9", "2.12", "2.21")
+
+
+def print_size(size_bytes: int) -> str:
+    """Return a size as TensorFlow's ``HumanReadableNumBytes`` prints it (``numbers.cc``).
+
+    All digits below 1 KiB, one decimal for KiB, two from MiB up. The value is divided by 1024 without
+    remainder until it is below 1024 * 1024 units.
+    """
+    sign, size = ("-", -size_bytes) if size_bytes < 0 else ("", size_bytes)
+    if size < 1024:
+        return f"{sign}{size}B"
+    unit = 0
+    while size >= 1024 * 1024 and unit + 1 < len(UNITS):
+        size //= 1024
+        unit += 1
+    return f"{sign}{size / 1024:.{1 if unit == 0 else 2}f}{UNITS[unit]}iB"
 
 
 @dataclass(frozen=True)

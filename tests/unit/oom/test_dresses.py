@@ -11,12 +11,12 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.oom.dump_wordings import VERSIONS, Scene, log_of
+from unit.oom.dump_wordings import VERSIONS, Scene, log_of, print_size
 from unit.oom.test_every_version import FULL, PIECES
 
 from analyzer.model.errors import InputError
 from analyzer.oom import OomReport, read_oom_log
-from analyzer.oom.amounts import parse_size, print_size
+from analyzer.oom.amounts import parse_size
 from analyzer.oom.scan.log_reader import read_records
 
 LOG = log_of(PIECES, "2.9")
