@@ -75,7 +75,8 @@ def _users(structure: GraphIndex, name: str) -> list[str]:
     return users
 
 
-_INPUT_TYPES: Final = ARGUMENT_TYPES | {"IteratorGetNext", "Placeholder"}
+INPUT_TYPES: Final = ARGUMENT_TYPES | {"IteratorGetNext", "Placeholder"}
+"""Op types whose outputs are inputs of the step."""
 
 MOVES: Final = op_types(
     "Cast Transpose ConjugateTranspose Reverse ReverseV2 DeepCopy Copy CopyHost"
@@ -91,7 +92,7 @@ def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:
     queue = deque(
         f"{name}:{index}"
         for name, op in structure.ops.items()
-        if op.type in _INPUT_TYPES
+        if op.type in INPUT_TYPES
         for index, spec in enumerate(op.outputs)
         if spec.dtype not in ("resource", "variant", "")
     )

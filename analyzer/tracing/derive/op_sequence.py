@@ -29,8 +29,14 @@ _COPIES: Final = ("_Send", "_Recv", "_HostSend", "_HostRecv")
 class OpSequence:
     """The ops of a trace by thread and time, from allocations, launches and executor events."""
 
-    def __init__(self, raw: RawTrace) -> None:
-        """Collect the ops of ``raw``."""
+    def __init__(self, raw: RawTrace, eager: frozenset[str], starts: npt.NDArray[np.int64]) -> None:
+        """Collect the ops of ``raw``.
+
+        Args:
+            raw: The trace.
+            eager: Types of eager ops. Their runs are numbered in each step: ``Conv2D#7``.
+            starts: Start of each step in picoseconds.
+        """
         events, kernels, runs = raw.events, raw.kernels, raw.op_runs
         born = (events["kind"] > 0).to_numpy() & (~events["op"].isin(["", RECEIVED])).to_numpy()
         launched = (kernels["thread"] > 0).to_numpy()
@@ -48,7 +54,25 @@ class OpSequence:
         known = op > 0
         order = np.lexsort((time[known], thread[known]))
         self._time, self._thread, self._op = (each[known][order] for each in (time, thread, op))
+        self._number_eager(eager, starts)
         self._names = self._texts.texts
+
+    def _number_eager(self, eager: frozenset[str], starts: npt.NDArray[np.int64]) -> None:
+        """Give each run of an eager op a name of its own."""
+        is_eager = np.array([text in eager for text in self._texts.texts], bool)[self._op]
+        if not is_eager.any():
+            return
+        texts = self._texts.texts
+        begins = np.ones(len(self._op), bool)
+        begins[1:] = (np.diff(self._op) != 0) | (np.diff(self._thread) != 0)
+        step = np.searchsorted(starts, self._time, side="right")
+        counts: dict[int, int] = {}
+        name = 0
+        for at in np.flatnonzero(is_eager).tolist():
+            if begins[at]:
+                counts[int(step[at])] = number = counts.get(int(step[at]), 0) + 1
+                name = self._texts.of(f"{texts[self._op[at]]}#{number}")
+            self._op[at] = name
 
     def before(
         self, thread: npt.NDArray[np.int64], time: npt.NDArray[np.int64]

@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.ops import op_types, split_tensor
-from analyzer.model.graph.phases import ScopeTable, is_in_gradient_scope
+from analyzer.model.graph.phases import Phase, ScopeTable, is_in_gradient_scope
+from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_sequence import RECEIVED, OpSequence, find_copies
 from analyzer.tracing.parse.xplane import RawTrace
 
@@ -66,9 +69,9 @@ class TraceGraph:
         gradients: Tensors that are gradients of parameters.
         scopes: Name scopes of layers and optimizers.
         tensors: Row of the allocations table -> the tensor that the buffer holds.
-        copies: Row -> op that copied the buffer's content from the host.
+        names: Row -> op, for copies from the host and eager ops.
         users: Row -> the op before its free, and whether it ran on the freeing thread.
-        early: Ops of the tape that the layout optimizer made and that a forward op uses first.
+        phases: Op -> phase.
         edges: Input (tensor or op) and op of each edge -> its source.
     """
 
@@ -76,29 +79,32 @@ class TraceGraph:
     gradients: frozenset[str]
     scopes: ScopeTable
     tensors: Mapping[int, str] = field(default_factory=dict)
-    copies: Mapping[int, str] = field(default_factory=dict)
+    names: Mapping[int, str] = field(default_factory=dict)
     users: Mapping[int, tuple[str, bool]] = field(default_factory=dict)
-    early: frozenset[str] = frozenset()
+    phases: Mapping[str, Phase] = field(default_factory=dict)
     edges: Mapping[tuple[str, str], EdgeSource] = field(default_factory=dict)
 
 
-def derive_graph(table: pd.DataFrame, raw: RawTrace) -> TraceGraph:
-    """Return the graph of the functions that ran in a trace.
+def derive_graph(
+    table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step], *, with_eager: bool
+) -> TraceGraph:
+    """Return the graph of the functions and eager steps that ran in a trace.
 
     Args:
         table: Table with the columns of ``ALLOCATIONS`` of the trace's events.
         raw: The trace.
+        steps: The steps.
+        with_eager: Whether eager ops in steps belong to it; their order shows the phases.
     """
-    building = _Building(table, raw)
-    return building.graph()
+    return _Building(table, raw, steps, with_eager=with_eager).graph()
 
 
 def name_tensors(table: pd.DataFrame, graph: TraceGraph) -> pd.DataFrame:
-    """Return the allocations with the tensors of a graph, and copies named after their op."""
+    """Return the allocations with the tensors of a graph, and its names of ops."""
     tensors, ops = (table[name].astype(object).to_numpy().copy() for name in ("tensor", "op"))
     for row, tensor in graph.tensors.items():
         tensors[row] = tensor
-    for row, name in graph.copies.items():
+    for row, name in graph.names.items():
         ops[row] = name
     return table.assign(tensor=pd.Categorical(tensors), op=pd.Categorical(ops))
 
@@ -106,26 +112,32 @@ def name_tensors(table: pd.DataFrame, graph: TraceGraph) -> pd.DataFrame:
 class _Building:
     """A graph while it is derived."""
 
-    def __init__(self, table: pd.DataFrame, raw: RawTrace) -> None:
+    def __init__(
+        self, table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step], *, with_eager: bool
+    ) -> None:
         self._raw = raw
-        sequence = OpSequence(raw)
-        self._first = sequence.first_times()
         copies = find_copies(table, raw)
         names = table["op"].astype(object).to_numpy().copy()
+        named = (names != "") & (names != RECEIVED) & (table["born"] >= 0).to_numpy()
+        in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table, names)
+        in_function &= np.array([FOLDED not in name for name in names], bool)
+        is_eager = named & ~in_function & table["step"].notna().to_numpy() & with_eager
+        self._starts = np.array([step.start_ps or 0 for step in steps], np.int64)
+        sequence = OpSequence(raw, frozenset(names[is_eager]), self._starts)
+        self._first = sequence.first_times()
+        self._names = names
+        self._name_eager(sequence, np.flatnonzero(is_eager), table)
         for row, (name, _, _) in copies.items():
             names[row] = name
-        self._names = names
-        is_folded = np.array([FOLDED in name for name in names], bool)
-        in_function = (table["run_id"] != 0).to_numpy() & (names != "") & (names != RECEIVED)
-        in_function &= ~is_folded & _is_in_graph(table, names)
         in_function[list(copies)] = True
-        self._rows = np.flatnonzero(in_function & (table["born"] >= 0).to_numpy())
+        self._rows = np.flatnonzero(in_function | is_eager)
         self._table = table.iloc[self._rows]
         self._copies = copies
         self._copy_names = {name for name, _, _ in copies.values()}
         self._users = self._find_users(sequence)
         self._scratch = self._find_scratch()
         self._outputs: dict[str, list[TensorSpec]] = {}
+        self._gradients: frozenset[str] = frozenset()
         self._by_scope: dict[str, list[str]] = {}
         self._sizes: dict[str, set[int]] = {}
         sizes = self._table["requested_bytes"].tolist()
@@ -134,6 +146,16 @@ class _Building:
         self._tensors: dict[int, str] = {}
         self._inputs: dict[str, list[str]] = {}
         self._edges: dict[tuple[str, str], EdgeSource] = {}
+
+    def _name_eager(
+        self, sequence: OpSequence, rows: npt.NDArray[np.int64], table: pd.DataFrame
+    ) -> None:
+        born = table["born"].to_numpy()[rows]
+        events = self._raw.events
+        times, threads = (events[name].to_numpy()[born] for name in ("time_ps", "thread"))
+        found = sequence.before(threads.astype(np.int64), times + 1)
+        for row, (name, _) in zip(rows.tolist(), found, strict=True):
+            self._names[row] = name
 
     def _find_users(self, sequence: OpSequence) -> dict[int, tuple[str, bool]]:
         """Return row -> the op before its free, for buffers of functions that are freed."""
@@ -184,14 +206,19 @@ class _Building:
             {*self._outputs, *self._inputs}, key=lambda name: self._first.get(name, 1 << 62)
         )
         ops = tuple(self._op(name, known) for name in names)
+        self._gradients = frozenset(self._find_gradients())
         return TraceGraph(
             ops=ops,
-            gradients=frozenset(self._find_gradients()),
+            gradients=self._gradients,
             scopes=_find_scopes(ops, known),
             tensors=self._tensors,
-            copies={row: one[0] for row, one in self._copies.items()},
+            names={
+                row: str(self._names[row])
+                for row in self._rows.tolist()
+                if row in self._copies or "#" in self._names[row]
+            },
             users=self._users,
-            early=frozenset(name for name in names if self._is_early(name, known)),
+            phases=self._find_phases(names, known),
             edges=self._edges,
         )
 
@@ -240,17 +267,67 @@ class _Building:
         """Return an op's type by its annotation, else by its name if TensorFlow chose the name."""
         if name in self._copy_names:
             return "_Recv"
+        name = name.partition("#")[0]
         known = self._raw.op_types.get(name)
         last = _SUFFIX.sub("", name.rpartition("/")[2])
         if _LAYOUT in name and "Transpose" in name:
             return known or "Transpose"
         return known or (last if last[:1].isupper() else "")
 
+    def _find_phases(self, names: Sequence[str], known: set[str]) -> dict[str, Phase]:
+        """Return the phase of each op, by its name, else by the tensors that it used last."""
+        phases = {name: self._phase(name, known) for name in names}
+        gradients = self._gradients
+        for name in names:
+            if phases[name] is not Phase.FORWARD or is_in_gradient_scope(name):
+                continue
+            sources = [
+                tensor
+                for tensor in self._inputs.get(name, ())
+                if self._edges[tensor, name] is EdgeSource.FREE
+            ]
+            if gradients.intersection(sources):
+                phases[name] = Phase.UPDATE
+        return phases
+
+    def _phase(self, name: str, known: set[str]) -> Phase:
+        if "#" in name:
+            return self._eager_phase(name)
+        if self._is_update(name):
+            return Phase.UPDATE
+        is_backward = is_in_gradient_scope(name) or f"{name}:0" in self._gradients
+        return Phase.BACKWARD if is_backward and not self._is_early(name, known) else Phase.FORWARD
+
+    def _eager_phase(self, name: str) -> Phase:
+        """Return the phase of an eager op by the order of the step's ops."""
+        time = self._first.get(name, 0)
+        step = int(np.searchsorted(self._starts, time, side="right"))
+        backward, update = self._eager_bounds.get(step, (1 << 62, 1 << 62))
+        if time >= update:
+            return Phase.UPDATE
+        return Phase.BACKWARD if time >= backward else Phase.FORWARD
+
+    @cached_property
+    def _eager_bounds(self) -> dict[int, tuple[int, int]]:
+        """Start of the backward pass and of the update by step."""
+        bounds: dict[int, tuple[int, int]] = {}
+        for name, time in self._first.items():
+            if "#" not in name:
+                continue
+            step = int(np.searchsorted(self._starts, time, side="right"))
+            backward, update = bounds.get(step, (1 << 62, 1 << 62))
+            op_type = self._type(name)
+            if is_apply(op_type):
+                update = min(update, time)
+            elif _GRADIENT_KERNEL.fullmatch(op_type):
+                backward = min(backward, time)
+            bounds[step] = backward, update
+        return bounds
+
     def _is_early(self, name: str, known: set[str]) -> bool:
         """Say whether the layout optimizer named a forward op's copy after a backward op."""
         forward = _forward_op(name, known) if _LAYOUT in name else ""
-        scope = forward.rpartition("/")[0]
-        users = self._by_scope.get(scope, ())
+        users = self._by_scope.get(forward.rpartition("/")[0], ())
         first = min((self._first.get(op, 0) for op in users if forward), default=0)
         return self._first.get(name, 0) < first
 
@@ -261,7 +338,10 @@ class _Building:
         for row, tensor in self._tensors.items():
             name, index = split_tensor(tensor)
             op_type = self._type(name)
-            if not (is_in_gradient_scope(name) or op_type == "AddN"):
+            is_backward = is_in_gradient_scope(name) or (
+                "#" in name and self._eager_phase(name) is Phase.BACKWARD
+            )
+            if not (is_backward or op_type == "AddN"):
                 continue
             user, is_own = self._users.get(row, ("", False))
             # An op that requests memory for each gradient requests as much as the gradient.

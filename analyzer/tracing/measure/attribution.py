@@ -22,12 +22,12 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, TensorSpec
+from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import CONVOLUTIONS, split_tensor
 from analyzer.model.graph.phases import Phase
-from analyzer.model.graph.tensor_roles import find_all_reduce_roles
+from analyzer.model.graph.tensor_roles import INPUT_TYPES, find_all_reduce_roles
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.trace_graph import FOLDED
 from analyzer.tracing.measure.attribution_labels import Labels, Mask
@@ -198,7 +198,7 @@ def label_graph(
 def _copies_input(op: Op, structure: GraphIndex) -> bool:
     """Say whether a copy to the device is one of an argument of the step."""
     sources = (structure.ops.get(split_tensor(tensor)[0]) for tensor in op.inputs)
-    return any(source is not None and source.type in ARGUMENT_TYPES for source in sources)
+    return any(source is not None and source.type in INPUT_TYPES for source in sources)
 
 
 def match_outputs(

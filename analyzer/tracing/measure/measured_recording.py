@@ -10,14 +10,14 @@ from typing import Final
 
 import pandas as pd
 
-from analyzer.model.contract.graph_note import TensorSpec, TracedGraph, TracedOp
+from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.report.subject import PhantomNotice, ReportTarget
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex, build_graph_index
 from analyzer.model.graph.networkx_graph import build_graph
-from analyzer.model.graph.phases import Phase, ScopeTable
+from analyzer.model.graph.phases import ScopeTable
 from analyzer.model.recording.allocator_events import HOST_ALLOCATORS, choose_allocator
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.units import GRANULE_BYTES, format_bytes
@@ -142,7 +142,7 @@ def measure(
     table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
     integrity = check_trace(raw, table, steps, note)
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
-    structure, table = _find_graph(note, table, raw)
+    structure, table = _find_graph(note, table, raw, steps)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = mark_trials(table)
     modules = name_module_buffers(table, raw) if note is None else None
@@ -207,13 +207,13 @@ def index_note_graph(note: RunNote | None) -> GraphIndex | None:
 
 
 def _find_graph(
-    note: RunNote | None, table: pd.DataFrame, raw: RawTrace
+    note: RunNote | None, table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step]
 ) -> tuple[GraphIndex | None, pd.DataFrame]:
     """Return the note's graph, else that of the trace, and the table with the tensors of the latter."""
     structure = index_note_graph(note)
     if structure is not None:
         return structure, table
-    derived = derive_graph(table, raw)
+    derived = derive_graph(table, raw, steps, with_eager=note is None)
     return index_trace_graph(derived, note), name_tensors(table, derived)
 
 
@@ -221,17 +221,13 @@ def index_trace_graph(graph: TraceGraph, note: RunNote | None) -> GraphIndex | N
     """Return the indexed graph of a trace, with the scopes and gradients of a note if there is one."""
     if not graph.ops:
         return None
-    traced = tuple(TracedOp(op.name, op.inputs) for op in graph.ops if op.name not in graph.early)
     index = build_graph_index(
         graph.ops,
-        traced=[TracedGraph("", traced)],
         gradients=graph.gradients.union(note.gradients if note is not None else ()),
         scopes=ScopeTable(note.scopes) if note is not None and note.scopes else graph.scopes,
     )
-    phases = {**index.phases, **dict.fromkeys(graph.early, Phase.FORWARD)}
-    return replace(
-        index, phases=phases, evidence={edge: source.value for edge, source in graph.edges.items()}
-    )
+    evidence = {edge: source.value for edge, source in graph.edges.items()}
+    return replace(index, phases=graph.phases, evidence=evidence)
 
 
 def _find_earlier_buffers(
