@@ -123,7 +123,8 @@ class _Building:
         in_function &= np.array([FOLDED not in name for name in names], bool)
         is_eager = named & ~in_function & table["step"].notna().to_numpy() & with_eager
         self._starts = np.array([step.start_ps or 0 for step in steps], np.int64)
-        sequence = OpSequence(raw, frozenset(names[is_eager]), self._starts)
+        eager = {*names[is_eager], *(op for op in raw.op_types if is_apply(op) and is_eager.any())}
+        sequence = OpSequence(raw, frozenset(eager), self._starts)
         self._first = sequence.first_times()
         self._names = names
         self._name_eager(sequence, np.flatnonzero(is_eager), table)
@@ -202,8 +203,10 @@ class _Building:
         for name in self._outputs:
             self._by_scope.setdefault(name.rpartition("/")[0], []).append(name)
         known = {*self._outputs, *self._inputs, *self._raw.op_types}
+        updates = {name for name in self._first if is_apply(self._type(name))}
         names = sorted(
-            {*self._outputs, *self._inputs}, key=lambda name: self._first.get(name, 1 << 62)
+            {*self._outputs, *self._inputs, *updates},
+            key=lambda name: self._first.get(name, 1 << 62),
         )
         ops = tuple(self._op(name, known) for name in names)
         self._gradients = frozenset(self._find_gradients())
@@ -275,19 +278,29 @@ class _Building:
         return known or (last if last[:1].isupper() else "")
 
     def _find_phases(self, names: Sequence[str], known: set[str]) -> dict[str, Phase]:
-        """Return the phase of each op, by its name, else by the tensors that it used last."""
+        """Return the phase of each op, by its name, else by its order and the tensors around it."""
         phases = {name: self._phase(name, known) for name in names}
-        gradients = self._gradients
+        begin = min(
+            (
+                self._first.get(name, 0)
+                for name, phase in phases.items()
+                if phase is Phase.BACKWARD and _GRADIENT_KERNEL.match(name.rpartition("/")[2])
+            ),
+            default=1 << 62,
+        )
+        readers: dict[str, set[Phase]] = {}
+        for tensor, reader in self._edges:
+            if tensor not in phases and reader in phases:
+                readers.setdefault(split_tensor(tensor)[0], set()).add(phases[reader])
         for name in names:
             if phases[name] is not Phase.FORWARD or is_in_gradient_scope(name):
                 continue
-            sources = [
-                tensor
-                for tensor in self._inputs.get(name, ())
-                if self._edges[tensor, name] is EdgeSource.FREE
-            ]
-            if gradients.intersection(sources):
-                phases[name] = Phase.UPDATE
+            if self._gradients.intersection(self._inputs.get(name, ())):
+                phases[name] = Phase.UPDATE  # such as clipping
+            elif "/" not in name and self._first.get(name, 0) > begin:
+                # The tape adds gradients outside its scope, as does the layout optimizer.
+                is_backward = Phase.BACKWARD in readers.get(name, ())
+                phases[name] = Phase.BACKWARD if is_backward else Phase.FORWARD
         return phases
 
     def _phase(self, name: str, known: set[str]) -> Phase:
@@ -345,15 +358,28 @@ class _Building:
                 continue
             user, is_own = self._users.get(row, ("", False))
             # An op that requests memory for each gradient requests as much as the gradient.
-            fits = user not in self._sizes or sizes[row] in self._sizes[user]
             spec = self._outputs[name][index]
+            is_eager = "#" in name
+            outlives = is_eager and spec.shape != () and self._is_used_by_update(row)
+            fits = user not in self._sizes or sizes[row] in self._sizes[user]
+            is_product = op_type == "MatMul" and not is_eager
             if (
                 (op_type in _PARAMETER_GRADIENTS and not index)
                 or (is_own and fits and self._is_update(user))
-                or (op_type == "MatMul" and self._is_of_matrix(name, spec.shape))
+                or outlives
+                or (is_product and self._is_of_matrix(name, spec.shape))
             ):
                 found.add(tensor)
         return found
+
+    def _is_used_by_update(self, row: int) -> bool:
+        """Say whether an eager step's buffer is alive when the step's update begins."""
+        times = self._raw.events["time_ps"].to_numpy()
+        born, dies = (int(self._table[name].loc[row]) for name in ("born", "dies"))
+        step = int(np.searchsorted(self._starts, times[born], side="right"))
+        update = self._eager_bounds.get(step, (0, 1 << 62))[1]
+        end = times[dies] if dies < len(times) else times[-1]
+        return bool(times[born] < update < end)
 
     def _is_of_matrix(self, name: str, shape: tuple[int, ...] | None) -> bool:
         """Say whether a product of the tape is the gradient of a layer's matrix.

@@ -22,6 +22,7 @@ from analyzer.model.recording.allocator_events import HOST_ALLOCATORS, choose_al
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.run_steps import find_run_spans
+from analyzer.tracing.derive.state_buffers import divide_earlier_memory
 from analyzer.tracing.derive.trace_graph import TraceGraph, derive_graph, name_tensors
 from analyzer.tracing.measure.algorithm_trials import mark_trials
 from analyzer.tracing.measure.alive_before_trace import add_earlier_buffers
@@ -145,6 +146,8 @@ def measure(
     structure, table = _find_graph(note, table, raw, steps)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = mark_trials(table)
+    if note is None:
+        table = divide_earlier_memory(table, structure, main)
     modules = name_module_buffers(table, raw) if note is None else None
     table = table if modules is None else modules.table
     plans = build_plans(note) if modules is None else modules.plans
