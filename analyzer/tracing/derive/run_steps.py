@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.graph.phases import is_in_gradient_scope
-from analyzer.tracing.derive.trace_graph import is_apply
+from analyzer.tracing.derive.op_names import is_apply
 from analyzer.tracing.parse.xplane import RawTrace, Span
 
 _SHARE_OF_LARGEST: Final = 1 / 8

@@ -25,7 +25,7 @@ from analyzer.model.graph.ops import split_tensor
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform
 from analyzer.model.units import round_up
-from analyzer.tracing.derive.trace_graph import find_optimizer, is_apply, is_in_optimizer
+from analyzer.tracing.derive.op_names import find_optimizer, is_apply, is_in_optimizer
 
 _APPLY: Final = re.compile("Resource(Sparse)?Apply")
 _INITIALIZER: Final = "/Initializer/"

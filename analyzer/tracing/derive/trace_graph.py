@@ -7,7 +7,6 @@ op of the gradient tape contains the name of its forward op.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,33 +18,27 @@ import pandas as pd
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.ops import op_types, split_tensor
+from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase, ScopeTable, is_in_gradient_scope
+from analyzer.model.recording.allocator_events import HOST_ALLOCATORS
 from analyzer.model.recording.records import Step
+from analyzer.tracing.derive.op_names import (
+    FOLDED,
+    GRADIENT_KERNEL,
+    GUARDS_BYTES,
+    LAYOUT,
+    PARAMETER_GRADIENTS,
+    OpTypes,
+    find_forward_op,
+    find_scopes,
+    is_apply,
+    is_in_optimizer,
+    plain_scope,
+    read_shape,
+)
 from analyzer.tracing.derive.op_sequence import RECEIVED, OpSequence, find_copies
 from analyzer.tracing.parse.xplane import RawTrace
 
-_OPTIMIZER: Final = re.compile(
-    r"(adam_?w?|ada_?max|n_?adam|sgd|rm_?s_?prop|ada_?grad|ada_?delta|ada_?factor|ftrl|lion|lamb|muon"
-    r"|loss_?scale_?optimizer)(_\d+)?",
-    re.IGNORECASE,
-)
-"""Name scope of Keras' optimizers."""
-_APPLIES: Final = re.compile(r"Resource(Sparse)?Apply\w+")
-_SUFFIX: Final = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
-_GRADIENT_KERNEL: Final = re.compile(r"\w*(Grad|GradV\d|Backprop\w*)(_\d+)?(-|$)")
-"""Name of an op type that computes a gradient; the tape opens the forward op's scope around it."""
-FOLDED: Final = "__cf__"
-"""Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
-``GenerateUniqueName``)."""
-_LAYOUT: Final = "-LayoutOptimizer"
-"""End of the name of a transposition that Grappler adds (``generic_layout_optimizer_transposer.cc``)."""
-_PARAMETER_GRADIENTS: Final = op_types(
-    """
-    BiasAddGrad Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter
-    """
-)
-"""Op types whose result is always the gradient of a parameter."""
 _MOST_OUTPUTS: Final = 64
 """Limit of the outputs of one op; a loop's buffers are its outputs in turn."""
 
@@ -138,12 +131,16 @@ class _Building:
         self._users = self._find_users(sequence)
         self._scratch = self._find_scratch()
         self._outputs: dict[str, list[TensorSpec]] = {}
+        is_raw = (self._table["region"] == "") & (self._table["requested_bytes"] >= GUARDS_BYTES)
+        is_raw &= ~self._table["allocator"].isin(list(HOST_ALLOCATORS))
+        guarded = names[self._rows[is_raw.to_numpy()]].tolist()
         self._gradients: frozenset[str] = frozenset()
         self._by_scope: dict[str, list[str]] = {}
         self._sizes: dict[str, set[int]] = {}
         sizes = self._table["requested_bytes"].tolist()
         for row, size in zip(self._rows.tolist(), sizes, strict=True):
             self._sizes.setdefault(str(names[row]), set()).add(size)
+        self._types = OpTypes(raw.op_types, self._sizes, guarded, self._copy_names)
         self._tensors: dict[int, str] = {}
         self._inputs: dict[str, list[str]] = {}
         self._edges: dict[tuple[str, str], EdgeSource] = {}
@@ -203,7 +200,7 @@ class _Building:
         for name in self._outputs:
             self._by_scope.setdefault(name.rpartition("/")[0], []).append(name)
         known = {*self._outputs, *self._inputs, *self._raw.op_types}
-        updates = {name for name in self._first if is_apply(self._type(name))}
+        updates = {name for name in self._first if is_apply(self._types.of(name))}
         names = sorted(
             {*self._outputs, *self._inputs, *updates},
             key=lambda name: self._first.get(name, 1 << 62),
@@ -213,7 +210,7 @@ class _Building:
         return TraceGraph(
             ops=ops,
             gradients=self._gradients,
-            scopes=_find_scopes(ops, known),
+            scopes=find_scopes(ops, known),
             tensors=self._tensors,
             names={
                 row: str(self._names[row])
@@ -241,7 +238,7 @@ class _Building:
             outputs = self._outputs.setdefault(name, [])
             if (region != "output" and row in self._scratch) or used >= _MOST_OUTPUTS:
                 continue
-            spec = TensorSpec(dtype, _read_shape(shape))
+            spec = TensorSpec(dtype, read_shape(shape))
             if used == len(outputs):
                 outputs.append(spec)
             self._tensors[row] = f"{name}:{used}"
@@ -254,28 +251,17 @@ class _Building:
         self._inputs.setdefault(op, []).append(tensor)
 
     def _op(self, name: str, known: set[str]) -> Op:
-        forward = _forward_op(name, known)
+        forward = find_forward_op(name, known)
         controls = (forward,) if forward and forward in self._outputs else ()
         if controls:
             self._edges[forward, name] = EdgeSource.NAME
         return Op(
             name=name,
-            type=self._type(name),
+            type=self._types.of(name),
             inputs=tuple(self._inputs.get(name, ())),
             control_inputs=controls,
             outputs=tuple(self._outputs.get(name, ())),
         )
-
-    def _type(self, name: str) -> str:
-        """Return an op's type by its annotation, else by its name if TensorFlow chose the name."""
-        if name in self._copy_names:
-            return "_Recv"
-        name = name.partition("#")[0]
-        known = self._raw.op_types.get(name)
-        last = _SUFFIX.sub("", name.rpartition("/")[2])
-        if _LAYOUT in name and "Transpose" in name:
-            return known or "Transpose"
-        return known or (last if last[:1].isupper() else "")
 
     def _find_phases(self, names: Sequence[str], known: set[str]) -> dict[str, Phase]:
         """Return the phase of each op, by its name, else by its order and the tensors around it."""
@@ -284,7 +270,7 @@ class _Building:
             (
                 self._first.get(name, 0)
                 for name, phase in phases.items()
-                if phase is Phase.BACKWARD and _GRADIENT_KERNEL.match(name.rpartition("/")[2])
+                if phase is Phase.BACKWARD and GRADIENT_KERNEL.match(name.rpartition("/")[2])
             ),
             default=1 << 62,
         )
@@ -329,17 +315,17 @@ class _Building:
                 continue
             step = int(np.searchsorted(self._starts, time, side="right"))
             backward, update = bounds.get(step, (1 << 62, 1 << 62))
-            op_type = self._type(name)
+            op_type = self._types.of(name)
             if is_apply(op_type):
                 update = min(update, time)
-            elif _GRADIENT_KERNEL.fullmatch(op_type):
+            elif GRADIENT_KERNEL.fullmatch(op_type):
                 backward = min(backward, time)
             bounds[step] = backward, update
         return bounds
 
     def _is_early(self, name: str, known: set[str]) -> bool:
         """Say whether the layout optimizer named a forward op's copy after a backward op."""
-        forward = _forward_op(name, known) if _LAYOUT in name else ""
+        forward = find_forward_op(name, known) if LAYOUT in name else ""
         users = self._by_scope.get(forward.rpartition("/")[0], ())
         first = min((self._first.get(op, 0) for op in users if forward), default=0)
         return self._first.get(name, 0) < first
@@ -350,7 +336,7 @@ class _Building:
         sizes = dict(zip(self._rows.tolist(), self._table["requested_bytes"].tolist(), strict=True))
         for row, tensor in self._tensors.items():
             name, index = split_tensor(tensor)
-            op_type = self._type(name)
+            op_type = self._types.of(name)
             is_backward = is_in_gradient_scope(name) or (
                 "#" in name and self._eager_phase(name) is Phase.BACKWARD
             )
@@ -364,7 +350,7 @@ class _Building:
             fits = user not in self._sizes or sizes[row] in self._sizes[user]
             is_product = op_type == "MatMul" and not is_eager
             if (
-                (op_type in _PARAMETER_GRADIENTS and not index)
+                (op_type in PARAMETER_GRADIENTS and not index)
                 or (is_own and fits and self._is_update(user))
                 or outlives
                 or (is_product and self._is_of_matrix(name, spec.shape))
@@ -389,7 +375,7 @@ class _Building:
         """
         if shape is None or len(shape) != 2:
             return False
-        scope = _plain_scope(name).rpartition("/")[0]
+        scope = plain_scope(name).rpartition("/")[0]
         return any(
             spec.shape is not None
             and len(spec.shape) == 2
@@ -400,12 +386,7 @@ class _Building:
         )
 
     def _is_update(self, name: str) -> bool:
-        return is_in_optimizer(name) or is_apply(self._type(name))
-
-
-def is_apply(op_type: str) -> bool:
-    """Say whether an op type updates a variable by an optimizer's rule."""
-    return bool(_APPLIES.fullmatch(op_type))
+        return is_in_optimizer(name) or is_apply(self._types.of(name))
 
 
 def _is_in_graph(table: pd.DataFrame, names: np.ndarray) -> np.ndarray:
@@ -414,54 +395,3 @@ def _is_in_graph(table: pd.DataFrame, names: np.ndarray) -> np.ndarray:
     ops = pd.Series(names, index=table.index).groupby(table["run_id"]).transform("nunique")
     found: np.ndarray = (scoped.groupby(table["run_id"]).transform("any") | (ops > 2)).to_numpy()
     return found
-
-
-def find_optimizer(name: str) -> str:
-    """Return the name scope of Keras' optimizer around an op; empty for none."""
-    parts = name.split("/")[:-1]
-    return next((part.lower() for part in parts if _OPTIMIZER.fullmatch(part)), "")
-
-
-def is_in_optimizer(name: str) -> bool:
-    """Say whether an op's name scope is one of Keras' optimizers."""
-    return bool(find_optimizer(name))
-
-
-def _forward_op(name: str, known: set[str]) -> str:
-    """Return the forward op that the name of an op of the tape contains; empty for none."""
-    if not is_in_gradient_scope(name):
-        return ""
-    scope = _plain_scope(name)
-    last, own = scope.rpartition("/")[2], name.rpartition("/")[2]
-    is_prefix = bool(last) and own.lower().startswith(re.sub(r"_\d+$", "", last).lower())
-    is_kernel = bool(_GRADIENT_KERNEL.match(own))
-    return scope if scope in known or is_prefix or is_kernel else ""
-
-
-def _plain_scope(name: str) -> str:
-    parts = name.split("/")[:-1]
-    return "/".join(part for part in parts if part not in ("gradient_tape", "gradients"))
-
-
-def _find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
-    """Return the owners of the ops' scopes: an optimizer, else the layer that the scope names."""
-    owners = {}
-    for op in ops:
-        scope = _plain_scope(op.name)
-        if is_in_optimizer(op.name):
-            root = next(part for part in scope.split("/") if _OPTIMIZER.fullmatch(part))
-            owners[root] = ("optimizer", root)
-        elif scope:
-            forward = _forward_op(op.name, known)
-            owners.setdefault(scope, ("layer", scope.rpartition("/")[0] if forward else scope))
-    return ScopeTable(owners)
-
-
-def _read_shape(text: str) -> tuple[int, ...] | None:
-    """Return the axes of a shape such as ``[3,4]``; None if unknown."""
-    axes = text.removeprefix("[").removesuffix("]")
-    if axes == text:
-        return None
-    parts = axes.split(",") if axes else []
-    is_known = all(part.isascii() and part.isdigit() and len(part) < 16 for part in parts)
-    return tuple(int(part) for part in parts) if is_known else None

@@ -29,7 +29,7 @@ from analyzer.model.graph.ops import CONVOLUTIONS, split_tensor
 from analyzer.model.graph.phases import Phase
 from analyzer.model.graph.tensor_roles import INPUT_TYPES, find_all_reduce_roles
 from analyzer.model.recording.records import Step
-from analyzer.tracing.derive.trace_graph import FOLDED
+from analyzer.tracing.derive.op_names import FOLDED
 from analyzer.tracing.measure.attribution_labels import Labels, Mask
 from analyzer.tracing.measure.variable_buffers import Holding
 from analyzer.tracing.parse.run_folder import RunNote

@@ -24,7 +24,6 @@ from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.run_steps import find_run_spans
 from analyzer.tracing.derive.state_buffers import divide_earlier_memory
 from analyzer.tracing.derive.trace_graph import TraceGraph, derive_graph, name_tensors
-from analyzer.tracing.measure.algorithm_trials import mark_trials
 from analyzer.tracing.measure.alive_before_trace import add_earlier_buffers
 from analyzer.tracing.measure.free_pairing import pair_frees, sort_simultaneous_events
 from analyzer.tracing.measure.step_bounds import find_steps, find_steps_of_births
@@ -32,6 +31,7 @@ from analyzer.tracing.measure.trace_attribution import attribute, find_instant, 
 from analyzer.tracing.measure.trace_checks import check_trace
 from analyzer.tracing.measure.values_read import warn_about_values
 from analyzer.tracing.measure.variable_buffers import AddressIndex, variable_bytes
+from analyzer.tracing.measure.workspaces import label_workspaces
 from analyzer.tracing.parse.logdir import find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
@@ -145,7 +145,7 @@ def measure(
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
     structure, table = _find_graph(note, table, raw, steps)
     table, sharing = attribute(table, raw, note, structure, steps)
-    table = mark_trials(table)
+    table = label_workspaces(table, raw.kernels)
     if note is None:
         table = divide_earlier_memory(table, structure, main)
     modules = name_module_buffers(table, raw) if note is None else None

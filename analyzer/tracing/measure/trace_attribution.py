@@ -13,8 +13,8 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.records import Step
+from analyzer.tracing.derive.op_names import FOLDED
 from analyzer.tracing.derive.state_buffers import find_state
-from analyzer.tracing.derive.trace_graph import FOLDED
 from analyzer.tracing.measure.attribution import (
     CONSTANTS,
     label_copied_inputs,

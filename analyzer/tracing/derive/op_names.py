@@ -1,0 +1,142 @@
+"""What the names of ops tell: the optimizer, the forward op of a gradient, the layer, the type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from analyzer.model.contract.graph_note import Op
+from analyzer.model.graph.ops import CONVOLUTIONS, op_types
+from analyzer.model.graph.phases import ScopeTable, is_in_gradient_scope
+
+_OPTIMIZER: Final = re.compile(
+    r"(adam_?w?|ada_?max|n_?adam|sgd|rm_?s_?prop|ada_?grad|ada_?delta|ada_?factor|ftrl|lion|lamb|muon"
+    r"|loss_?scale_?optimizer)(_\d+)?",
+    re.IGNORECASE,
+)
+"""Name scope of Keras' optimizers."""
+_APPLIES: Final = re.compile(r"Resource(Sparse)?Apply\w+")
+SUFFIX: Final = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
+GRADIENT_KERNEL: Final = re.compile(r"(\w*?(Grad|GradV\d|Backprop\w*?))(_\d+)?(-|$)")
+"""Name of an op type that computes a gradient; the tape opens the forward op's scope around it."""
+FUSED_INTO: Final = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
+"""Names of the ops that Grappler fuses a convolution into (``remapper.cc``)."""
+GUARDS_BYTES: Final = 2 * (8 << 20)
+"""Bytes before and after a buffer (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
+FOLDED: Final = "__cf__"
+"""Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
+``GenerateUniqueName``)."""
+LAYOUT: Final = "-LayoutOptimizer"
+"""End of the name of a transposition that Grappler adds (``generic_layout_optimizer_transposer.cc``)."""
+PARAMETER_GRADIENTS: Final = op_types(
+    """
+    BiasAddGrad Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter
+    """
+)
+"""Op types whose result is always the gradient of a parameter."""
+
+
+class OpTypes:
+    """The types of ops: from annotations, else from the names."""
+
+    def __init__(
+        self,
+        annotated: Mapping[str, str],
+        requesters: Collection[str],
+        guarded: Iterable[str],
+        copies: Collection[str],
+    ) -> None:
+        """Collect the types.
+
+        An op of the tape implies its forward op's type: ``gradient_tape/a/b/Conv2DBackpropFilter`` that
+        of ``a/b``. If ``a/b`` did not run, Grappler fused it into another op of ``a`` (``remapper.cc``).
+
+        Args:
+            annotated: Op -> type, of events and kernels.
+            requesters: Ops that request memory.
+            guarded: Ops that request guarded buffers; only convolutions do (``RedzoneAllocator``).
+            copies: Ops that receive a tensor from the host.
+        """
+        self._known = dict.fromkeys(copies, "_Recv") | dict(annotated)
+        self._implied = {
+            name: "_FusedConv2D" if name.rpartition("/")[2] in FUSED_INTO else "Conv2D"
+            for name in guarded
+        }
+        for name in {*requesters, *annotated}:
+            found = GRADIENT_KERNEL.match(name.rpartition("/")[2]) if "/" in name else None
+            if found is None or not is_in_gradient_scope(name):
+                continue
+            forward, op_type = plain_scope(name), found[1].partition("Backprop")[0]
+            op_type = re.sub(r"Grad(V\d)?$", "", op_type)
+            self._implied[forward] = op_type
+            if op_type in CONVOLUTIONS and forward not in requesters:
+                scope = forward.rpartition("/")[0]
+                fused = {f"{scope}/{last}" for last in FUSED_INTO}.intersection(requesters)
+                self._implied.update(dict.fromkeys(fused, "_FusedConv2D"))
+
+    def of(self, name: str) -> str:
+        """Return an op's type; empty if unknown."""
+        name = name.partition("#")[0]
+        known = self._known.get(name) or self._implied.get(name)
+        last = SUFFIX.sub("", name.rpartition("/")[2])
+        if LAYOUT in name and "Transpose" in name:
+            return known or "Transpose"
+        return known or (last if last[:1].isupper() else "")
+
+
+def is_apply(op_type: str) -> bool:
+    """Say whether an op type updates a variable by an optimizer's rule."""
+    return bool(_APPLIES.fullmatch(op_type))
+
+
+def find_optimizer(name: str) -> str:
+    """Return the name scope of Keras' optimizer around an op; empty for none."""
+    parts = name.split("/")[:-1]
+    return next((part.lower() for part in parts if _OPTIMIZER.fullmatch(part)), "")
+
+
+def is_in_optimizer(name: str) -> bool:
+    """Say whether an op's name scope is one of Keras' optimizers."""
+    return bool(find_optimizer(name))
+
+
+def find_forward_op(name: str, known: set[str]) -> str:
+    """Return the forward op that the name of an op of the tape contains; empty for none."""
+    if not is_in_gradient_scope(name):
+        return ""
+    scope = plain_scope(name)
+    last, own = scope.rpartition("/")[2], name.rpartition("/")[2]
+    is_prefix = bool(last) and own.lower().startswith(re.sub(r"_\d+$", "", last).lower())
+    is_kernel = bool(GRADIENT_KERNEL.match(own))
+    return scope if scope in known or is_prefix or is_kernel else ""
+
+
+def plain_scope(name: str) -> str:
+    """Return an op's name scope without those of the tape."""
+    parts = name.split("/")[:-1]
+    return "/".join(part for part in parts if part not in ("gradient_tape", "gradients"))
+
+
+def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
+    """Return the owners of the ops' scopes: an optimizer, else the layer that the scope names."""
+    owners = {}
+    for op in ops:
+        scope = plain_scope(op.name)
+        if is_in_optimizer(op.name):
+            root = next(part for part in scope.split("/") if _OPTIMIZER.fullmatch(part))
+            owners[root] = ("optimizer", root)
+        elif scope:
+            forward = find_forward_op(op.name, known)
+            owners.setdefault(scope, ("layer", scope.rpartition("/")[0] if forward else scope))
+    return ScopeTable(owners)
+
+
+def read_shape(text: str) -> tuple[int, ...] | None:
+    """Return the axes of a shape such as ``[3,4]``; None if unknown."""
+    axes = text.removeprefix("[").removesuffix("]")
+    if axes == text:
+        return None
+    parts = axes.split(",") if axes else []
+    is_known = all(part.isascii() and part.isdigit() and len(part) < 16 for part in parts)
+    return tuple(int(part) for part in parts) if is_known else None

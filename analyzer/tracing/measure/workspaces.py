@@ -1,0 +1,116 @@
+"""Workspaces of convolutions: the algorithm, layout copies, and trials of algorithms.
+
+cuDNN's kernels have the algorithm in their names. The workspace of an algorithm lives while its kernels
+are launched.
+
+At its first call a convolution tries cuDNN's algorithms (``AutotuneUnfusedConv`` and
+``AutotuneFusedConv`` in ``conv_ops_gpu.cc``): on a guarded copy of its result, which is left out without
+memory for it (``WrapRedzoneBestEffort``), and with guards around each algorithm's workspace. These
+requests bypass the op's context, so that they have no region in a trace:
+
+    op              region  MiB
+    conv            temp     20    the padded input
+    conv                     42    a guarded copy of a result of 26; optional
+    conv                     16    guards of the first algorithm's workspace, freed at once
+    conv                     16    guards of the second one's
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.model.contract.categories import Category
+from analyzer.model.graph.ops import CONVOLUTIONS
+from analyzer.model.recording.allocator_events import HOST_ALLOCATORS
+from analyzer.model.recording.schema import TRIAL
+from analyzer.tracing.derive.op_names import GUARDS_BYTES
+from analyzer.tracing.parse.wire.plane_names import split_annotation
+
+TRIAL_ROLE: Final = "trial of an algorithm"
+COPY_ROLE: Final = "layout copy"
+_ALGORITHMS: Final = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"winograd_nonfused", "Winograd, not fused"),
+        (r"winograd", "Winograd"),
+        (r"fft2d_\w+_(32x32|64x64)|regular_fft|vector_fft", "FFT with tiles"),
+        (r"fft2d|fft1d|_g?cgemm_", "FFT"),
+        (r"explicit_convolve|im2col", "explicit GEMM"),
+        (r"[hsi]884|[hsi]1688|[hsi]16816|[hsi]8816|tensorop|xmma", "tensor cores"),
+        (r"wgrad_alg0|scudnn|implicit_convolve|implicit_gemm|cask_cudnn", "implicit GEMM"),
+    )
+)
+"""Part of a kernel's name -> cuDNN's algorithm (``cudnnConvolutionFwdAlgo_t``); the first match."""
+
+
+def label_workspaces(table: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """Return the attributed allocations with category and role of convolutions' scratch memory.
+
+    Args:
+        table: The attributed allocations.
+        kernels: Launches of kernels: ``annotation``, ``kernel``, ``start_ps``.
+    """
+    table = mark_trials(table)
+    on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))
+    own = table["op_type"].isin(CONVOLUTIONS) & on_card
+    if not own.any():
+        return table
+    region = table["region"].astype(str)
+    is_trial = own & region.isin(["", TRIAL]) & (table["born"] >= 0)
+    is_copy = own & (region == "temp") & (table["shape"].astype(str).str.count(",") >= 3)
+    is_copy &= table["role"].astype(str).str.endswith(" scratch")
+    category, role = table["category"].astype(object), table["role"].astype(object)
+    category[is_trial] = Category.WORKSPACE.value
+    role[is_trial], role[is_copy] = TRIAL_ROLE, COPY_ROLE
+    launches = _launches_by_op(kernels)
+    is_workspace = own & (category == Category.WORKSPACE.value) & ~is_trial
+    for row in table.index[is_workspace]:
+        born, dies = table.at[row, "born_ps"], table.at[row, "dies_ps"]
+        names = [
+            name
+            for time, name in launches.get(str(table.at[row, "op"]).partition("#")[0], ())
+            if not pd.isna(dies) and born <= time <= dies
+        ]
+        algorithm = find_algorithm(names)
+        if algorithm:
+            role[row] = f"{role[row]}, {algorithm}"
+    return table.assign(category=category.astype("category"), role=role.astype("category"))
+
+
+def _launches_by_op(kernels: pd.DataFrame) -> dict[str, list[tuple[int, str]]]:
+    launches: dict[str, list[tuple[int, str]]] = {}
+    columns = (kernels[name].tolist() for name in ("annotation", "kernel", "start_ps"))
+    for annotation, kernel, time in zip(*columns, strict=True):
+        found = split_annotation(str(annotation))
+        if found is not None and found[1] in CONVOLUTIONS:
+            launches.setdefault(found[0], []).append((time, str(kernel)))
+    return launches
+
+
+def find_algorithm(kernels: list[str]) -> str:
+    """Return cuDNN's algorithm of some kernels; empty if unknown."""
+    for pattern, name in _ALGORITHMS:
+        if any(pattern.search(kernel) for kernel in kernels):
+            return name
+    return ""
+
+
+def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the attributed allocations with the region of these copies set."""
+    raw = table["op_type"].isin(CONVOLUTIONS) & (table["region"].astype(str) == "")
+    requests = table[raw & (table["requested_bytes"] >= GUARDS_BYTES)].sort_values("born")
+    copies = []
+    for _, rows in requests.groupby(requests["op"].astype(str), sort=False):
+        born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
+        # The op's next request of this kind is a workspace, which is freed before the copy.
+        inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)
+        copies += rows.index[inside].tolist()
+    if not copies:
+        return table
+    region = table["region"].astype(object)
+    region[copies] = TRIAL
+    return table.assign(region=region.astype("category"))
