@@ -58,7 +58,7 @@ class OpTypes:
             guarded: Ops that request guarded buffers; only convolutions do (``RedzoneAllocator``).
             copies: Ops that receive a tensor from the host.
         """
-        self._known = dict.fromkeys(copies, "_Recv") | dict(annotated)
+        self._known = {**annotated, **dict.fromkeys(copies, "_Recv")}
         self._implied = {
             name: "_FusedConv2D" if name.rpartition("/")[2] in FUSED_INTO else "Conv2D"
             for name in guarded

@@ -146,8 +146,7 @@ def measure(
     structure, table = _find_graph(note, table, raw, steps)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table, raw.kernels)
-    if note is None:
-        table = divide_earlier_memory(table, structure, main)
+    table = divide_earlier_memory(table, structure, main) if note is None else table
     modules = name_module_buffers(table, raw) if note is None else None
     table = table if modules is None else modules.table
     plans = build_plans(note) if modules is None else modules.plans
