@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
 from analyzer.fitting.fit_headline import judge_size
 from analyzer.model.units import format_bytes
+from analyzer.report.next_command import join_words, step_options
 from analyzer.report.render.charts import ChartLine, LineChart, draw_lines
 from analyzer.report.render.sections import (
     Block,
@@ -43,7 +44,21 @@ def build_fit_document(answer: FitAnswer) -> Document:
         lead=tuple(lead),
         sections=tuple(_sections(answer)),
         footer=versions_line(answer.versions),
+        next_command=_suggest_next(answer),
     )
+
+
+def _suggest_next(answer: FitAnswer) -> str:
+    """Return the command that tries remedies, or that runs the safe batch if they were tried."""
+    if answer.limit_of == "cards" or answer.shape:
+        return ""
+    if not answer.remedies:
+        asked = ["--gpu", answer.card] if answer.card else []
+        if answer.limit_of == "given":
+            asked += ["--limit", f"{answer.limit_bytes}"]
+        return join_words("analyze", "fit", answer.target, *asked, "--what-if", "all")
+    options = step_options(answer.safe or 1, answer.mode, answer.jit, answer.card)
+    return join_words("analyze", "trace", answer.target, *options)
 
 
 def _sections(answer: FitAnswer) -> Iterator[Section]:

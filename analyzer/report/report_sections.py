@@ -11,6 +11,7 @@ from analyzer.model.contract.report.finding import Finding, StepRemedy
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.run_figures import HostsFigures
 from analyzer.model.units import format_bytes, format_seconds
+from analyzer.report.next_command import suggest_next
 from analyzer.report.render.sections import (
     Block,
     Cell,
@@ -64,6 +65,7 @@ def report_document(report: ReportFile) -> Document:
         notices=summary.notices,
         lead=tuple(_lead(report)),
         sections=tuple(_sections(report)),
+        next_command=suggest_next(report),
     )
 
 

@@ -15,6 +15,7 @@ from analyzer.model.contract.report.diff_file import DiffFile
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes
+from analyzer.report.next_command import suggest_next
 from analyzer.report.page.columns import pack
 from analyzer.report.page.inline_chart import inline_areas
 from analyzer.report.page.payload import payload, requested_at
@@ -117,6 +118,7 @@ def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | N
         subtitle=step_words(report),
         badge=summary.basis,
         footer=versions_line(report.versions),
+        next_command=suggest_next(report),
         document=report,
         summary=summary,
         warnings=[*report.warnings, *_disagreements(report, recording)],

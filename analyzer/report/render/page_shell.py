@@ -33,6 +33,7 @@ def to_page(document: Document) -> str:
         subtitle=document.subtitle,
         badge=document.badge,
         footer=document.footer,
+        next_command=document.next_command,
     )
 
 
@@ -46,7 +47,8 @@ def fill_page(
         template: Path of a template that extends ``assets/shell.html``.
         style: CSS in addition to the shared style.
         script: JavaScript for the template's ``{{ script }}``.
-        values: Values for the template; the shell needs ``title``, ``subtitle``, ``badge``, ``footer``.
+        values: Values for the template; the shell needs ``title``, ``subtitle``, ``badge``, ``footer``
+            and ``next_command``.
     """
     style = asset(SHELL, "assets/shared.css") + style
     theme = asset(SHELL, "assets/theme.js")

@@ -216,6 +216,7 @@ class Document:
         lead: The blocks before the first section.
         sections: The sections, in order.
         footer: Versions.
+        next_command: A command that continues from here; empty for none.
     """
 
     title: str
@@ -227,6 +228,7 @@ class Document:
     lead: tuple[Block, ...] = ()
     sections: tuple[Section, ...] = ()
     footer: str = ""
+    next_command: str = ""
 
 
 def cell_of(value: CellValue) -> Cell:

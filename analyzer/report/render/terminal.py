@@ -86,6 +86,9 @@ def to_terminal(document: Document, width: int = 100) -> RenderableType:
         parts += section_parts(section, width)
     if document.footer:
         parts.append(Padding(_line(document.footer, "dim"), (1, 0, 0, 0)))
+    if document.next_command:
+        command = Text.assemble("Next: ", (printable(document.next_command, _LONGEST), "bold"))
+        parts.append(Padding(Prose(command), (1, 0, 0, 0)))
     return Group(*parts)
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from builders import sample_folder
+
+import analyzer
 from analyzer.explain.running.slope import program_figures
 from analyzer.model.contract.report.run_figures import HeldReading, ProgramFigures, TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
@@ -34,8 +38,14 @@ def test_readings_are_drawn_at_their_steps_and_heights() -> None:
 
 def test_a_report_keeps_the_last_of_many_readings() -> None:
     many = tuple(Reading(step=step, in_use_bytes=step) for step in range(1, 1001))
-    program = program_figures(WatchNote(readings=many, steps=1000))
-    assert program is not None
+    program = figures_of(WatchNote(readings=many, steps=1000))
     assert 200 < len(program.readings) <= 256
     assert [one.step for one in program.readings][-1] == 1000
-    assert program_figures(WatchNote()).readings == ()  # type: ignore[union-attr]
+    assert figures_of(WatchNote()).readings == ()
+
+
+def figures_of(watch: WatchNote) -> ProgramFigures:
+    recording = analyzer.open_trace(sample_folder("eager")).recording
+    figures = program_figures(replace(recording, watch=watch))
+    assert figures is not None
+    return figures

@@ -1,0 +1,49 @@
+"""The command that each answer ends with."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+from builders import analyze, sample_folder
+from msgspec.structs import replace as replace_fields
+
+import analyzer
+from analyzer.model.contract.report.subject import Kind, PhantomNotice
+from analyzer.report.next_command import suggest_next
+
+
+def options_exist(command: str) -> bool:
+    words = shlex.split(command)
+    known = analyze(words[1], "--help-all").out
+    return all(word in known for word in words if word.startswith("--"))
+
+
+def test_a_trace_is_followed_by_remedies() -> None:
+    command = suggest_next(analyzer.open_trace(sample_folder("cnn")).report)
+    assert command == "analyze estimate traces/models.py:cnn --batch-size 16 --what-if all"
+    assert options_exist(command)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_an_estimate_is_followed_by_a_run_of_the_same_step(jit: bool) -> None:
+    report = analyzer.open_trace(sample_folder("cnn")).report
+    card = PhantomNotice(says="x", cards=("t4",))
+    step = replace(report.step, jit=jit, mode="infer")
+    command = suggest_next(replace_fields(report, kind=Kind.ESTIMATE, phantom=card, step=step))
+    assert ("--no-jit" in command) is not jit
+    assert {"--gpu", "t4", "--mode", "infer"} <= set(shlex.split(command))
+    assert options_exist(command)
+
+
+def test_a_name_from_a_trace_stays_one_word() -> None:
+    report = analyzer.open_trace(sample_folder("cnn")).report
+    target = replace_fields(report.target, text="a b; rm -rf /")
+    command = suggest_next(replace_fields(report, target=target))
+    assert shlex.split(command)[2] == "a b; rm -rf /"
+
+
+def test_the_terminal_ends_with_it() -> None:
+    last = analyze("trace", sample_folder("cnn")).out.rstrip().splitlines()[-1]
+    assert last.startswith("Next: analyze estimate ")
