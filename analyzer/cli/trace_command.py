@@ -109,6 +109,15 @@ class ReadOptions:
         str, options.in_result("Allocator to report; default the device's own.", is_rare=True)
     ] = ""
     scheduler: options.Scheduler = ""
+    graph_of: Annotated[
+        str,
+        options.in_result(
+            "With a trace: the model or step it is of, such as train.py:build_model; joins its graph "
+            "by op name.",
+            "--target",
+            metavar="TARGET",
+        ),
+    ] = ""
 
 
 def trace(
@@ -220,7 +229,8 @@ def _check_reading(
         InputError: an option has no effect here.
     """
     if spec.kind is TargetKind.TRACE:
-        check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
+        if not reading.graph_of:
+            check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
         place.refuse_for(spec)
         return
     options.refuse_options(
@@ -229,6 +239,7 @@ def _check_reading(
         host=reading.host,
         allocator=reading.allocator,
         scheduler=reading.scheduler,
+        target=reading.graph_of,
     )
 
 
@@ -253,6 +264,19 @@ def _make_result(
                 force=outputs.force,
                 save=not place.no_save,
                 what_if=what_if,
+                progress=progress,
+            )
+        if reading.graph_of:
+            from analyzer.session.target_graph import open_with_target
+
+            return open_with_target(
+                Path(spec.path),
+                parse_target(reading.graph_of),
+                chosen,
+                host=reading.host,
+                allocator=reading.allocator,
+                what_if=what_if,
+                search=outputs.has_files,
                 progress=progress,
             )
         return open_hosts(

@@ -35,9 +35,10 @@ from analyzer.tracing.measure.workspaces import label_workspaces
 from analyzer.tracing.parse.logdir import find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
+from analyzer.tracing.sources.graph_join import JoinedGraph, SourceGraph, join_graph
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
-from analyzer.tracing.xla.trace_modules import name_module_buffers
+from analyzer.tracing.xla.trace_modules import ModuleBuffers, name_module_buffers
 
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
@@ -53,6 +54,8 @@ class Measured:
         sharing: Tensors that share a buffer; None without a graph.
         op_runs: Runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``.
         note: The capture's note; None for a trace of another program.
+        join: The join with a graph from outside the trace; None without one.
+        ran_xla: Whether XLA compiled any function of the trace.
     """
 
     recording: Recording
@@ -60,6 +63,8 @@ class Measured:
     sharing: Sharing | None
     op_runs: pd.DataFrame
     note: RunNote | None
+    join: JoinedGraph | None = None
+    ran_xla: bool = False
 
 
 def open_measured(
@@ -67,6 +72,7 @@ def open_measured(
     *,
     host: str = "",
     allocator: str = "",
+    source: SourceGraph | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Measured:
     """Read the trace at ``path`` (a file, a run folder or a logdir).
@@ -75,6 +81,7 @@ def open_measured(
         path: The user's path.
         host: Prefix of the trace file's name, if a run has one file for each host.
         allocator: The allocator to look at; empty for the device's own.
+        source: A graph to join with the trace; None for none.
         progress: Called with the share of the work that is done, 0 to 1.
 
     Raises:
@@ -90,7 +97,12 @@ def open_measured(
         names = ", ".join(file.name.split(".xplane")[0] for file in chosen)
         warnings.append(f"The run has several hosts ({names}); this is {chosen[0].name}.")
     return measure_trace(
-        chosen[0], named=path, allocator=allocator, warnings=warnings, progress=progress
+        chosen[0],
+        named=path,
+        allocator=allocator,
+        warnings=warnings,
+        source=source,
+        progress=progress,
     )
 
 
@@ -100,6 +112,7 @@ def measure_trace(
     named: Path | None = None,
     allocator: str = "",
     warnings: Sequence[str] = (),
+    source: SourceGraph | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Measured:
     """Read one trace file, with the capture's note if there is one.
@@ -109,6 +122,7 @@ def measure_trace(
         named: The user's path; None if it is the file.
         allocator: The allocator to look at; empty for the device's own.
         warnings: Warnings about the choice of the file.
+        source: A graph to join with the trace; None for none.
         progress: Called with the share of the work that is done, 0 to 1.
 
     Raises:
@@ -117,7 +131,9 @@ def measure_trace(
     raw = read_trace(file, progress=progress)
     note_path = find_run_file(file)
     note = read_run(note_path) if note_path is not None else None
-    return measure(raw, note, file, named=named, allocator=allocator, warnings=warnings)
+    return measure(
+        raw, note, file, named=named, allocator=allocator, warnings=warnings, source=source
+    )
 
 
 # Complex: a flat list of a recording's fields, most of them empty without a note.
@@ -129,6 +145,7 @@ def measure(
     named: Path | None = None,
     allocator: str = "",
     warnings: Sequence[str] = (),
+    source: SourceGraph | None = None,
 ) -> Measured:
     """Pair, cut into steps, check and attribute the events of one trace.
 
@@ -143,13 +160,12 @@ def measure(
     table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
     integrity = check_trace(raw, table, steps, note)
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
-    structure, table = _find_graph(note, table, raw, steps)
+    table, structure, join = _find_graph(table, raw, note, steps, source)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table, raw.kernels)
     table = divide_earlier_memory(table, structure, main) if note is None else table
-    modules = name_module_buffers(table, raw) if note is None else None
-    table = table if modules is None else modules.table
-    plans = build_plans(note) if modules is None else modules.plans
+    modules = _find_modules(table, raw, note)
+    table, plans = modules.table, modules.plans
     infer = note is not None and note.is_inference
     shown = divide_temporaries(table, events, steps, plans, structure, allocator=main, infer=infer)
     if plans and structure is not None:
@@ -158,7 +174,7 @@ def measure(
         kind=Kind.PHANTOM if note is not None and note.phantom is not None else Kind.TRACE,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
-        step_config=convert_step_config(note) if modules is None else modules.step_config,
+        step_config=modules.step_config,
         events=shown.events,
         allocations=shown.allocations,
         allocator=main,
@@ -167,20 +183,52 @@ def measure(
         make_tensor_links=structure.tensor_links if structure is not None else None,
         warnings=(
             *warnings,
-            *_find_warnings(events, table, steps, note, main),
-            *(() if modules is None else modules.warnings),
+            *_find_warnings(events, table, steps, note, main, has_graph=join is not None),
+            *modules.warnings,
             *(warn_about_values(structure) if note is not None and note.phantom else ()),
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
         recompiled_functions=find_recompiled_functions(note, plans) if note is not None else (),
         integrity=integrity,
-        notes=note.notes if note is not None else (),
+        notes=(*_notes_of(note), *_notes_of(join)),
         phantom=_phantom(note),
         phantom_run=note.phantom if note is not None else None,
         watch=note.watch if note is not None else None,
     )
-    return Measured(recording, structure, sharing, raw.op_runs, note)
+    return Measured(recording, structure, sharing, raw.op_runs, note, join, raw.ran_xla)
+
+
+def _notes_of(source: RunNote | JoinedGraph | None) -> tuple[str, ...]:
+    if source is None:
+        return ()
+    return source.notes if isinstance(source, RunNote) else (source.says,)
+
+
+def _find_modules(table: pd.DataFrame, raw: RawTrace, note: RunNote | None) -> ModuleBuffers:
+    """Return the plans of compiled functions: the capture's, else those of the trace's modules."""
+    if note is None:
+        return name_module_buffers(table, raw)
+    return ModuleBuffers(table, build_plans(note), convert_step_config(note), ())
+
+
+def _find_graph(
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote | None,
+    steps: Sequence[Step],
+    source: SourceGraph | None,
+) -> tuple[pd.DataFrame, GraphIndex | None, JoinedGraph | None]:
+    """Return the table with the tensors of the trace's graph, the graph, and its join with a source."""
+    structure = index_note_graph(note)
+    if structure is None:
+        derived = derive_graph(table, raw, steps, with_eager=note is None)
+        structure = index_trace_graph(derived, note)
+        table = name_tensors(table, derived)
+    if source is None:
+        return table, structure, None
+    join = join_graph(table, structure, source)
+    return table, join.index, join
 
 
 def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
@@ -206,17 +254,6 @@ def index_note_graph(note: RunNote | None) -> GraphIndex | None:
         nested_gradients=note.nested_gradients,
         scopes=ScopeTable(note.scopes),
     )
-
-
-def _find_graph(
-    note: RunNote | None, table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step]
-) -> tuple[GraphIndex | None, pd.DataFrame]:
-    """Return the note's graph, else that of the trace, and the table with the tensors of the latter."""
-    structure = index_note_graph(note)
-    if structure is not None:
-        return structure, table
-    derived = derive_graph(table, raw, steps, with_eager=note is None)
-    return index_trace_graph(derived, note), name_tensors(table, derived)
 
 
 def index_trace_graph(graph: TraceGraph, note: RunNote | None) -> GraphIndex | None:
@@ -325,6 +362,8 @@ def _find_warnings(
     steps: Sequence[Step],
     note: RunNote | None,
     main: str,
+    *,
+    has_graph: bool,
 ) -> list[str]:
     """Return warnings about a trace.
 
@@ -334,6 +373,7 @@ def _find_warnings(
         steps: Its steps.
         note: The run note; None for a trace of another program.
         main: The allocator that is looked at.
+        has_graph: Whether a graph from outside the trace is joined.
     """
     warnings = []
     watch = note.watch if note is not None else None
@@ -352,7 +392,7 @@ def _find_warnings(
             "the trace began. It counts, but has no names, and its requested bytes are assumed to equal "
             "the allocated ones."
         )
-    if note is None:
+    if note is None and not has_graph:
         warnings.append(
             "The trace has no graph, because no run.json lies next to it: categories and layers are "
             "derived from op names alone."

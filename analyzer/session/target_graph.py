@@ -1,0 +1,113 @@
+"""Open a trace of another program with the graph of the model or step that it is of."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from analyzer.capture.process.launch import capture
+from analyzer.cards import find_gpu
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.errors import InputError
+from analyzer.report.result import Result
+from analyzer.session.opening import Progress, explain
+from analyzer.tracing.parse.logdir import RUN_FILE, find_run_file, find_traces
+
+if TYPE_CHECKING:
+    from analyzer.tracing.sources.graph_join import SourceGraph
+
+_STAND_IN: Final = "t4"
+
+
+def open_with_target(
+    path: Path,
+    target: TargetSpec,
+    options: CaptureOptions,
+    *,
+    host: str = "",
+    allocator: str = "",
+    what_if: WhatIf | None = None,
+    search: bool = True,
+    progress: Progress | None = None,
+) -> Result:
+    """Explain a trace with the graph of a target, joined by op name.
+
+    The target is built without memory, on a stand-in for the trace's card and with the batch size of
+    the trace unless ``options`` has one.
+
+    Raises:
+        InputError: the trace has a graph of its own, or the target cannot be used.
+        TraceError: there is no readable trace.
+    """
+    from analyzer.report.document import build_document
+    from analyzer.tracing.measure.measured_recording import (
+        Measured,
+        open_measured,
+    )
+
+    if find_run_file(find_traces(path)[0]) is not None:
+        raise InputError(
+            f"{path} was captured with its graph.",
+            hint="Leave --target out, or open another trace.",
+        )
+    report = progress or (lambda stage, share: None)
+
+    def measure(source: SourceGraph | None) -> Measured:
+        return open_measured(
+            path,
+            host=host,
+            allocator=allocator,
+            source=source,
+            progress=lambda share: report("reading the trace", share),
+        )
+
+    alone = measure(None)
+    device = alone.recording.device
+    card = options.gpu or (_find_card(device.name) if device.kind == "gpu" else "")
+    if options.jit is None and not alone.ran_xla:
+        options = replace(options, jit=False)
+    source = _capture_source(target, options, card, report)
+    measured = measure(source)
+    batch_size = None if measured.join is None else measured.join.batch_size
+    if options.batch_size is None and batch_size not in (None, source.batch_size):
+        options = replace(options, batch_size=batch_size)
+        measured = measure(_capture_source(target, options, card, report))
+    report("explaining", 1.0)
+    analysis = explain(measured, what_if or WhatIf(), search=search)
+    return Result.of(analysis, build_document(analysis), path if path.is_dir() else None)
+
+
+def _find_card(name: str) -> str:
+    """Return the catalogue's id of a card, or of one that stands in: Grappler needs any GPU."""
+    try:
+        return find_gpu(name).id
+    except InputError:
+        return _STAND_IN
+
+
+def _capture_source(
+    target: TargetSpec, options: CaptureOptions, card: str, report: Progress
+) -> SourceGraph:
+    from analyzer.tracing.measure.measured_recording import index_note_graph
+    from analyzer.tracing.parse.run_folder import read_run
+    from analyzer.tracing.sources.graph_join import SourceGraph
+
+    with tempfile.TemporaryDirectory(prefix="analyze-") as place:
+        folder = capture(
+            target,
+            replace(options, gpu=card, device="gpu" if card else "cpu"),
+            Path(place) / target.name,
+            force=False,
+            progress=lambda stage, share: report(stage, 0.8 * share),
+            kind="static",
+        )
+        note = read_run(folder / RUN_FILE)
+    index = index_note_graph(note)
+    if index is None:
+        raise InputError(
+            f"{target.text} runs op by op and has no graph.", hint="Leave --target out."
+        )
+    return SourceGraph(f"the graph of {target.text}", "target", index, note.step.batch_size)

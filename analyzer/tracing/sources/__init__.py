@@ -1,0 +1,1 @@
+"""Graphs from outside a trace: of a target, or of TensorBoard's event file."""

@@ -1,0 +1,215 @@
+"""A trace's ops joined by name with the ops of a graph from another source.
+
+Both come from the same code, but their names may differ: the executor puts the name of the call before
+the ops of an inlined function, and a layer has another number if the program built other models before::
+
+    trace   StatefulPartitionedCall/functional_3/conv2d_7/Relu
+    graph   functional_1/conv2d_2/Relu
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pandas as pd
+
+from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.graph.graph_index import GraphIndex, find_inlined
+from analyzer.model.graph.ops import split_tensor
+
+_NUMBER: Final = re.compile(r"_\d+(?=/|$)")
+_REWRITES: Final = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
+"""End of the name of a transposition that Grappler inserts; see ``generic_layout_optimizer``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceGraph:
+    """A graph from outside a trace.
+
+    Attributes:
+        name: What it is called in messages, such as ``the graph of train.py:build_model``.
+        kind: The evidence of its edges: ``target`` or ``tensorboard``.
+        index: The graph.
+        batch_size: Its batch size; None if its shapes leave it open.
+        infers: Whether it is of inference; None if unknown.
+    """
+
+    name: str
+    kind: str
+    index: GraphIndex
+    batch_size: int | None = None
+    infers: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedGraph:
+    """A trace's graph with the ops of another source.
+
+    Attributes:
+        index: The graph, with the names of the trace.
+        source: The source.
+        tensors, joined: Number of named tensors of the step's functions in the trace, and of those with
+            an op of the source.
+        batch_size: The trace's batch size by the shapes of the joined tensors; None if unknown.
+    """
+
+    index: GraphIndex
+    source: SourceGraph
+    tensors: int
+    joined: int
+    batch_size: int | None
+
+    @property
+    def says(self) -> str:
+        """The match in words."""
+        share = self.joined / self.tensors if self.tensors else 0.0
+        return (
+            f"{share:.1%} of the tensors of the traced steps ({self.joined:,} of {self.tensors:,}) "
+            f"join {self.source.name} by op name."
+        )
+
+
+def join_graph(table: pd.DataFrame, derived: GraphIndex | None, source: SourceGraph) -> JoinedGraph:
+    """Join a trace with a graph.
+
+    Args:
+        table: Allocations with the columns ``op``, ``step`` and ``shape``.
+        derived: The graph that is derived from the trace itself; its other ops stay. None without one.
+        source: The graph.
+    """
+    rows = table[(table["op"].astype(str) != "") & (table["born"] >= 0)]
+    in_steps = rows[rows["step"].notna()]
+    rows = in_steps if len(in_steps) else rows
+    trace_ops = [str(op) for op in rows["op"].astype(object).unique()]
+    found = match_names([*trace_ops, *(derived.ops if derived is not None else ())], source.index)
+    index = _rename(source, found)
+    if derived is not None:
+        index = _add_others(index, derived)
+    # Ops of other runs belong to the input pipeline or to Python, not to the graph.
+    runs = rows.loc[rows["op"].astype(object).isin(found), "run_id"]
+    runs = runs[runs != 0].unique()
+    rows = rows[rows["run_id"].isin(runs)] if len(runs) else rows
+    is_joined = rows["op"].astype(object).isin(found)
+    return JoinedGraph(
+        index=index,
+        source=source,
+        tensors=len(rows),
+        joined=int(is_joined.sum()),
+        batch_size=_find_batch_size(rows[is_joined], index, source.batch_size),
+    )
+
+
+def match_names(names: Iterable[str], index: GraphIndex) -> dict[str, str]:
+    """Return the graph's op of each name of a trace, if it has one."""
+    own = {name: name for name in index.ops}
+    found: dict[str, str] = {}
+    open_names: dict[str, list[str]] = defaultdict(list)
+    for name in dict.fromkeys(names):
+        op = find_inlined(name, own) or find_inlined(_REWRITES.sub("", name), own)
+        if op is not None:
+            found[name] = op
+        else:
+            open_names[_without_numbers(name)].append(name)
+    taken = set(found.values())
+    candidates: dict[str, list[str]] = defaultdict(list)
+    for name in own:
+        if name not in taken:
+            candidates[_without_numbers(name)].append(name)
+    # Layers are numbered in the order of their creation in both programs.
+    for key, mine in open_names.items():
+        theirs = find_inlined(key, candidates) or ()
+        if len(mine) == len(theirs):
+            found.update(zip(sorted(mine, key=_numbers), sorted(theirs, key=_numbers), strict=True))
+    return found
+
+
+def _without_numbers(name: str) -> str:
+    return _NUMBER.sub("", name)
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    return tuple(int(number[1:]) for number in _NUMBER.findall(name))
+
+
+def _rename(source: SourceGraph, found: Mapping[str, str]) -> GraphIndex:
+    """Return the source's graph with the trace's names; an op that ran several times keeps the first."""
+    index = source.index
+    new: dict[str, str] = {}
+    for name, op in found.items():
+        new.setdefault(op, name)
+
+    def tensor(name: str) -> str:
+        op, number = split_tensor(name)
+        return f"{new[op]}:{number}" if op in new else name
+
+    ops = {
+        new.get(name, name): replace(
+            op,
+            name=new.get(name, name),
+            inputs=tuple(map(tensor, op.inputs)),
+            control_inputs=tuple(new.get(one, one) for one in op.control_inputs),
+        )
+        for name, op in index.ops.items()
+    }
+    evidence = {(given, op.name): source.kind for op in ops.values() for given in op.inputs}
+    return GraphIndex(
+        ops=ops,
+        consumers={
+            tensor(name): [new.get(user, user) for user in users]
+            for name, users in index.consumers.items()
+        },
+        gradients=frozenset(map(tensor, index.gradients)),
+        phases={new.get(name, name): phase for name, phase in index.phases.items()},
+        layers={new.get(name, name): layer for name, layer in index.layers.items()},
+        evidence=evidence,
+    )
+
+
+def _add_others(index: GraphIndex, derived: GraphIndex) -> GraphIndex:
+    """Return a graph with the ops of the derived one that it lacks, and their edges."""
+    others = {name: op for name, op in derived.ops.items() if name not in index.ops}
+    consumers = {name: list(users) for name, users in index.consumers.items()}
+    for op in others.values():
+        for given in op.inputs:
+            consumers.setdefault(given, []).append(op.name)
+    return GraphIndex(
+        ops={**index.ops, **others},
+        consumers=consumers,
+        gradients=index.gradients | {t for t in derived.gradients if split_tensor(t)[0] in others},
+        phases={**{name: derived.phases[name] for name in others}, **index.phases},
+        layers={**{name: derived.layers[name] for name in others}, **index.layers},
+        evidence={
+            **{edge: known for edge, known in derived.evidence.items() if edge[1] in others},
+            **index.evidence,
+        },
+    )
+
+
+def _find_batch_size(rows: pd.DataFrame, index: GraphIndex, given: int | None) -> int | None:
+    """Return the batch size with which most tensors have the shape of the trace."""
+    votes: Counter[int] = Counter()
+    for op, text in zip(rows["op"].astype(str), rows["shape"].astype(str), strict=True):
+        axes = text.strip("[]").split(",")
+        if not all(axis.isdecimal() for axis in axes):
+            continue
+        shape = tuple(map(int, axes))
+        for spec in index.ops[op].outputs:
+            size = _scale_batch(spec, shape, given)
+            if size:
+                votes[size] += 1
+                break
+    return votes.most_common(1)[0][0] if votes else None
+
+
+def _scale_batch(spec: TensorSpec, shape: tuple[int, ...], given: int | None) -> int | None:
+    """Return the batch size that turns a tensor of the graph into one of the trace; None for none."""
+    if not spec.shape or len(spec.shape) != len(shape) or spec.shape[1:] != shape[1:]:
+        return None
+    first = spec.shape[0]
+    if given is None or first < 0:
+        return shape[0] if first < 0 else None
+    return shape[0] * given // first if first and shape[0] * given % first == 0 else None
