@@ -30,12 +30,7 @@ __all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "find_card_id", "
 
 @dataclass(frozen=True, eq=False)
 class OomReport(DocumentOutput):
-    """The explanation of a log.
-
-    Attributes:
-        document: The JSON document, version 1.
-        cases: The chunks of each failure, for the drawing.
-    """
+    """The explanation of a log: its JSON document, and each failure's chunks for the drawing."""
 
     document: OomDocument
     cases: list[OomCase] = field(repr=False)
@@ -67,10 +62,6 @@ class OomReport(DocumentOutput):
 
 def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
     """Read a log and explain it.
-
-    Args:
-        stream: The bytes of the log: plain text, gzip, UTF-16, a notebook, JSON lines of a container.
-        name: The log's name in the report.
 
     Raises:
         InputError: the gzip header is damaged.

@@ -31,16 +31,10 @@ _MAP_ERROR: Final = 2  # marks of the map that rounding may add or remove
 class DumpedState:
     """State of an allocator; None if the log lacks a figure.
 
-    Attributes:
-        peak: The most that was ever in use.
-        pool: Bytes of all regions.
-        largest_hole: Largest free chunk; the pool can serve no larger request.
-        holes: Number of free chunks.
-        room: Limit minus pool.
-        waste: Bytes in use beyond the requests.
-        is_complete: Whether the chunk list adds up to the figures of the dump.
-        is_contradictory: Whether it has more than these figures, as if two dumps are mixed.
-        basis: Source of the largest hole: ``chunks``, ``bins``, ``line`` or empty.
+    ``largest_hole`` is the largest free chunk, from ``basis``: chunks, bins, a line, or nothing.
+    ``room`` is limit minus pool, ``waste`` the bytes in use beyond the requests.
+    ``is_contradictory`` if the chunk list has more than the dump's other figures, as if two dumps
+    are mixed.
     """
 
     limit: Range | None = None

@@ -56,14 +56,9 @@ class CauseOfFailure:
 class OomCase:
     """One failure with everything that is computed from it.
 
-    Attributes:
-        failure: The log's record.
-        request: Size of the request; None if the log does not give it.
-        state: State of the allocator.
-        card: The card at TensorFlow's start; None for the host and if the log does not describe it.
-        sizes: Chunks in use by size.
-        refusals: Runs of the driver's refusals before the failure.
-        budget: XLA's budget for a program and the larger plan that it reached; None if it met all.
+    ``request`` is None if the log does not give its size; ``card`` for the host and if no card is
+    described. ``budget`` is XLA's for a program and the larger plan that it reached; None if it met
+    all.
     """
 
     failure: LoggedFailure

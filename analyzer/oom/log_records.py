@@ -69,16 +69,10 @@ class DumpedBin:
 class AllocatorDump:
     """A BFC allocator's dump; None and empty if the log lacks a part.
 
-    Attributes:
-        free_in_bin: Free chunks in the size class of the request, as far as they are printed.
-        regions: Bytes of each region; TensorFlow 1.14 and later.
-        omitted_chunks: Number of chunks beyond the most that are stored.
-        summary: Chunks in use by size: (bytes, count); ``used`` is its total.
-        pool, limit, left: Bytes of all regions, the limit, and their difference.
-        stats: The block Stats, by name.
-        largest_free: Largest free chunk as printed in 2026, or by a TPU.
-        free: Free bytes as a TPU prints them.
-        map: 100 characters: ``*`` used, ``x`` unused inside a used chunk, ``_`` free.
+    ``free_in_bin`` are free chunks in the size class of the request, ``regions`` the bytes of each
+    region (TensorFlow 1.14 and later), ``summary`` pairs of bytes and count whose total is
+    ``used``. ``left`` is limit minus pool. ``map`` has 100 characters: ``*`` used, ``x`` unused
+    inside a used chunk, ``_`` free.
     """
 
     allocator: str = ""
@@ -143,24 +137,11 @@ class RequestedTensor:
 class LoggedFailure:
     """A request for memory that failed; one record, however many lines report it.
 
-    Attributes:
-        line: First line that reports it, from 1.
-        tag: Prefix of its process in the log, such as a rank.
-        op, op_type: From the error text; ``requested_by`` is the op on the allocator's line.
-        kernel: Source file and line of TensorFlow's kernel.
-        source: File and line of the user's code.
-        text: The line, or the error text.
-        reports: Number of times that the log reports it.
-        histogram: Live allocations of the asynchronous allocator: (bytes, count).
-        card_free, card_total: Bytes of the card, as CUDA reports them.
-        is_compiled: Whether XLA reports it.
-        usage: From ``report_tensor_allocations_upon_oom``: (node, bytes).
-        refusals: Indices of the driver's refusals before it, in ``LogRecords.refusals``.
-        component: The component that failed, of ``component_failures.toml``; empty for TensorFlow.
-        memory, title, advice: Of its row.
-        framework: The Python package of the framework, as a traceback names it; empty if unknown.
-        figures: Figures of its row by name, such as ``request``.
-        is_killed: Whether the log reports that the process was killed.
+    ``op`` and ``op_type`` are from the error text, ``requested_by`` is the op on the allocator's line.
+    ``source`` is the user's line, ``kernel`` TensorFlow's. ``histogram`` has pairs of bytes and count,
+    ``usage`` of node and bytes (``report_tensor_allocations_upon_oom``). ``refusals`` are indices in
+    ``LogRecords.refusals``. ``component``, ``memory``, ``title`` and ``advice`` are of a row of
+    ``component_failures.toml`` and empty for TensorFlow; ``figures`` are found by its ``facts``.
     """
 
     kind: FailedAllocator
@@ -242,13 +223,9 @@ class LoggedCard:
 class LogRecords:
     """Everything that one log says about memory.
 
-    Attributes:
-        more_failures: Failures that were counted but not stored.
-        tolerated: Warnings that are not failures.
-        xla_budgets: Modules that XLA could not bring below a budget: (budget bytes, bytes reached).
-        garbage_collections: How often the pool returned regions to make a larger one.
-        large_host: Warnings of large host allocations: (count, largest bytes).
-        other_resources: Lines that say "exhausted" of something other than memory.
+    ``tolerated`` are warnings that are no failures, ``xla_budgets`` pairs of budget and bytes reached,
+    ``large_host`` the count and the largest of the warnings about host requests, ``other_resources`` the
+    lines that report something other than memory as exhausted.
     """
 
     lines: int = 0

@@ -26,14 +26,7 @@ _LEAST_BYTES: Final = 1024  # smaller chunks may be any counter, scalar or bias
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """A tensor of a model.
-
-    Attributes:
-        name: Its name, or the name of its op.
-        category: Parameter, activation and so on.
-        op: The op that produces it; empty for variables and inputs.
-        requested_bytes: Its bytes.
-    """
+    """A tensor of a model; ``op`` is empty for variables and inputs."""
 
     name: str
     category: str

@@ -12,14 +12,7 @@ from analyzer.oom.log_records import LoggedFailure, RequestedTensor
 
 @dataclass(frozen=True, slots=True)
 class RequestSize:
-    """Size of a request.
-
-    Attributes:
-        requested: Bytes of the tensor.
-        rounded: The chunk size that the allocator looked for: rounded up to 256 bytes.
-        basis: Source of the size, in words.
-        dtype: The tensor's type; empty if neither the log nor its figures give it.
-    """
+    """Size of a request, ``rounded`` up to 256 bytes as the allocator does; ``basis`` is its source."""
 
     requested: Range
     rounded: Range

@@ -19,12 +19,7 @@ _DOMINANT: Final = 0.6
 
 
 def sizes_in_use(failure: LoggedFailure, requested_bytes: int | None) -> list[OomSize]:
-    """Return the sizes in use, those with most bytes first; empty if the log lists none.
-
-    Args:
-        failure: The failure with its dump.
-        requested_bytes: Chunk size of the failed request; None if it is not known.
-    """
+    """Return the sizes in use, those with most bytes first; empty if the log lists none."""
     counts: Counter[int] = Counter()
     for size_bytes, count in failure.histogram or failure.dump.summary:
         counts[size_bytes] += count

@@ -36,6 +36,7 @@ _UNKNOWN: Final = "unknown"  # the row that is tried only if nothing else reads 
 _WARNING: Final = "tcmalloc"  # the component that warns before memory runs out
 _LIBRARIES: Final = {
     "cudnn": "cuDNN",
+    "dnn": "cuDNN",
     "cublas": "cuBLAS",
     "cusolver": "cuSOLVER",
     "cufft": "cuFFT",
@@ -106,7 +107,8 @@ def _add_report(
         last.has_error_text = True
         reader.add(last)
     is_clearer = row.memory != "unclear" or bool(row.facts)
-    is_replaced = last.memory == "unclear" and is_clearer and not last.figures
+    is_sure = row.memory != "unclear" or not last.figures
+    is_replaced = last.memory == "unclear" and is_clearer and is_sure
     if not last.component or is_replaced or _is_general(last):
         last.component, last.memory, last.advice = row.component, row.memory, row.advice
         last.kind, last.title = FailedAllocator(row.kind), row.title
@@ -144,7 +146,7 @@ def _add_names(
     failure: LoggedFailure, process: LogProcess, match: re.Match[str], default: str
 ) -> None:
     """Add the library, the user's line and the array that a report names."""
-    groups = {name.removesuffix("_2"): text for name, text in match.groupdict().items() if text}
+    groups = {name.partition("_")[0]: text for name, text in match.groupdict().items() if text}
     framework = find_framework(process.framework)
     if "{library}" in failure.title or not failure.component:
         library = _LIBRARIES.get(groups.get("library", "").lower(), "A CUDA library")

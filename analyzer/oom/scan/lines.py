@@ -83,7 +83,7 @@ _KEYS: Final = (
         b"ALLOC_F",
     ),
     *(b"PlasmaStore", b"ALLOCATION_F", b"HbmOom", b"VmemOom", b"died", b"exceeded limit", b"--mem"),
-    *(b"to reserve ", b"cuda runtime", b"DataLoader worker"),
+    *(b"to reserve ", b"cuda runtime", b"DataLoader worker", b"available RAM"),
 )
 """Every line about memory contains one of these, or follows such a line. Other lines are skipped."""
 _NEAR: Final = 64
@@ -102,13 +102,8 @@ _MAYBE_HEAD: Final = PATTERNS["maybe_logger_head"]
 class LogMessage:
     """One message of TensorFlow's logger, or one other line.
 
-    Attributes:
-        number: Number of its line, from 1.
-        tag: Prefix of the process, added by a launcher; empty for none.
-        thread: Thread of the writer, if the logger prints it.
-        file: Source file and line, as the logger prints them; empty for other lines.
-        text: The text after the prefixes.
-        stamp: The logger's prefix with the time in microseconds; empty for other lines.
+    ``tag`` is the prefix of a launcher, ``file`` the source and line that the logger prints,
+    ``stamp`` its prefix with the time; all are empty for other lines.
     """
 
     number: int
@@ -121,10 +116,6 @@ class LogMessage:
 
 def read_messages(stream: BinaryIO, name: str = "") -> Iterator[LogMessage]:
     """Yield the messages of a log that may be about memory, and an empty last message.
-
-    Args:
-        stream: The bytes of the log, compressed with gzip or not.
-        name: The log's name in errors.
 
     Raises:
         InputError: the gzip header is damaged.

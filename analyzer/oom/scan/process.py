@@ -19,24 +19,10 @@ _LIBRARY_PATHS: Final = (
 class LogProcess:
     """The process that writes lines with one tag.
 
-    Attributes:
-        waiting: Failures whose dump may still come, by thread, the latest last.
-        current: The failure whose dump is being read, by thread.
-        latest: The same, of the thread that wrote last.
-        error: The failure whose error text was read last; the next lines may belong to it.
-        node: A node that the log named before the error.
-        frame: File and line of the last traceback frame in the user's code.
-        refusal: The run of refusals that may continue; ``refusals`` are the runs since the last failure.
-        card: The card that is being described; its name was ``card_age`` lines before.
-        histogram_thread: The thread that writes a histogram now; None if there is none.
-        no_algorithm_lines: Lines left in which a failed request belongs to a convolution.
-        kernel: The kernel without an algorithm; ``has_kernel_line`` until the size follows.
-        limit_line: A line "Limit: ..." just read, which may start a block of figures.
-        framework: The framework of the last traceback frame; empty if unknown.
-        component: The failure of another component, whose figures may follow for ``component_lines``;
-            ``component_name`` is its row.
-        memory_limit: The limit that a pod's or a job's description states; its section lasts
-            ``limit_lines`` more lines.
+    ``waiting`` are failures whose dump may still come, by thread; ``current`` those whose dump is being
+    read; ``latest`` is that of the thread that wrote last. ``error`` and ``component`` are the failures
+    that the next lines may describe, ``component_name`` is its row. ``refusal`` may continue;
+    ``refusals`` are the runs since the last failure. ``limit_line`` may start a block of figures.
     """
 
     tag: str
