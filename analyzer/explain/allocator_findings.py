@@ -1,4 +1,4 @@
-"""Findings from a replay through the simulated allocator: failure, pool size, lowest limit, settings."""
+"""Findings from a replay through the simulated allocator: failure, pool size, settings."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from analyzer.simulate.allocator import (
     BfcOptions,
     Engine,
     Growth,
-    MinimumLimit,
     Remedy,
     Replay,
     Unserved,
     from_recording,
     growth_history,
-    minimum_limit,
     remedies,
     replay,
     unserved,
@@ -60,7 +58,6 @@ def find_allocator(
     if result.failure is not None:
         found += find_failure(result, unserved(result), rows)
     found += find_pool_growth(result, growth_history(result), rows)
-    found += find_minimum_limit(minimum_limit(sequence, options, engine=engine))
     return found + find_remedies(ways)
 
 
@@ -84,13 +81,7 @@ def find_cautions(result: Replay) -> list[Finding]:
 
 
 def find_failure(result: Replay, missing: Unserved, rows: pd.DataFrame) -> list[Finding]:
-    """Report the request that fails in a replay, and the free chunks that are too small.
-
-    Args:
-        result: The replay.
-        missing: The request that failed, and why.
-        rows: The allocations table, for the name of the op.
-    """
+    """Report the request that fails in a replay, and the free chunks that are too small."""
     limit = format_bytes(result.options.memory_limit_bytes)
     asked = format_bytes(missing.requested_bytes)
     if missing.free_bytes >= missing.rounded_bytes:
@@ -127,13 +118,7 @@ def find_failure(result: Replay, missing: Unserved, rows: pd.DataFrame) -> list[
 def find_pool_growth(
     result: Replay, history: tuple[Growth, ...], rows: pd.DataFrame
 ) -> list[Finding]:
-    """Report the regions of the pool and the requests that caused them.
-
-    Args:
-        result: The replay.
-        history: The regions, in order.
-        rows: The allocations table, for the names of ops.
-    """
+    """Report the regions of the pool and the requests that caused them."""
     pool, in_use = result.peak_pool_bytes, result.peak_in_use_bytes
     if not history or not pool:
         return []
@@ -170,37 +155,6 @@ def _region_row(growth: Growth, rows: pd.DataFrame) -> EvidenceRow:
         "free_bytes": growth.free_bytes,
         "largest_free_bytes": growth.largest_free_bytes,
     }
-
-
-def find_minimum_limit(found: MinimumLimit) -> list[Finding]:
-    """Report the lowest memory limit and its parts."""
-    detail = (
-        f"{format_bytes(found.requested_peak_bytes)} requested at the peak, "
-        f"{format_bytes(found.rounding_bytes)} rounding, "
-        f"{format_bytes(found.unsplit_bytes)} unsplit chunks, "
-        f"{format_bytes(found.external_bytes)} fragmentation."
-    )
-    if found.safe_bytes > found.limit_bytes:
-        detail += (
-            f" Some limits from {format_bytes(found.limit_bytes)} on also work; from "
-            f"{format_bytes(found.safe_bytes)} on, all tested limits work."
-        )
-    return [
-        Finding(
-            id="minimum-limit",
-            severity=Severity.INFO,
-            title=f"The step needs a memory limit of at least {format_bytes(found.safe_bytes)}",
-            detail=detail,
-            evidence=(
-                {"part": "requested peak", "size_bytes": found.requested_peak_bytes},
-                {"part": "rounding", "size_bytes": found.rounding_bytes},
-                {"part": "unsplit chunks", "size_bytes": found.unsplit_bytes},
-                {"part": "external fragmentation", "size_bytes": found.external_bytes},
-                {"part": "smallest limit", "size_bytes": found.limit_bytes},
-                {"part": "safe limit", "size_bytes": found.safe_bytes},
-            ),
-        )
-    ]
 
 
 def find_remedies(ways: tuple[Remedy, ...]) -> list[Finding]:

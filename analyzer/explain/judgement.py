@@ -178,44 +178,30 @@ def _drop_partial_limits(analysis: Analysis) -> Analysis:
 def make_verdict(
     facts: RunFacts, question: Question | None, least: Need, most: Need
 ) -> VerdictFigures:
-    """Return the verdict.
-
-    Args:
-        facts: Facts about the recording.
-        question: The limit; None without one.
-        least, most: The need in the pool without trials of algorithms, and with all of them.
-    """
+    """Return the verdict, by the need in the pool without trials of algorithms and with all of them."""
     if question is None:
-        need = most if facts.has_need else None
-        return VerdictFigures(
-            outcome=Outcome.FAILED if facts.has_failed else Outcome.NO_LIMIT,
-            basis=facts.basis,
-            card=facts.card or None,
-            need_of=facts.need_of,
-            need_bytes=None if need is None else need.total.bytes,
-            need_low_bytes=None if need is None else need.total.range.low,
-            need_high_bytes=None if need is None else need.total.range.high,
-            need=need,
-            headline=facts.peak_line,
-            cautions=facts.cautions,
-        )
-    need = question.answer_need(least, most, is_measured=facts.basis is Basis.MEASURED)
-    limit, total = question.whole, need.total
-    outcome, headline = _answer(facts, question, total)
+        need = most if facts.need_of is NeedOf.LEAST_LIMIT else None
+        outcome = Outcome.FAILED if facts.has_failed else Outcome.NO_LIMIT
+        limit, headline = None, facts.peak_line
+    else:
+        need = question.answer_need(least, most, is_measured=facts.basis is Basis.MEASURED)
+        limit = question.whole
+        outcome, headline = _answer(facts, question, need.total)
+    total = None if need is None else need.total
     return VerdictFigures(
         outcome=outcome,
         basis=facts.basis,
-        limit_of=question.limit_of,
+        limit_of=None if question is None else question.limit_of,
         card=facts.card or None,
-        limit_bytes=limit.bytes,
-        limit_low_bytes=limit.range.low,
-        limit_high_bytes=limit.range.high,
+        limit_bytes=None if limit is None else limit.bytes,
+        limit_low_bytes=None if limit is None else limit.range.low,
+        limit_high_bytes=None if limit is None else limit.range.high,
         need_of=facts.need_of,
-        need_bytes=total.bytes,
-        need_low_bytes=total.range.low,
-        need_high_bytes=total.range.high,
+        need_bytes=None if total is None else total.bytes,
+        need_low_bytes=None if total is None else total.range.low,
+        need_high_bytes=None if total is None else total.range.high,
         need=need,
-        margin_bytes=limit.bytes - total.bytes,
+        margin_bytes=None if limit is None or total is None else limit.bytes - total.bytes,
         headline=headline,
         cautions=facts.cautions,
     )
@@ -362,15 +348,7 @@ def _card_words(
     *,
     has_grown: bool,
 ) -> Iterator[str]:
-    """Yield sentences on a card's memory.
-
-    Args:
-        gpu: The card.
-        limit: TensorFlow's limit on the card.
-        overhead: Memory of the process outside the pool.
-        growth_bytes: The pool with memory growth; None if the step fails with it.
-        has_grown: Whether the step ran with memory growth.
-    """
+    """Yield sentences on a card's memory; ``growth_bytes`` is the pool with growth, if that runs."""
     yield (
         f"TensorFlow's limit for its pool on {gpu.name} is {limit}: the card's memory less the CUDA "
         "context and a reserve for libraries, which count as beside the pool."
