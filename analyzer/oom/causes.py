@@ -12,15 +12,18 @@ from collections.abc import Iterator
 from typing import Final
 
 from analyzer.model.ranges import Range
-from analyzer.oom.component_cause import describe_refusals, judge_component
+from analyzer.oom.component_cause import (
+    CONTEXT_BYTES,
+    OTHERS_SHARE,
+    describe_refusals,
+    judge_component,
+)
 from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase, find_framework
 from analyzer.oom.log_records import FailedAllocator
 from analyzer.oom.log_texts import size_words, write_sentence
 from analyzer.oom.request_size import size_without_type
 from analyzer.oom.sizes_in_use import find_dominant_size
 
-_CONTEXT_BYTES: Final = 1 << 30  # a process' own context and a desktop may take this much of a card
-_OTHERS_SHARE: Final = 0.2  # of a card: less is not worth naming other processes
 _NOTABLE: Final = 0.05  # share of the bytes in use from which waste is reported
 _BACK_OFF: Final = 0.9  # factor between a refused region and the next try (``Extend``)
 _NEARLY_FULL: Final = 3  # free marks of 100 on the map of a pool that is called full
@@ -106,9 +109,9 @@ def _judge_others(case: OomCase, want: Range) -> CauseOfFailure | None:
     if card is None or card.total is None or card.free is None or not case.is_on_card:
         return None
     held = (card.total - card.free).at_least(0)
-    if held.middle <= _CONTEXT_BYTES or held.middle < _OTHERS_SHARE * card.total.middle:
+    if held.middle <= CONTEXT_BYTES or held.middle < OTHERS_SHARE * card.total.middle:
         return None
-    if (case.in_use_bytes or 0) + want.middle > card.total.middle - _CONTEXT_BYTES:
+    if (case.in_use_bytes or 0) + want.middle > card.total.middle - CONTEXT_BYTES:
         return None
     return _verdict(Cause.HELD_BY_OTHERS, "others", held=held, total=card.total, free=card.free)
 
@@ -205,7 +208,7 @@ def _judge_async(case: OomCase) -> CauseOfFailure:
     reason = write_sentence("reason", "card_parts", **sizes)
     if free >= request.requested.high:
         return _verdict(Cause.FRAGMENTED, "fragmented_card", reason, **sizes)
-    if rest > _CONTEXT_BYTES and rest > in_use:
+    if rest > CONTEXT_BYTES and rest > in_use:
         return _verdict(Cause.HELD_BY_OTHERS, "others_async", reason, **sizes)
     return _verdict(Cause.FULL, "full_card", reason, **sizes)
 

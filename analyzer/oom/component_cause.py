@@ -11,8 +11,8 @@ from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase
 from analyzer.oom.log_records import FailedAllocator, RefusalRun
 from analyzer.oom.log_texts import write_sentence
 
-_OTHERS_SHARE: Final = 0.2  # of a card: less is not worth naming other processes
-_CONTEXT_BYTES: Final = 1 << 30  # a process' own context and a desktop may take this much of a card
+OTHERS_SHARE: Final = 0.2  # of a card: less is not worth naming other processes
+CONTEXT_BYTES: Final = 1 << 30  # a process' own context and a desktop may take this much of a card
 _FRAGMENTED_SHARE: Final = 0.1  # of a card: smaller gaps in a cache are normal
 
 
@@ -103,9 +103,9 @@ def _find_others(figures: dict[str, Range]) -> Range | None:
     if total is None or free is None or own is None or request is None:
         return None
     others = (total - free - own).at_least(0)
-    if others.middle - _CONTEXT_BYTES <= _OTHERS_SHARE * total.middle:
+    if others.middle - CONTEXT_BYTES <= OTHERS_SHARE * total.middle:
         return None
-    fits_alone = own.middle + request.middle <= total.middle - _CONTEXT_BYTES
+    fits_alone = own.middle + request.middle <= total.middle - CONTEXT_BYTES
     return others if fits_alone else None
 
 

@@ -1,4 +1,4 @@
-"""One line of an allocator's dump at a time, added to its record."""
+"""One line of an allocator's dump, or of a program's list of buffers, added to its record."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from typing import Final
 
 from analyzer.model.ranges import Range
 from analyzer.oom.amounts import MOST_BYTES, parse_count, parse_size
-from analyzer.oom.log_records import AllocatorDump, DumpedBin, DumpedChunk
+from analyzer.oom.log_records import (
+    AllocatorDump,
+    DumpedBin,
+    DumpedChunk,
+    PeakBuffer,
+    XlaBuffers,
+)
 from analyzer.oom.scan.patterns import find, find_all
 
 MOST_CHUNKS: Final = 200_000
 """Chunks that are stored of one dump; a pool of 80 GiB in chunks of 400 KiB has as many."""
 _MOST_ROWS: Final = 20_000  # regions, rows of the summary, free chunks of a size class
 _MOST_BINS: Final = 64
+_MOST_BUFFERS: Final = 64  # of a program
+_LONGEST: Final = 200  # characters of a label or a shape
 
 
 def add_dump_line(dump: AllocatorDump, text: str) -> bool:
@@ -121,3 +129,40 @@ def _middle(size: Range) -> int:
 def _parse_positive(text: str) -> Range | None:
     size = parse_size(text)
     return None if size is None or size.low < 0 else size
+
+
+def add_buffer(xla: XlaBuffers, text: str) -> bool:
+    """Add a line of the list of buffers; return False if it is none."""
+    stat = find("xla_stat", text) or find("tpu_stat", text)
+    if stat is not None:
+        fields = {
+            name.partition("_")[0]: value for name, value in stat.groupdict().items() if value
+        }
+        size = parse_size(fields["size"])
+        if size is not None:
+            xla.stats.setdefault(fields["name"], size)
+        return True
+    if find("xla_buffer", text) and len(xla.buffers) < _MOST_BUFFERS:
+        xla.buffers.append(PeakBuffer(Range.exactly(0)))
+    field = find("xla_field", text)
+    if field is None or not xla.buffers:
+        return find("xla_buffer", text) is not None
+    _set_field(xla.buffers[-1], field["name"], field["value"].strip())
+    return True
+
+
+def _set_field(buffer: PeakBuffer, name: str, value: str) -> None:
+    """Set the field of a buffer that the list prints under this name."""
+    size = parse_size(value.partition(" ")[0])
+    if name == "Size":
+        buffer.size = size or buffer.size
+    elif name.startswith("Extra memory"):
+        buffer.padding = size
+    elif name == "Operator":
+        op = find("xla_op", value)
+        buffer.operator = op["name"][: 2 * _LONGEST] if op else value[: 2 * _LONGEST]
+    elif name in ("XLA Label", "XLA label"):
+        buffer.label = value[:_LONGEST]
+    else:
+        buffer.shape = value[:_LONGEST]
+        buffer.label = buffer.label or ("parameter" if "Parameter" in name else "")

@@ -20,10 +20,10 @@ from analyzer.oom.log_records import (
     RequestedTensor,
     XlaBuffers,
 )
+from analyzer.oom.scan.dump_lines import add_buffer
 from analyzer.oom.scan.lines import LogMessage
 from analyzer.oom.scan.patterns import PATTERNS, find, find_any
 from analyzer.oom.scan.process import LogProcess
-from analyzer.oom.scan.xla_buffers import add_buffer
 
 if TYPE_CHECKING:
     from analyzer.oom.scan.log_reader import LogReader
