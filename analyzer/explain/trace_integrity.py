@@ -64,6 +64,14 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
     )
 
 
+def find_counter_peak(recording: Recording) -> int | None:
+    """Return TensorFlow's peak of allocated bytes since the start of the process; None if unknown."""
+    if not recording.kind.ran:
+        return None
+    own = recording.events["allocator"] == recording.allocator
+    return int(recording.events.loc[own, "peak_in_use_bytes"].max()) or None
+
+
 def _counter_peaks(analysis: Analysis) -> tuple[int | None, int]:
     """Return the highest bytes in use that TensorFlow wrote, in the steady step and overall."""
     events = analysis.recording.events

@@ -15,7 +15,7 @@ from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_owner import peak_op
 from analyzer.explain.questions.retained_tensors import retained_rows
 from analyzer.explain.running.slope import program_figures
-from analyzer.explain.trace_integrity import trace_start_ps, trust_figures
+from analyzer.explain.trace_integrity import find_counter_peak, trace_start_ps, trust_figures
 from analyzer.explain.verdict import FITS, stated_range
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.limit_figures import FragmentationFigures
@@ -122,6 +122,7 @@ def _peak_ever(analysis: Analysis) -> PeakEver:
         pool_bytes=analysis.pool.pool_ever_bytes,
         first_step_only_bytes=first_step_only_bytes(analysis),
         phase=_phase_at(ever.allocated_instant, analysis.recording.steps),
+        since_start_bytes=find_counter_peak(analysis.recording),
     )
 
 

@@ -95,6 +95,12 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
         highest = format_bytes(ever.allocated_bytes)
         if highest != format_bytes(peak.allocated_bytes):
             yield f"Outside the steady step the peak is higher: {highest} allocated ({ever.phase})."
+        start = ever.since_start_bytes
+        if start and start > ever.allocated_bytes:
+            yield (
+                f"Since the start of the process the peak is {format_bytes(start)} allocated, before "
+                f"the trace; that is {start / max(peak.allocated_bytes, 1):.2g} times the step's."
+            )
         if ever.first_step_only_bytes >= max(_TRIALS_RATIO * ever.requested_bytes, 1):
             yield (
                 f"Of the {format_bytes(ever.requested_bytes)} requested at the highest peak, "

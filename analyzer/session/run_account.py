@@ -39,14 +39,19 @@ def account_for_run(report: ReportFile, name: str) -> DeviceFile:
             hint="analyze trace shows the figures of the run itself.",
         ) from None
     limit = device.memory_limit_bytes
-    pool = "" if limit is None else f" of the {format_bytes(limit)} of TensorFlow's pool"
     step = "predicted" if report.kind == _PREDICTED else "traced"
+    notes = [f"At the peak of the {step} step; a trace does not show other processes."]
+    ever = report.peak_ever
+    if ever is not None and (ever.since_start_bytes or 0) > report.peak.allocated_bytes:
+        start = format_bytes(ever.since_start_bytes or 0)
+        notes.append(f"Since the start of the process tensors held up to {start} in chunks.")
+    pool = "" if limit is None else f" of the {format_bytes(limit)} of TensorFlow's pool"
     return DeviceFile(
         headline=f"At the peak tensors hold {format_bytes(report.peak.requested_bytes)} in chunks of "
         f"{format_bytes(report.peak.allocated_bytes)},{pool} on {gpu.name}.",
         cards=(_account_for_card(report, gpu, limit),),
         is_phantom=report.kind == "phantom",
-        notes=(f"At the peak of the {step} step; a trace does not show other processes.",),
+        notes=tuple(notes),
     )
 
 

@@ -77,6 +77,7 @@ _OTHER_SIZES: Final = (
     ("resident.allocated_bytes", "resident before the step, allocated"),
     ("peak_ever.requested_bytes", "highest peak, requested"),
     ("peak_ever.allocated_bytes", "highest peak, allocated"),
+    ("peak_ever.since_start_bytes", "highest peak since the start of the process, allocated"),
     ("peak_ever.pool_bytes", "largest pool"),
     ("fragmentation.internal_bytes", "waste inside chunks at the peak"),
     ("fragmentation.external_bytes", "free but unusable at the peak"),

@@ -18,7 +18,8 @@ GIB = 1 << 30
 def report(kind: str = "phantom", name: str = "Tesla T4", pool: int | None = None) -> ReportFile:
     device: Any = SimpleNamespace(kind="gpu", name=name, memory_limit_bytes=13 * GIB)
     peak = SimpleNamespace(requested_bytes=GIB, allocated_bytes=2 * GIB, pool_bytes=pool)
-    return cast(ReportFile, SimpleNamespace(kind=kind, device=device, peak=peak))
+    ever = SimpleNamespace(since_start_bytes=5 * GIB)
+    return cast(ReportFile, SimpleNamespace(kind=kind, device=device, peak=peak, peak_ever=ever))
 
 
 @pytest.mark.parametrize("pool", [None, 3 * GIB])
@@ -35,6 +36,7 @@ def test_the_rows_add_up_to_the_card(pool: int | None) -> None:
     idle = rows["pool-idle"]
     assert (idle.low_bytes, idle.high_bytes) == ((0, 11 * GIB) if pool is None else (GIB, GIB))
     assert found.is_phantom
+    assert any("up to 5.00 GiB" in note for note in found.notes)
 
 
 def test_what_was_predicted_is_called_so() -> None:

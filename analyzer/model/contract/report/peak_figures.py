@@ -57,6 +57,8 @@ class PeakEver(ReportRecord, frozen=True, kw_only=True):
         phase: The part of the run in which it occurs.
         first_step_only_bytes: Part of the requested bytes that only the first step needs, such as
             trials of algorithms.
+        since_start_bytes: TensorFlow's own peak of allocated bytes since the start of the process, which
+            may be before the recording; None in a prediction or if the trace has no such counter.
     """
 
     requested_bytes: Total
@@ -64,6 +66,7 @@ class PeakEver(ReportRecord, frozen=True, kw_only=True):
     pool_bytes: Total | None = None
     phase: Word = ""
     first_step_only_bytes: Total = 0
+    since_start_bytes: Total | None = None
 
 
 class StepPeak(ReportRecord, frozen=True, kw_only=True):
