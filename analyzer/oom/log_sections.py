@@ -195,7 +195,7 @@ def _sizes(failure: OomFailure) -> Iterator[Table]:
     if not failure.sizes:
         return
     is_named = any(row.names for row in failure.sizes)
-    names = (TableColumn("in the model", least=24),) if is_named else ()
+    names = (TableColumn("likeliest tensor", least=24),) if is_named else ()
     columns = (
         TableColumn("chunks", "number"),
         TableColumn("bytes each", "number"),
@@ -209,7 +209,7 @@ def _sizes(failure: OomFailure) -> Iterator[Table]:
             row.size_bytes,
             row.total_bytes,
             "requested size" if row.is_asked else "",
-            *((_first_name(row.names),) if is_named else ()),
+            *((row.names[0] if row.names else "",) if is_named else ()),
         )
         for row in failure.sizes[:_MOST_ROWS]
     )
@@ -222,11 +222,6 @@ def _sizes(failure: OomFailure) -> Iterator[Table]:
             f"{count:,} chunks of {len(others):,} other sizes hold {total}; the JSON lists them."
         )
     yield Table(columns, rows, caption)
-
-
-def _first_name(names: Sequence[str]) -> str:
-    """Return the likeliest tensor of a size, and whether there are others."""
-    return f"{names[0]}{', or another' if len(names) > 1 else ''}" if names else ""
 
 
 def _xla_tables(plan: OomPlan) -> Iterator[Table]:

@@ -154,3 +154,20 @@ def test_sizes_are_named_by_the_models_tensors() -> None:
         [ModelTensor("x", "activation", FULL.op, 64)], "m"
     ).document.failures
     assert any("another batch size" in told for told in other.matched)
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_the_first_candidate_of_a_size_is_shown(width: int) -> None:
+    tensors = [ModelTensor(f"b{n}", "temporary", "", 90 << 20) for n in range(9)]
+    tensors.append(ModelTensor("kernel", "parameter", "", 90 << 20))
+    text = shown(report(log_of(FULL, "2.9")).with_model(tensors, "m.py:net", is_target=True), width)
+    assert "kernel (parameter)" in text
+    assert "b8 (temporary)" not in text
+    assert "analyze fit m.py:net --gpu CARD" in text
+
+
+def test_remedies_come_before_the_drawing(tmp_path: Path) -> None:
+    page = tmp_path / "oom.html"
+    report(log_of(FULL, "2.9")).to_html(page)
+    text = page.read_text()
+    assert text.index("What to do") < text.index('class="pool"')
