@@ -42,6 +42,7 @@ _FIRST: Final = frozenset({"out-of-memory", "does-not-fit"})
 _OF_THE_PROGRAM: Final = frozenset(
     {
         "kept-tensors",
+        "fills",
         "grows",
         "grows-on-host",
         "retraced",
@@ -78,7 +79,10 @@ def collect(analysis: Analysis) -> Analysis:
         *find_dense_gradients(analysis),
         *_of_the_program(analysis),
     ]
-    if any(one.id == "varying-shapes" for one in found):  # says the same, with more detail
+    ids = {one.id for one in found}
+    if analysis.recording.watch is not None and "varying-shapes" not in ids:
+        found = [one for one in found if one.id not in ("varying-sizes", "fragmentation-trend")]
+    if "varying-shapes" in ids:  # says the same, with more detail
         found = [one for one in found if one.id != "varying-sizes"]
     return replace(analysis, findings=tuple(sorted(found, key=_place)))
 
@@ -88,7 +92,7 @@ def _of_the_program(analysis: Analysis) -> list[Finding]:
     watch = analysis.recording.watch
     if watch is None:
         return []
-    trends = measure_growth(watch)
+    trends = measure_growth(analysis.recording, watch)
     growth = trends.device
     causes = [
         *find_leaks(analysis, watch, growth),
@@ -96,7 +100,7 @@ def _of_the_program(analysis: Analysis) -> list[Finding]:
         *find_tapes(analysis, watch),
         *find_models(watch),
     ]
-    is_explained = causes or find_filling_stage(analysis, watch, growth)
+    is_explained = causes or find_filling_stage(analysis.recording, watch, growth)
     return [
         *causes,
         *(() if is_explained else find_unexplained(analysis, watch, trends)),

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.running.slope import find_own_peak
+from analyzer.explain.running.program_summary import find_own_peak
 from analyzer.explain.verdict import BASES
 from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need
 from analyzer.model.contract.report.trust_figures import WorkspaceFigures

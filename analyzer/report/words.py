@@ -131,11 +131,14 @@ def program_words(program: ProgramFigures) -> Iterator[str]:
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
     for name, trend in (("Device", program.device), ("Host", program.host)):
         if trend.trend == "cannot tell":
-            if name == "Device":
+            if name == "Device" and trend.level_bytes:
+                yield f"Device memory has no clear trend over {program.steps:,} steps."
+            elif name == "Device":
                 yield "Too few steps to say whether device memory grows."
             continue
         slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
-        verb = "grows" if trend.trend == "grows" else "does not grow"
+        verbs = {"grows": "grows", "fills": "rises while a container with a bound fills"}
+        verb = verbs.get(trend.trend, "does not grow")
         steps = f"steps {trend.first_step} to {trend.last_step}"
         yield f"{name} memory {verb} over {steps}: {slope}."
 

@@ -6,7 +6,7 @@ import weakref
 from collections import deque
 from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
@@ -19,13 +19,25 @@ from analyzer.capture.watch.holders.user_lines import (
     get_code,
     is_own,
 )
-from analyzer.model.contract.watch_note import LargeConstant, Retrace, TracedFunction
+from analyzer.model.contract.watch_note import (
+    LargeConstant,
+    Retrace,
+    RetraceCause,
+    TracedFunction,
+)
 
 _MAX_RETRACES: Final = 50  # of one function, the latest
 _MAX_LEAVES: Final = 256  # of a call's arguments that are compared
 _MAX_VALUE: Final = 40  # characters of a Python value in words
 _MIN_CONSTANT_BYTES: Final = 1 << 10  # of a constant that is counted
 _LARGE_BYTES: Final = 1 << 20  # of a constant that gets a row of its own
+
+
+class _Argument(NamedTuple):
+    """A leaf of a call's arguments, by kind and in words."""
+
+    kind: RetraceCause
+    words: str
 
 
 @dataclass
@@ -51,7 +63,7 @@ class FunctionRecord:
     called_at: str = ""
     retraces: deque[Retrace] = field(default_factory=lambda: deque(maxlen=_MAX_RETRACES))
     partitions: list[Any] = field(default_factory=list)
-    _signature: dict[str, str] = field(default_factory=dict)
+    _signature: dict[str, _Argument] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -83,7 +95,9 @@ class FunctionRecord:
             changed = _describe_change(self._signature, signature)
             if self.made > 1 and signature == self._signature:
                 changed = "a new tf.function object"
-            self.retraces.append(Retrace(step=step, call=self.calls, changed=changed))
+            cause = _find_cause(self._signature, signature)
+            retrace = Retrace(step=step, call=self.calls, changed=changed, cause=cause)
+            self.retraces.append(retrace)
         self._signature = signature
 
     def describe(self, holder: str = "") -> TracedFunction:
@@ -206,11 +220,11 @@ def _count_graph_bytes(graph: Any) -> int:
 
 def _describe_arguments(
     code: CodeType | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, str]:
-    """Return the type of each leaf of a call's arguments, in words, by name."""
+) -> dict[str, _Argument]:
+    """Return each leaf of a call's arguments, by name."""
     names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
     named = [(names[i] if i < len(names) else f"argument {i}", arg) for i, arg in enumerate(args)]
-    described: dict[str, str] = {}
+    described: dict[str, _Argument] = {}
     for name, value in (*named, *kwargs.items()):
         try:
             leaves = tf.nest.flatten(value)
@@ -223,20 +237,20 @@ def _describe_arguments(
     return described
 
 
-def _describe_leaf(leaf: Any) -> str:
+def _describe_leaf(leaf: Any) -> _Argument:
     if isinstance(leaf, tf.Tensor | tf.Variable):
-        return f"{leaf.dtype.name}{_format_shape(leaf.shape)}"
+        return _Argument("shape", f"{leaf.dtype.name}{_format_shape(leaf.shape)}")
     shape = getattr(leaf, "shape", None)
     dtype = getattr(leaf, "dtype", None)
     if shape is not None and dtype is not None:
-        return f"{dtype} array{_format_shape(shape)}"
+        return _Argument("shape", f"{dtype} array{_format_shape(shape)}")
     if isinstance(leaf, bool | int | float | str | bytes | type(None)):
         text = repr(leaf)
-        return f"Python {type(leaf).__name__} {text[:_MAX_VALUE]}"
+        return _Argument("value", f"Python {type(leaf).__name__} {text[:_MAX_VALUE]}")
     element = getattr(leaf, "element_spec", None)
     if element is not None:
-        return f"{type(leaf).__name__} of {str(element)[:200]}"
-    return f"{type(leaf).__name__} object"
+        return _Argument("shape", f"{type(leaf).__name__} of {str(element)[:200]}")
+    return _Argument("object", f"{type(leaf).__name__} object")
 
 
 def _format_shape(shape: Any) -> str:
@@ -246,13 +260,18 @@ def _format_shape(shape: Any) -> str:
         return "[?]"
 
 
-def _describe_change(old: dict[str, str], new: dict[str, str]) -> str:
+def _find_cause(old: dict[str, _Argument], new: dict[str, _Argument]) -> RetraceCause:
+    """Return the kind of the first changed argument."""
+    return next((one.kind for name, one in new.items() if old.get(name) != one), "object")
+
+
+def _describe_change(old: dict[str, _Argument], new: dict[str, _Argument]) -> str:
     changed = [
-        f"{name}: {old.get(name, 'nothing')} -> {what}"
-        for name, what in new.items()
-        if old.get(name) != what
+        f"{name}: {old[name].words if name in old else 'nothing'} -> {one.words}"
+        for name, one in new.items()
+        if old.get(name) != one
     ]
-    changed += [f"{name}: {what} -> nothing" for name, what in old.items() if name not in new]
+    changed += [f"{name}: {one.words} -> nothing" for name, one in old.items() if name not in new]
     if not changed:
         return "another object of the same type, or a value that the function closes over"
     return "; ".join(changed[:3]) + ("; …" if len(changed) > 3 else "")

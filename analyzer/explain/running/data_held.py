@@ -10,7 +10,7 @@ from analyzer.explain.running.leaks import growth_words
 from analyzer.explain.running.slope import StepGrowth
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.watch_note import DataStage, LargeConstant, WatchNote
-from analyzer.model.recording.records import Finding, Severity
+from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
 
 _LEAST_BYTES: Final = 8 << 20
@@ -43,14 +43,14 @@ def find_data(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> list[
     findings += [
         _whole_data_set(one, analysis)
         for one in large
-        if one.kind == "held" and _is_data(one, batch)
+        if one.kind == "held" and one.copies == 1 and _is_data(one, batch)
     ]
     findings += [
         _slices(one)
         for one in large
         if one.kind == "slices" and one.size_bytes >= _LEAST_HOST * least
     ]
-    filled = find_filling_stage(analysis, watch, growth)
+    filled = find_filling_stage(analysis.recording, watch, growth)
     findings += [
         _stage(one, growth_words(growth) if one is filled else "")
         for one in watch.stages
@@ -60,13 +60,13 @@ def find_data(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> list[
 
 
 def find_filling_stage(
-    analysis: Analysis, watch: WatchNote, growth: StepGrowth
+    recording: Recording, watch: WatchNote, growth: StepGrowth
 ) -> DataStage | None:
     """Return the stage whose filling may explain all growth; None if none is large enough.
 
     On the CPU, stages allocate in the same allocator as the steps.
     """
-    if growth.trend != "grows" or analysis.recording.device.kind == "gpu":
+    if growth.trend != "grows" or recording.device.kind == "gpu":
         return None
     grown_bytes = growth.per_step_bytes * (growth.last_step - growth.first_step)
     largest = max(watch.stages, key=_stage_bytes, default=None)

@@ -120,8 +120,12 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
         & (alive["step"].fillna(-1) < analysis.step.index)
         & ~alive["category"].isin(PERSISTENT)
     ]
+    bounded = {
+        place for held in watch.held if held.bound or held.removes for place in held.addresses
+    }
+    old = old[~old["address"].isin(bounded)]
     growing = [leak.held for leak in leaks_by_holder(analysis, watch)]
-    bound = [held for held in watch.held if held not in growing]
+    bound = [held for held in watch.held if held not in growing and not held.bound]
     names, named_bytes = _names_that_hold(analysis, old, bound)
     peak, size_bytes = analysis.peak.requested_bytes, int(old["requested_bytes"].sum())
     if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * peak):

@@ -110,12 +110,40 @@ def _outliving(analysis: Analysis) -> pd.DataFrame:
 
 
 def find_leaks(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> list[Finding]:
-    """Report containers that keep tensors of each step."""
-    return [
-        _leak(analysis, leak, growth)
-        for leak in leaks_by_holder(analysis, watch)
-        if growth.trend != "flat" or growth.high_bytes >= leak.per_step_bytes / 2
-    ]
+    """Report containers that keep tensors of each step, if memory grows over the steps."""
+    if growth.trend != "grows":
+        return []
+    filling = find_filling(watch, growth)
+    found = [] if filling is None else [_fills(filling, growth)]
+    leaks = (leak for leak in leaks_by_holder(analysis, watch) if not leak.held.removes)
+    return [*found, *(_leak(analysis, leak, growth) for leak in leaks)]
+
+
+def find_filling(watch: WatchNote, growth: StepGrowth) -> HeldTensors | None:
+    """Return the bounded container whose filling explains the growth; None if there is none."""
+    if growth.trend != "grows":
+        return None
+    bounded = [one for one in (*watch.held_later, *watch.held) if one.bound or one.removes]
+    largest = max(bounded, key=lambda one: one.size_bytes, default=None)
+    least_bytes = _EXPLAINS_RATIO * growth.per_step_bytes
+    return None if largest is None or largest.size_bytes < least_bytes else largest
+
+
+def _fills(held: HeldTensors, growth: StepGrowth) -> Finding:
+    full = (
+        f"It has room for {held.bound:,} entries; memory grows until it is full."
+        if held.bound
+        else "The program also removes entries from it, so the growth may end. If it does not, limit "
+        "the container: collections.deque(maxlen=…)."
+    )
+    return Finding(
+        id="fills",
+        severity=Severity.LOW,
+        title=f"Memory rises by {format_bytes(round(growth.per_step_bytes))} a step while "
+        f"{held.holder} fills{in_brackets(held.where)}",
+        detail=f"{growth_words(growth)} {full}",
+        evidence=(holder_row("kept by", held),),
+    )
 
 
 def find_unexplained(analysis: Analysis, watch: WatchNote, trends: ProgramGrowth) -> list[Finding]:
@@ -125,7 +153,9 @@ def find_unexplained(analysis: Analysis, watch: WatchNote, trends: ProgramGrowth
         cause = _rare_leak(analysis, watch, growth) or _growing_tensor(analysis, watch, growth)
         return [cause or _unknown_holder(analysis, watch, growth)]
     steps = max(len(analysis.recording.steps), 1)
-    if watch.on_host and watch.on_host[0].size_bytes >= _HOST_STEP_BYTES * steps:
+    first = next((one for one in watch.on_host if not one.removes), None)
+    is_large = first is not None and first.size_bytes >= _HOST_STEP_BYTES * steps
+    if is_large and host.trend != "flat":
         return [_host_container(watch, steps, host)]
     is_steady = host.low_bytes >= _STEADY_RATIO * host.per_step_bytes
     is_large = host.per_step_bytes * (host.last_step - host.first_step) >= _HOST_BYTES
@@ -154,7 +184,7 @@ def host_words(growth: StepGrowth) -> str:
 
 
 def _host_container(watch: WatchNote, steps: int, growth: StepGrowth) -> Finding:
-    first = watch.on_host[0]
+    first = next(one for one in watch.on_host if not one.removes)
     per_step = format_bytes(first.size_bytes // steps)
     return Finding(
         id="grows-on-host",
@@ -238,7 +268,8 @@ def _leak(analysis: Analysis, leak: StepLeak, growth: StepGrowth) -> Finding:
 def _rare_leak(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding | None:
     """Report the container that grew most; None if it does not explain the growth."""
     steps = watch.later_step - watch.warmup - len(analysis.recording.steps)
-    largest = max(watch.held_later, key=lambda one: one.size_bytes, default=None)
+    growing = [one for one in watch.held_later if not (one.bound or one.removes)]
+    largest = max(growing, key=lambda one: one.size_bytes, default=None)
     if largest is None or largest.size_bytes < _EXPLAINS_RATIO * growth.per_step_bytes * steps:
         return None
     hint = _STORE_TEXTS if largest.by_traceback else _STORE_NUMBERS

@@ -8,7 +8,7 @@ from analyzer.explain.running.evidence_rows import evidence_row
 from analyzer.explain.running.leaks import growth_words
 from analyzer.explain.running.slope import StepGrowth
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.watch_note import TracedFunction, WatchNote
+from analyzer.model.contract.watch_note import RetraceCause, TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
@@ -22,6 +22,14 @@ _OBJECTS: Final = 5
 """tf.function objects of one definition from which on a loop seems to create them."""
 
 _ROWS: Final = 20
+
+_HINTS: Final[dict[RetraceCause, str]] = {
+    "value": "Pass numbers as tensors (tf.constant(rate)) or store them in a tf.Variable.",
+    "shape": "Use input_signature=[tf.TensorSpec([None, …])] or reduce_retracing=True, or pad to a few "
+    "lengths.",
+    "object": "Pass the same objects in each call, and values that change as tensors.",
+}
+"""Advice by the kind of the argument that changed."""
 
 
 def find_retracing(watch: WatchNote, growth: StepGrowth) -> list[Finding]:
@@ -49,9 +57,7 @@ def _retraced(one: TracedFunction, slope: str) -> Finding:
         f"({_place(one)})",
         detail=f"Each trace runs the Python code and stores a graph of {one.nodes} nodes: "
         f"{_graph_size(one)} of host memory when saved, and more in the executor.{reason} {slope} "
-        "Pass numbers as tensors (tf.constant(rate)) or store them in a tf.Variable. For shapes, use "
-        "input_signature=[tf.TensorSpec([None, …])] or reduce_retracing=True, or pad to a few "
-        "lengths.",
+        f"{_HINTS[one.retraces[-1].cause if one.retraces else 'object']}",
         evidence=_rows(one),
     )
 

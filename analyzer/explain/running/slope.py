@@ -9,26 +9,16 @@ is the median of the slopes between all pairs of floors (Theil 1950, Sen 1968), 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
 from typing import Final, Literal
 
-from analyzer.model.contract.report.run_figures import (
-    MOST_READINGS,
-    HeldReading,
-    ProgramFigures,
-    TrendFigures,
-)
 from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.model.recording.records import Recording
 
 Trend = Literal["grows", "flat", "cannot tell"]
-
-_CARD: Final = re.compile(r"GPU_(\d+)_bfc")
-"""TensorFlow's name of a card's allocator."""
 
 _BLOCKS: Final = 16
 _FEWEST: Final = 6
@@ -146,49 +136,19 @@ class ProgramGrowth:
     host: StepGrowth
 
 
-def measure_growth(watch: WatchNote) -> ProgramGrowth:
-    """Return the trends of a program over all its steps."""
+def measure_growth(recording: Recording, watch: WatchNote) -> ProgramGrowth:
+    """Return the trends of a program over all its steps.
+
+    On the CPU, the allocator's memory is a part of the process and is subtracted. It never shrinks.
+    """
+    highest_bytes = 0
+    rest = []
+    for one in watch.readings:
+        if recording.device.kind == "cpu":
+            highest_bytes = max(highest_bytes, one.in_use_bytes)
+        if one.host_bytes is not None:
+            rest.append(replace(one, host_bytes=max(one.host_bytes - highest_bytes, 0)))
     return ProgramGrowth(
         device=growth_of(watch.readings, watch.warmup),
-        host=growth_of(watch.readings, watch.warmup, lambda one: one.host_bytes),
-    )
-
-
-def find_own_peak(recording: Recording) -> int | None:
-    """Return TensorFlow's own peak since the program's start, on the recorded device."""
-    peaks = () if recording.watch is None else recording.watch.own_peaks
-    number = _CARD.fullmatch(recording.allocator)
-    index = int(number[1]) if number else 0
-    return peaks[index] or None if index < len(peaks) else None
-
-
-def program_figures(recording: Recording) -> ProgramFigures | None:
-    """Return the report's figures on a program's steps; None if its own steps were not traced."""
-    watch = recording.watch
-    if watch is None:
-        return None
-    growth = measure_growth(watch)
-    return ProgramFigures(
-        step=watch.step,
-        where=watch.where,
-        steps=watch.steps,
-        warmup=watch.warmup,
-        device=TrendFigures(**asdict(growth.device)),
-        host=TrendFigures(**asdict(growth.host)),
-        readings=_thin_out(watch.readings),
-        ended=watch.ended,
-        own_peak_bytes=find_own_peak(recording),
-        whole_run=watch.whole_run,
-        micro_batches=watch.micro_batches,
-    )
-
-
-def _thin_out(readings: Sequence[Reading]) -> tuple[HeldReading, ...]:
-    """Return at most ``MOST_READINGS`` readings, evenly spaced, with the last one."""
-    stride = -(-len(readings) // (MOST_READINGS - 1)) or 1
-    last = readings[-1:]
-    chosen = [one for one in readings[::stride] if one.step != last[0].step]
-    return tuple(
-        HeldReading(step=one.step, in_use_bytes=one.in_use_bytes, host_bytes=one.host_bytes)
-        for one in (*chosen, *last)
+        host=growth_of(rest, watch.warmup, lambda one: one.host_bytes),
     )

@@ -29,7 +29,8 @@ def find_varying_shapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     if len(steps) < _SIZES or made.empty:
         return []
     sizes = made.groupby(["op", "step"], observed=True)["requested_bytes"].max().unstack("step")
-    varied = sizes[sizes.nunique(axis=1) >= _SIZES]
+    is_growing = (sizes.diff(axis=1).iloc[:, 1:] > 0).all(axis=1)  # a tensor made of a growing list
+    varied = sizes[(sizes.nunique(axis=1) >= _SIZES) & ~is_growing]
     peaks = [int(analysis.line.allocated[step.first + 1 : step.last + 2].max()) for step in steps]
     if varied.empty or max(peaks) - min(peaks) < _LEAST_RATIO * max(peaks):
         return []

@@ -44,6 +44,8 @@ class HeldTensors:
         shapes: Their distinct shapes.
         grows: Whether the object is a container, instead of a name that each step assigns again.
         by_traceback: Whether it holds exceptions, whose tracebacks keep local variables alive.
+        bound: Most entries of a bounded container; 0 if no bound is known.
+        removes: Whether the program's code also removes entries of it.
     """
 
     holder: Text
@@ -54,6 +56,8 @@ class HeldTensors:
     shapes: tuple[Shape, ...] = ()
     grows: bool = True
     by_traceback: bool = False
+    bound: Index = 0
+    removes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,10 @@ class TapesNote:
     holder: Text = ""
 
 
+RetraceCause = Literal["shape", "value", "object"]
+"""The kind of the argument that changed: a tensor, a Python number or text, or another object."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrace:
     """A retracing of a function.
@@ -90,6 +98,7 @@ class Retrace:
     step: Index
     call: Index
     changed: Text
+    cause: RetraceCause = "object"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import queue
 import sys
 import types
 from collections import deque
@@ -21,6 +22,7 @@ from analyzer.capture.watch.holders.user_lines import (
     find_binding_lines,
     find_growing_lines,
     is_own,
+    removes_entries,
 )
 
 CONTAINERS: Final = (list, dict, set, deque, tuple, frozenset)
@@ -49,12 +51,14 @@ class HoldingLink:
         inside: Its part on the way; for an object, a part of its dictionary.
         grows: Whether a growing container is on the way up to and including this object.
         below: The previous link; None for the first.
+        bound: Most entries of a bounded container on the way; 0 if there is none.
     """
 
     place: Any
     inside: Any
     grows: bool
     below: HoldingLink | None = None
+    bound: int = 0
 
     @property
     def grew(self) -> bool:
@@ -90,12 +94,16 @@ class NamedHolder:
         where: The line that adds objects to it.
         grows: Whether it is a container that may grow after each step.
         by_traceback: Whether it holds an exception, whose traceback holds local names.
+        bound: Most entries of a bounded container; 0 if no bound is known.
+        removes: Whether the program's code also removes entries.
     """
 
     words: str = ""
     where: str = ""
     grows: bool = False
     by_traceback: bool = False
+    bound: int = 0
+    removes: bool = False
 
 
 class HolderNamer:
@@ -115,8 +123,8 @@ class HolderNamer:
         }
 
     def is_growing(self, place: Any) -> bool:
-        """Return whether a place is a container that may grow."""
-        if isinstance(place, deque) and place.maxlen is not None and len(place) >= place.maxlen:
+        """Return whether a place is a container that may grow without a bound."""
+        if find_bound(place):
             return False
         return isinstance(place, _GROWING) and id(place) not in self.modules
 
@@ -190,12 +198,15 @@ class HolderNamer:
         """Return the holder with the line that makes it grow, or else binds its name."""
         file, function = scope
         lines: list[int] = []
-        grows = link.grows
-        if not grows and isinstance(link.inside, tuple) | isinstance(link.place, tuple):
+        grows = link.grows and not link.bound
+        removes = grows and removes_entries(file, name)
+        if not (grows or link.bound) and isinstance(link.inside, tuple) | isinstance(
+            link.place, tuple
+        ):
             # A tuple cannot grow, but the name may get a longer one each time.
             lines = find_growing_lines(file, name, function)
             grows = bool(lines)
-        elif grows:
+        elif grows or link.bound:
             keys = link.list_keys()
             lines = find_growing_lines(file, name, function, keys)
             for other in [] if lines else self._list_other_files(file):
@@ -204,11 +215,20 @@ class HolderNamer:
                     break
         lines = lines or find_binding_lines(file, name)
         where = f"{shorten_path(file)}:{lines[0]}" if lines else shorten_path(file)
-        return NamedHolder(f"the {words}", where, grows, link.by_traceback)
+        return NamedHolder(f"the {words}", where, grows, link.by_traceback, link.bound, removes)
 
     def _list_other_files(self, file: str) -> list[str]:
         files = dict.fromkeys(str(module.__file__) for module in self.modules.values())
         return [other for other in files if other != file][:_MAX_FILES]
+
+
+def find_bound(place: Any) -> int:
+    """Return the most entries of a bounded container; 0 for any other object."""
+    if isinstance(place, deque):
+        return place.maxlen or 0
+    if isinstance(place, _CACHE):
+        return place.cache_parameters()["maxsize"] or 0
+    return place.maxsize if isinstance(place, queue.Queue) else 0
 
 
 def _describe_kind(thing: Any, grows: bool) -> str:

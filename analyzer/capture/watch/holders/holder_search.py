@@ -23,6 +23,7 @@ from analyzer.capture.watch.holders.bound_names import (
     HolderNamer,
     HoldingLink,
     NamedHolder,
+    find_bound,
     get_frame,
     is_dict_of,
     list_local_names,
@@ -138,7 +139,8 @@ class HolderSearch:
         ours |= {id(self._namer.modules), id(vars(self).get("_raised")), *map(id, pairs)}
         for owner, thing in pairs:
             is_known = not self.is_namespace(owner) and id(owner) in self._known
-            start = HoldingLink(owner, thing, self._namer.is_growing(owner))
+            grows, bound = self._namer.is_growing(owner), find_bound(owner)
+            start = HoldingLink(owner, thing, grows, bound=bound)
             looks.append(None if is_known else _Look(start, {id(owner)}))
         self._follow_all([look for look in looks if look is not None], ours)
         holders = []
@@ -250,6 +252,8 @@ class HolderSearch:
     def _extend(self, link: HoldingLink, referrer: Any) -> HoldingLink:
         """Return the link of an object that refers to the place of another link."""
         if is_dict_of(link.place, referrer):  # attributes: not a container of its own
-            return HoldingLink(referrer, link.inside, link.grew, link.below)
+            bound = max(link.bound, find_bound(referrer))
+            return HoldingLink(referrer, link.inside, link.grew, link.below, bound)
         grows = link.grows or self._namer.is_growing(referrer)
-        return HoldingLink(referrer, link.place, grows, link)
+        bound = max(link.bound, find_bound(referrer))
+        return HoldingLink(referrer, link.place, grows, link, bound)

@@ -39,7 +39,13 @@ def find_grown_containers(
     grown.sort(key=lambda row: -row[0])
     holders = search.find_all([(one, None) for *_, one in grown[:_MAX_CONTAINERS]])
     return tuple(
-        HeldTensors(holder=holder.words, where=holder.where, count=added, size_bytes=size_bytes)
+        HeldTensors(
+            holder=holder.words,
+            where=holder.where,
+            count=added,
+            size_bytes=size_bytes,
+            removes=holder.removes,
+        )
         for (size_bytes, added, _), holder in zip(grown, holders, strict=False)
         if holder.words and holder.grows
     )

@@ -105,7 +105,7 @@ def find_holders(tensors: list[Any], frame: types.FrameType | None) -> list[Held
 def _describe(holder: NamedHolder, members: list[Any]) -> HeldTensors:
     addresses = [address for one in members[:_MAX_ADDRESSES] if (address := find_address(one))]
     shapes = dict.fromkeys(shape for one in members if (shape := get_shape(one)) is not None)
-    is_many = not holder.grows and len(members) >= _MANY
+    is_many = not (holder.grows or holder.bound) and len(members) >= _MANY
     return HeldTensors(
         holder=f"{holder.words}, in {len(members)} new objects" if is_many else holder.words,
         where=holder.where,
@@ -115,6 +115,8 @@ def _describe(holder: NamedHolder, members: list[Any]) -> HeldTensors:
         shapes=tuple(shapes)[:_MAX_SHAPES],
         grows=holder.grows or is_many,
         by_traceback=holder.by_traceback,
+        bound=holder.bound,
+        removes=holder.removes,
     )
 
 
@@ -244,7 +246,7 @@ class GrowthCheck:
         rows = [
             row
             for row in find_holders(find_new_tensors(self._before), frame)
-            if row.grows and row.count >= _MIN_LATER
+            if (row.grows or row.bound) and row.count >= _MIN_LATER
         ]
         if rows or not self.held:  # after the program's end, its functions' names are gone
             self.held, self.step = tuple(rows[:_MAX_LATER]), step

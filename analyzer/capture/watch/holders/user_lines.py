@@ -22,6 +22,10 @@ _PUTS: Final = frozenset(
 """Methods that make lists, sets, dictionaries, deques and queues grow."""
 
 
+_TAKES: Final = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard", "get_nowait"})
+"""Methods that remove entries of containers."""
+
+
 def find_calling_line() -> str:
     """Return ``file:line`` of the innermost line of the user's code on the stack, or ""."""
     found = find_calling_frame(inspect.currentframe())
@@ -92,6 +96,23 @@ def find_growing_lines(
         if ranks:
             return sorted(ranks, key=lambda line: (ranks[line], line))
     return []
+
+
+def removes_entries(filename: str, name: str) -> bool:
+    """Return whether a statement removes entries of the container ``name``."""
+    tree = _parse_file(filename)
+    return tree is not None and any(_is_removal(node, name) for node in ast.walk(tree))
+
+
+def _is_removal(node: ast.AST, name: str) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _TAKES:
+            return _get_name(owner) == name
+        case ast.Delete(targets=targets):
+            return any(isinstance(t, ast.Subscript) and _get_name(t) == name for t in targets)
+        case ast.Assign(targets=[target], value=ast.Subscript(value=owner, slice=ast.Slice())):
+            return _get_name(target) == name == _get_name(owner)
+    return False
 
 
 def find_binding_lines(filename: str, name: str) -> list[int]:

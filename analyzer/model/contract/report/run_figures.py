@@ -18,14 +18,14 @@ class TrendFigures(ReportRecord, frozen=True, kw_only=True):
     """The trend of the memory in use after each step, without the warm-up.
 
     Attributes:
-        trend: The answer.
+        trend: The answer; it ``fills`` if a bounded container or a stage of tf.data explains the growth.
         per_step_bytes: Slope, bytes a step.
         low_bytes, high_bytes: Range of the slope at 95 %.
         first_step, last_step: The steps that were used.
         level_bytes: Memory in use at the end.
     """
 
-    trend: Literal["grows", "flat", "cannot tell"]
+    trend: Literal["grows", "fills", "flat", "cannot tell"]
     per_step_bytes: Slope = 0.0
     low_bytes: Slope = 0.0
     high_bytes: Slope = 0.0

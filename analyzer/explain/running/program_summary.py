@@ -1,0 +1,68 @@
+"""The report's figures about a program: its steps, its trends and TensorFlow's own peak."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+from msgspec import structs
+
+from analyzer.explain.running.data_held import find_filling_stage
+from analyzer.explain.running.leaks import find_filling
+from analyzer.explain.running.slope import measure_growth
+from analyzer.model.contract.report.run_figures import (
+    MOST_READINGS,
+    HeldReading,
+    ProgramFigures,
+    TrendFigures,
+)
+from analyzer.model.contract.watch_note import Reading
+from analyzer.model.recording.records import Recording
+
+_CARD: Final = re.compile(r"GPU_(\d+)_bfc")
+"""TensorFlow's name of a card's allocator."""
+
+
+def find_own_peak(recording: Recording) -> int | None:
+    """Return TensorFlow's own peak since the program's start, on the recorded device."""
+    peaks = () if recording.watch is None else recording.watch.own_peaks
+    number = _CARD.fullmatch(recording.allocator)
+    index = int(number[1]) if number else 0
+    return peaks[index] or None if index < len(peaks) else None
+
+
+def program_figures(recording: Recording) -> ProgramFigures | None:
+    """Return the report's figures on a program's steps; None if its own steps were not traced."""
+    watch = recording.watch
+    if watch is None:
+        return None
+    growth = measure_growth(recording, watch)
+    device = TrendFigures(**asdict(growth.device))
+    if find_filling(watch, growth.device) or find_filling_stage(recording, watch, growth.device):
+        device = structs.replace(device, trend="fills")
+    return ProgramFigures(
+        step=watch.step,
+        where=watch.where,
+        steps=watch.steps,
+        warmup=watch.warmup,
+        device=device,
+        host=TrendFigures(**asdict(growth.host)),
+        readings=_thin_out(watch.readings),
+        ended=watch.ended,
+        own_peak_bytes=find_own_peak(recording),
+        whole_run=watch.whole_run,
+        micro_batches=watch.micro_batches,
+    )
+
+
+def _thin_out(readings: Sequence[Reading]) -> tuple[HeldReading, ...]:
+    """Return at most ``MOST_READINGS`` readings, evenly spaced, with the last one."""
+    stride = -(-len(readings) // (MOST_READINGS - 1)) or 1
+    last = readings[-1:]
+    chosen = [one for one in readings[::stride] if one.step != last[0].step]
+    return tuple(
+        HeldReading(step=one.step, in_use_bytes=one.in_use_bytes, host_bytes=one.host_bytes)
+        for one in (*chosen, *last)
+    )
