@@ -83,6 +83,27 @@ def delay_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def ignore_one_interrupt() -> Iterator[None]:
+    """Ignore the first Ctrl-C in the block: it follows one that ended a program."""
+    seen: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if seen and callable(before):
+            before(number, frame)
+        seen.append(number)
+
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
 def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle the signals that end a process, except ignored ones, inside the block."""
     if threading.current_thread() is not threading.main_thread():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from analyzer.model.contract.report.saved_result import (
 )
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.errors import CompilerUnavailable, TraceError
+from analyzer.model.interrupts import EXIT_BASE, ignore_one_interrupt
 from analyzer.model.user_cache import create_cache_folder
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
@@ -83,11 +85,13 @@ def trace_script(
     end = run_script(spec, request, out, force=force)
     if end.folder is None:
         return end, None
-    try:
-        result = open_result(end.folder, what_if=what_if)
-    except TraceError as error:  # such as no memory event in the traced steps
-        return replace(end, unread=str(error)), None
-    return end, save_report(result, end.folder)
+    is_interrupted = end.status == EXIT_BASE + signal.SIGINT
+    with ignore_one_interrupt() if is_interrupted else nullcontext():
+        try:
+            result = open_result(end.folder, what_if=what_if)
+        except TraceError as error:  # such as no memory event in the traced steps
+            return replace(end, unread=str(error)), None
+        return end, save_report(result, end.folder)
 
 
 def estimate_target(

@@ -86,3 +86,68 @@ def test_micro_batches_are_steps_and_their_sums_are_accumulators(tmp_path: Path)
     assert program["steps"] == 14
     sums = [row for row in report["tensors_at_peak"] if "accumulator" in row["role"]]
     assert sum(row["requested_bytes"] for row in sums) >= 4 * 96 * 256
+
+
+INTERRUPTED = (
+    LAYERS
+    + """
+import os, signal, sys
+times = int(sys.argv[1])
+model.compile("sgd", "mse")
+class Interrupt(tf.keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 20:
+            for _ in range(times):
+                os.kill(os.getpid(), signal.SIGINT)
+x = tf.zeros((64, 96))
+model.fit(x, tf.zeros((64, 256)), batch_size=1, verbose=0, callbacks=[Interrupt()])
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_interrupt_after_the_traced_steps_keeps_the_trace(tmp_path: Path, times: int) -> None:
+    (tmp_path / "program.py").write_text(INTERRUPTED)
+    done = subprocess.run(
+        [sys.executable, str(COMMAND), "trace", "program.py", "--out", "out", "--", str(times)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 130
+    assert done.stderr.count("Traceback") == 1  # the script's own
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert len(report["steps"]) == 5
+    assert report["program"]["ended"] == "KeyboardInterrupt"
+
+
+BUFFERS = {
+    "deque": "from collections import deque\nheld = deque(maxlen=400)\nadd = held.append\n",
+    "ring": "held = []\ndef add(x):\n    held.append(x)\n    if len(held) > 400:\n"
+    "        held.pop(0)\n",
+    "cache": "import functools\n@functools.lru_cache(maxsize=400)\n"
+    "def make(i):\n    return tf.zeros((64, 96)) + float(i)\ndef add(x):\n    make(number)\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(BUFFERS))
+def test_a_bounded_container_that_fills_is_no_leak(tmp_path: Path, name: str) -> None:
+    steps = """
+optimizer = tf.keras.optimizers.SGD()
+for number in range(60):
+    batch = tf.random.normal((64, 96))
+    add(batch)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(batch) ** 2)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+"""
+    _, report = run(tmp_path, LAYERS + BUFFERS[name] + steps)
+    ids = {one["id"] for one in report["findings"]}
+    assert not ids & {"kept-tensors", "grows", "grows-on-host", "data-held"}
+    assert "fills" in ids
+    assert report["program"]["device"]["trend"] == "fills"

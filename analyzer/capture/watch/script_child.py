@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -29,7 +29,7 @@ from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE
 from analyzer.model.contract.capture_request import WATCH_VERSION, WatchRequest
 from analyzer.model.contract.child_messages import read_message
 from analyzer.model.contract.run_note import TargetNote
-from analyzer.model.interrupts import EXIT_BASE
+from analyzer.model.interrupts import EXIT_BASE, delay_signals
 
 _OURS: Final = str(Path(__file__).parents[2]) + os.sep
 _WATCHED: Final = ("tensorflow", "keras", "tf_keras")
@@ -127,10 +127,10 @@ class ScriptRun:
         if watcher is None or os.getpid() != self._owner:
             return
         try:
-            with _ignore_one_interrupt():
+            with delay_signals():
                 watcher.finish(ended, error)
         except KeyboardInterrupt:
-            return  # the traced steps are already written
+            return  # the script has already ended with its own status
         except Exception:
             self._write_fault()
 
@@ -227,26 +227,6 @@ def _die_of(number: int) -> None:
         sys.stdout.flush()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-
-
-@contextlib.contextmanager
-def _ignore_one_interrupt() -> Iterator[None]:
-    """Ignore the first Ctrl-C in the block: the script has already ended with its own status."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    seen: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if seen:
-            raise KeyboardInterrupt
-        seen.append(number)
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
 
 
 def _print_as_python(error: BaseException) -> None:

@@ -30,7 +30,12 @@ from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.contract.child_messages import write_message
 from analyzer.model.contract.watch_note import WatchNote
-from analyzer.model.interrupts import EXIT_BASE, die_with_parent
+from analyzer.model.interrupts import (
+    EXIT_BASE,
+    delay_signals,
+    die_with_parent,
+    ignore_one_interrupt,
+)
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 _GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL
@@ -78,19 +83,21 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
         write_message(file, replace(request, folder=str(staging)))
         command = make_start_command("watch.script_child", str(file))
         status = _run_in_terminal(command, environment)
-        file.unlink(missing_ok=True)
-        for name in (DUMP, PHANTOM_FOLDER):
-            shutil.rmtree(staging / name, ignore_errors=True)
-        fault = _take_text(staging / FAULT_FILE)
-        note = read_untraced(staging)
-        has_begun = (staging / BEGUN_FILE).exists()
-        (staging / BEGUN_FILE).unlink(missing_ok=True)
-        folder = None
-        if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
-            folder, note = publish(staging, out, force=force), None
-        return ScriptEnd(
-            status=status, folder=folder, note=note, has_tensorflow=has_begun, fault=fault
-        )
+        is_interrupted = status == EXIT_BASE + signal.SIGINT
+        with ignore_one_interrupt() if is_interrupted else delay_signals():
+            file.unlink(missing_ok=True)
+            for name in (DUMP, PHANTOM_FOLDER):
+                shutil.rmtree(staging / name, ignore_errors=True)
+            fault = _take_text(staging / FAULT_FILE)
+            note = read_untraced(staging)
+            has_begun = (staging / BEGUN_FILE).exists()
+            (staging / BEGUN_FILE).unlink(missing_ok=True)
+            folder = None
+            if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
+                folder, note = publish(staging, out, force=force), None
+            return ScriptEnd(
+                status=status, folder=folder, note=note, has_tensorflow=has_begun, fault=fault
+            )
 
 
 def _take_text(path: Path) -> str:

@@ -42,6 +42,7 @@ from analyzer.capture.watch.watch_files import write_untraced
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.errors import FailureKind
+from analyzer.model.interrupts import delay_signals
 
 _MAX_FUNCTIONS: Final = 50
 """Functions in the note, those traced most often."""
@@ -286,21 +287,23 @@ class Watcher:
 
     def _close_run(self) -> None:
         """End the trace of a program without steps, and write the run folder."""
-        if self._trace.close_run(self._record, (self.functions, self.data)):
-            self._trace.describe()
-            self._trace.write(self._make_note(""))
+        with delay_signals():
+            if self._trace.close_run(self._record, (self.functions, self.data)):
+                self._trace.describe()
+                self._trace.write(self._make_note(""))
 
     def _close_trace(self, *, interrupted: bool = False) -> None:
         """End the trace, look for held objects, and write the run folder."""
         if interrupted and not self._trace.has_steps:
             self._close_run()
             return
-        self._trace.close(self.functions, self.data, interrupted=interrupted)
-        self._growth = GrowthCheck(self._candidates.steps, self._readings.last_bytes)
-        self._trace.describe()
-        for record in self.functions.list_records():
-            record.partitions = []
-        self._trace.write(self._make_note(""))
+        with delay_signals():
+            self._trace.close(self.functions, self.data, interrupted=interrupted)
+            self._growth = GrowthCheck(self._candidates.steps, self._readings.last_bytes)
+            self._trace.describe()
+            for record in self.functions.list_records():
+                record.partitions = []
+            self._trace.write(self._make_note(""))
         if self._candidates.trains:  # no call outranks it: nothing else will be traced
             self._hooks.remove()
             self._trace.stop_observing()

@@ -121,7 +121,7 @@ def put_in_a_record(thing: Thing) -> None:
 
 
 def put_in_a_ring(thing: Thing) -> None:
-    ring.append(thing)
+    ring.append(thing)  # in a ring
 
 
 def raising(thing: Thing) -> None:
@@ -151,7 +151,7 @@ FORMS = {
     "suspended": (lambda _: next(drawn), "the list `window` in drawing", True),
     "in a record": (put_in_a_record, "the global list `records`", True),
     "# raised": (put_its_exception, "the global list `failures`", True),
-    "ring: deque": (put_in_a_ring, "the global deque `ring`", False),
+    "in a ring": (put_in_a_ring, "the global deque `ring`", False),
 }
 
 

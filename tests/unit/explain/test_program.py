@@ -14,7 +14,7 @@ from analyzer.explain.questions.out_of_memory import requested_by
 from analyzer.explain.running import leaks
 from analyzer.explain.running.data_held import find_filling_stage
 from analyzer.explain.running.leaks import find_unexplained
-from analyzer.explain.running.slope import growth_of, measure_growth
+from analyzer.explain.running.slope import ProgramGrowth, growth_of, measure_growth
 from analyzer.explain.running.varying_shapes import find_varying_shapes
 from analyzer.model.contract.watch_note import DataStage, HeldTensors, Reading, WatchNote
 
@@ -33,6 +33,10 @@ def traced(kind: str = "cpu") -> Analysis:
     return cast(Analysis, SimpleNamespace(recording=recording))
 
 
+def trends(watch: WatchNote, kind: str = "gpu") -> ProgramGrowth:
+    return measure_growth(traced(kind).recording, watch)
+
+
 @pytest.mark.parametrize(
     ("kind", "elements", "is_cause"),
     [("cpu", 100, True), ("cpu", 10, False), ("gpu", 100, False)],
@@ -42,20 +46,20 @@ def test_a_stage_explains_growth_that_it_may_still_hold(
 ) -> None:
     stage = DataStage(kind="cache", where="train.py:4", elements=elements, element_bytes=MIB)
     watch = seen(MIB, stages=(stage,))
-    found = find_filling_stage(traced(kind), watch, measure_growth(watch).device)
+    found = find_filling_stage(traced(kind).recording, watch, trends(watch, kind).device)
     assert found is (stage if is_cause else None)
 
 
 def test_a_stage_explains_nothing_where_nothing_grows() -> None:
     stage = DataStage(kind="cache", where="train.py:4", elements=100, element_bytes=MIB)
     watch = seen(0, stages=(stage,))
-    assert find_filling_stage(traced(), watch, measure_growth(watch).device) is None
+    assert find_filling_stage(traced().recording, watch, trends(watch).device) is None
 
 
 def test_arrays_that_a_container_keeps_are_told_with_its_line() -> None:
     kept = HeldTensors(holder="the list `rows`", where="train.py:9", count=5, size_bytes=5 * MIB)
     watch = seen(0, on_host=(kept,))
-    (found,) = find_unexplained(traced(), watch, measure_growth(watch))
+    (found,) = find_unexplained(traced(), watch, trends(watch))
     assert found.id == "grows-on-host"
     assert "grows by 1.00 MiB a step" in found.title
     assert "the list `rows` (train.py:9)" in found.title
@@ -93,7 +97,7 @@ def test_what_is_held_without_bytes_stays_of_no_step(size_bytes: int, told: int)
 
 def test_growth_that_takes_a_million_steps_to_matter_is_not_told() -> None:
     watch = seen(300)
-    assert find_unexplained(traced(), watch, measure_growth(watch)) == []
+    assert find_unexplained(traced(), watch, trends(watch)) == []
 
 
 @pytest.mark.parametrize(
