@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.explain.analysis import Analysis
+from analyzer.explain.running.program_summary import find_own_peak
 from analyzer.model.contract.report.trust_figures import DamageRow, ReplayCheck, TrustFigures
 from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Recording
 from analyzer.model.units import format_bytes
@@ -69,7 +70,8 @@ def find_counter_peak(recording: Recording) -> int | None:
     if not recording.kind.ran:
         return None
     own = recording.events["allocator"] == recording.allocator
-    return int(recording.events.loc[own, "peak_in_use_bytes"].max()) or None
+    counted = int(recording.events.loc[own, "peak_in_use_bytes"].max())
+    return max(counted, find_own_peak(recording) or 0) or None
 
 
 def _counter_peaks(analysis: Analysis) -> tuple[int | None, int]:
