@@ -44,6 +44,10 @@ _VARIANT: Final = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
 _SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
 
 
+_CLOSE_NUMBERS: Final = 20
+"""A model number this far from the user's, or less, is suggested for it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One card.
@@ -234,6 +238,17 @@ def _words(name: str) -> frozenset[str]:
 
 def _suggest(name: str) -> str:
     """Return a hint with similar names."""
+    number = re.search(r"\d{3,}", name)
+    if number:  # 4091: the card with the closest number
+        numbers = {
+            int(word): card.id
+            for card in sorted(all_gpus(), key=lambda card: -len(card.id))
+            for word in card.id.split("-")
+            if word.isdigit()
+        }
+        closest = min(numbers, key=lambda one: abs(one - int(number[0])))
+        if abs(closest - int(number[0])) <= _CLOSE_NUMBERS:
+            return f"Did you mean {numbers[closest]}? --gpu list shows all."
     wanted = "-".join(sorted(_words(name)))
     keys = {"-".join(sorted(_words(card.id))): card.id for card in all_gpus()}
     near = [keys[key] for key in difflib.get_close_matches(wanted, keys, n=3, cutoff=0.6)]

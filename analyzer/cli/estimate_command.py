@@ -11,9 +11,8 @@ import typer
 
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
-from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpu_list import list_gpus
+from analyzer.cli.gpu_list import choose_card, list_gpus
 from analyzer.cli.outputs import Outputs, check_not_input, deliver
 from analyzer.cli.progress import progress_bar
 from analyzer.cli.run_place import RunPlace
@@ -267,7 +266,7 @@ def _find_card(device: str, gpu: str) -> str:
         raise InputError(
             "An estimate for a GPU needs the card's name.", hint="Add --gpu t4 or --gpu a100-80gb."
         )
-    return find_gpu(gpu).id if gpu else ""
+    return choose_card(gpu) if gpu else ""
 
 
 def _check_device(folder: Path, card: str) -> None:

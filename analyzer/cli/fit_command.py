@@ -10,9 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
-from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpu_list import list_gpus
+from analyzer.cli.gpu_list import choose_card, list_gpus
 from analyzer.cli.outputs import (
     check_not_input,
     check_paths,
@@ -134,7 +133,7 @@ def _make_question(
     Raises:
         InputError: an option is invalid, or cannot be combined with ``--gpu all``.
     """
-    card = "" if is_all or not asked.gpu else find_gpu(asked.gpu).id
+    card = "" if is_all or not asked.gpu else choose_card(asked.gpu)
     shapes, varied = split_shapes(step.shape or [])
     chosen = replace(
         replace(step, shape=shapes).to_capture(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -134,6 +135,19 @@ def list_gpus(name: str) -> str:
         return name
     _print(_search_cards(""), own_cards())
     raise typer.Exit
+
+
+def choose_card(name: str) -> str:
+    """Return the catalogue's id of a card; print which variant it is if the name has several.
+
+    Raises:
+        InputError: no card has this name; the hint lists similar ones.
+    """
+    card, *others = gpus_named(name)
+    if others:
+        rest = ", ".join(one.id for one in others)
+        print(f"--gpu {printable(name, 40)} is {card.id} here; also {rest}.", file=sys.stderr)
+    return card.id
 
 
 def _search_cards(search: str) -> Sequence[Gpu]:
