@@ -18,7 +18,7 @@ _FLAGS: Final = (
     *("-O1", "-s", "-fPIC", "-shared", "-fvisibility=hidden"),
     *("-Wl,-Bsymbolic", f"-Wl,-soname,{CORE}"),
 )
-_LIBRARIES: Final = ("-lpthread", "-ldl")
+_LIBRARIES: Final = ("-lpthread", "-ldl", "-lm")
 _TIMEOUT_S: Final = 300  # for one run of the compiler
 _OLDEST_GLIBC: Final = "x86_64-linux-gnu.2.17"
 """zig's target: a wheel linked for it runs wherever TensorFlow's does (manylinux2014)."""

@@ -14,6 +14,12 @@ from analyzer.cards import Gpu, context_bytes, find_gpu
 from analyzer.cards.xla_compiler import find_compiler
 from analyzer.model.errors import CompilerUnavailable, InputError
 from analyzer.phantom.library_folder import make_library_folder
+from analyzer.simulate.kernels.gpu.convolution_algorithms import (
+    CUDNN_MAJOR,
+    PASSES,
+    algorithm_table,
+    card_names,
+)
 
 SUBFOLDER: Final = "phantom"
 _BUS_BITS: Final = 256
@@ -28,7 +34,7 @@ class PhantomOptions:
         gpus: The cards, by device number.
         memory_bytes: Total memory of each card as CUDA reports it; None for the catalogue's figure.
         context_bytes: Memory of the driver's context; None for the catalogue's middle figure.
-        workspace_bytes: Workspace of each cuDNN convolution plan.
+        workspace_bytes: Workspace of each cuDNN convolution plan; None for that of its algorithms.
         product_workspace_bytes: Workspace of each cuBLASLt product.
         recurrent_reserve: cuDNN's reserve space, numbers for each unit, step and row; 0 for its formula.
         batch_norm_reserve_bytes: Reserve space of each batch normalization.
@@ -38,7 +44,7 @@ class PhantomOptions:
     gpus: tuple[Gpu, ...]
     memory_bytes: int | None = None
     context_bytes: int | None = None
-    workspace_bytes: int = 0
+    workspace_bytes: int | None = None
     product_workspace_bytes: int = 0
     recurrent_reserve: int = 0
     batch_norm_reserve_bytes: int = 0
@@ -85,11 +91,16 @@ def make_phantom_environment(
     own = os.environ if own is None else own
     folder = make_library_folder(cache / SUBFOLDER)
     path = [str(folder), *filter(None, own.get("LD_LIBRARY_PATH", "").split(os.pathsep))]
+    fixed = options.workspace_bytes
     return {
         "LD_LIBRARY_PATH": os.pathsep.join(path),
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(options.gpus)))),
         "PHANTOM_CARDS": ";".join(_encode_card(gpu, options) for gpu in options.gpus),
-        "PHANTOM_CONVOLUTION_WORKSPACE": str(options.workspace_bytes),
+        **({} if fixed is None else {"PHANTOM_CONVOLUTION_WORKSPACE": str(fixed)}),
+        **{
+            f"PHANTOM_CONVOLUTIONS_{number}": encode_algorithms(gpu)
+            for number, gpu in enumerate(options.gpus)
+        },
         "PHANTOM_PRODUCT_WORKSPACE": str(options.product_workspace_bytes),
         "PHANTOM_RECURRENT_RESERVE": str(options.recurrent_reserve),
         "PHANTOM_BATCH_NORM_RESERVE": str(options.batch_norm_reserve_bytes),
@@ -120,6 +131,26 @@ def _encode_card(gpu: Gpu, options: PhantomOptions) -> str:
         min(held, total),
     )
     return ",".join(map(str, figures))
+
+
+def encode_algorithms(gpu: Gpu) -> str:
+    """Return cuDNN's algorithms on a card, as ``native/libraries/convolutions.c`` reads them."""
+    table = algorithm_table()
+    lines = [f"{name}\t{value:f}" for name, value in card_names(gpu).items()]
+    lines += [f"cudnn\t{CUDNN_MAJOR}", *_assign(table.names)]
+    for one in table.algorithm:
+        efficiency = {name: one.efficiency_of(name, gpu.capability_text) for name in PASSES}
+        has_pass = " + ".join(f"{name} * {int(share > 0)}" for name, share in efficiency.items())
+        total = " + ".join(f"{name} * {share:f}" for name, share in efficiency.items())
+        time = {"microseconds": f"1 / {one.share:f}"} if one.share else table.after
+        values = {"offered": f"({has_pass}) * ({one.offered})", "bytes": one.bytes}
+        values |= {"efficiency": total, "launch": f"{one.launch:f}", **one.product, **time}
+        lines += [one.name, *_assign(values)]
+    return "\n".join(lines)
+
+
+def _assign(values: Mapping[str, str]) -> list[str]:
+    return [f"{name}\t{text}" for name, text in values.items()]
 
 
 def _find_cuda_flag() -> str:

@@ -160,7 +160,7 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
     cards = PhantomOptions(
         gpus=gpus,
         context_bytes=assumed[CONTEXT.name],
-        workspace_bytes=assumed[WORKSPACE.name],
+        workspace_bytes=options.assume.get(WORKSPACE.name),
         product_workspace_bytes=assumed[PRODUCT_WORKSPACE.name],
         recurrent_reserve=assumed[RECURRENT_RESERVE.name],
         batch_norm_reserve_bytes=assumed[BATCH_NORM_RESERVE.name],

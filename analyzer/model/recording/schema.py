@@ -24,6 +24,9 @@ from analyzer.model.errors import AccountingError
 TRIAL: Final = "trial"
 """Region of buffers for trials of algorithms, which a kernel can do without."""
 
+WORKSPACE: Final = "workspace"
+"""Region of a library's workspace, without which TensorFlow uses another algorithm."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -56,7 +59,7 @@ EVENTS: Final[dict[str, Column]] = {
         "category", "node name (graph) or op type (eager) of the requester; empty if none"
     ),
     "run_id": Column("int64", "TensorFlow's step id of the function run; 0 outside one"),
-    "region": Column("category", "output, temp, dynamic, trial or empty"),
+    "region": Column("category", "output, temp, dynamic, trial, workspace or empty"),
     "dtype": Column("category", "element type, empty if unknown"),
     "shape": Column("category", "shape as text, such as [32,128]; empty if unknown"),
     "thread": Column("int64", "line of the trace that contains the event"),
@@ -77,7 +80,7 @@ ALLOCATIONS: Final[dict[str, Column]] = {
     "op_type": Column("category", "type of that op, such as Conv2D; empty if unknown"),
     "layer": Column("category", "path of the layer it belongs to; empty if none"),
     "source": Column("category", "file:line of the user's code that made the op; empty if none"),
-    "region": Column("category", "output, temp, dynamic, trial or empty"),
+    "region": Column("category", "output, temp, dynamic, trial, workspace or empty"),
     "dtype": Column("category", "element type, empty if unknown"),
     "shape": Column("category", "shape as text; empty if unknown"),
     "tensor": Column("category", "tensor of the graph that the buffer holds, such as conv/Relu:0"),

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analyzer.model.errors import InputError, TraceError
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.schema import TRIAL
+from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES
 
@@ -258,10 +258,10 @@ def integers(table: pd.DataFrame, name: str) -> Table:
 
 
 def _find_optional(table: pd.DataFrame) -> Mask:
-    """Return which rows are buffers for trials of algorithms, which TensorFlow can do without."""
+    """Return which rows are workspaces and trials of algorithms, which TensorFlow can do without."""
     if "region" not in table:
         return np.zeros(len(table), bool)
-    return np.asarray(table["region"].astype("str") == TRIAL, bool)
+    return np.asarray(table["region"].astype("str").isin((TRIAL, WORKSPACE)), bool)
 
 
 def _addresses(table: pd.DataFrame) -> Table:

@@ -168,9 +168,15 @@ def summarize(ledger: Ledger, spans: list[tuple[int, int]]) -> Draw:
     )
 
 
-def live_bytes(buffers: Buffers, instants: int) -> np.ndarray:
-    """Return requested bytes at every instant from -1 on, shape ``(instants + 1,)``."""
-    size = np.asarray(buffers.size_bytes, dtype=np.int64)
+def live_bytes(
+    buffers: Buffers, instants: int, sizes_bytes: np.ndarray | None = None
+) -> np.ndarray:
+    """Return requested bytes at every instant from -1 on, shape ``(instants + 1,)``.
+
+    Args:
+        sizes_bytes: Sizes in place of the buffers' own; 0 leaves a buffer out.
+    """
+    size = np.asarray(buffers.size_bytes if sizes_bytes is None else sizes_bytes, dtype=np.int64)
     born = np.asarray(buffers.born, dtype=np.int64)
     dies = np.asarray(buffers.dies, dtype=np.int64)
     has_bytes = size > 0

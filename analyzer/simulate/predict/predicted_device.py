@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from analyzer.cards import Gpu, find_gpu, memory_limit
 from analyzer.simulate.allocator import BfcOptions
+from analyzer.simulate.kernels.gpu.cudnn_convolution import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.tracing.parse.run_folder import RunNote
@@ -37,7 +38,13 @@ def target_of(note: RunNote) -> Target:
         return Target(device=CPU, options=BfcOptions.cpu())
     gpu = find_gpu(device.id or device.name)
     return Target(
-        device=gpu_device(gpu.compute_capability, gpu.sm_count),
+        device=gpu_device(gpu, _read_workspace_limit(note)),
         options=BfcOptions.gpu(memory_limit(gpu).bytes),
         gpu=gpu,
     )
+
+
+def _read_workspace_limit(note: RunNote) -> int | None:
+    """Return the limit of a cuDNN workspace that the noted process set, in bytes; None for none."""
+    text = note.environment.get(LIMIT_VARIABLE, "").strip()
+    return int(text) << 20 if text.isdecimal() else None

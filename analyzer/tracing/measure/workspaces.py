@@ -26,7 +26,7 @@ import pandas as pd
 from analyzer.model.contract.categories import Category
 from analyzer.model.graph.ops import CONVOLUTIONS
 from analyzer.model.recording.allocator_events import HOST_ALLOCATORS
-from analyzer.model.recording.schema import TRIAL
+from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.tracing.derive.op_names import GUARDS_BYTES
 from analyzer.tracing.parse.wire.plane_names import split_annotation
 
@@ -100,17 +100,26 @@ def find_algorithm(kernels: list[str]) -> str:
 
 
 def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the attributed allocations with the region of these copies set."""
-    raw = table["op_type"].isin(CONVOLUTIONS) & (table["region"].astype(str) == "")
+    """Return the attributed allocations with the region of buffers that a convolution can do without.
+
+    TensorFlow skips the copy and each algorithm that do not fit, and later uses an algorithm without
+    workspace if the chosen one's does not fit.
+    """
+    of_convolution = table["op_type"].isin(CONVOLUTIONS)
+    raw = of_convolution & (table["region"].astype(str) == "")
     requests = table[raw & (table["requested_bytes"] >= GUARDS_BYTES)].sort_values("born")
     copies = []
     for _, rows in requests.groupby(requests["op"].astype(str), sort=False):
         born, dies = rows["born"].to_numpy(), rows["dies"].to_numpy()
         # The op's next request of this kind is a workspace, which is freed before the copy.
         inside = np.append((born[1:] < dies[:-1]) & (dies[1:] < dies[:-1]), False)
-        copies += rows.index[inside].tolist()
-    if not copies:
+        sizes = rows["requested_bytes"].to_numpy()
+        larger = sizes > sizes[~inside].min()  # of the workspaces only the smallest is needed
+        copies += rows.index[inside | larger].tolist()
+    workspaces = of_convolution & (table["dtype"].astype(str) == "uint8")
+    if not copies and not workspaces.any():
         return table
     region = table["region"].astype(object)
     region[copies] = TRIAL
+    region[workspaces] = WORKSPACE
     return table.assign(region=region.astype("category"))

@@ -4,19 +4,20 @@ import math
 
 import pytest
 
+from analyzer.cards import find_gpu
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.kernels.shared.op_call import Call
 
-T4, A100 = (7, 5), (8, 0)
+T4, A100 = find_gpu("t4"), find_gpu("a100-40gb-sxm")
 IMAGE, POOLED = (4, 16, 24, 24, 8), (4, 8, 12, 12, 8)
 IMAGE_BYTES, POOLED_BYTES = 4 * math.prod(IMAGE), 4 * math.prod(POOLED)
 
 
-def after_bytes(kind, inputs, output, *, layout="NDHWC", dtype="float32", capability=T4):
+def after_bytes(kind, inputs, output, *, layout="NDHWC", dtype="float32", card=T4):
     specs = tuple(TensorSpec(dtype, shape) for shape in inputs)
     op = Op("op", kind, outputs=(TensorSpec(dtype, output),), attrs={"data_format": layout})
-    plan = gpu_device(capability, 40).plan(Call(op, specs, (None,) * len(specs)))
+    plan = gpu_device(card).plan(Call(op, specs, (None,) * len(specs)))
     assert plan.modelled
     return plan.after_bytes
 
@@ -44,5 +45,5 @@ def test_an_averages_gradient_asks_for_what_cudnn_does_not_read_in_every_layout(
 def test_bfloat16_is_pooled_in_float32_where_the_card_does_not_know_it():
     cast = after_bytes("MaxPool3D", [IMAGE], POOLED, dtype="bfloat16")
     assert cast == (IMAGE_BYTES, POOLED_BYTES) * 2  # casts, then copies of them
-    known = after_bytes("MaxPool3D", [IMAGE], POOLED, dtype="bfloat16", capability=A100)
+    known = after_bytes("MaxPool3D", [IMAGE], POOLED, dtype="bfloat16", card=A100)
     assert known == (IMAGE_BYTES // 2, POOLED_BYTES // 2)

@@ -17,10 +17,10 @@ from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.report.document import build_document
 from analyzer.session.opening import explain, predict_step
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.simulate.predict.played_step import live_bytes
+from analyzer.simulate.predict.played_step import live_bytes, play
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.simulate.predict.schedules import predict
-from analyzer.simulate.predict.uncertainty.gpu_uncertainty import find_workspace_rise
+from analyzer.simulate.predict.uncertainty.workspace_range import find_workspaces
 from analyzer.tracing.parse.run_folder import read_run
 
 NOTE = Path(__file__).parent / "notes" / "gpu" / "run.json"
@@ -96,21 +96,25 @@ def test_what_is_uncertain_is_said_and_one_sided(document):
     stated = document["uncertainty"]
     peak = document["peak"]["requested_bytes"]
     assert stated["low_bytes"] <= peak <= stated["high_bytes"]
-    assert 0 < stated["workspace_bytes"] <= stated["high_bytes"] - peak
+    steady = stated["workspace"]["steady"]
+    assert stated["low_bytes"] <= steady["low"] <= peak <= steady["high"] <= stated["high_bytes"]
     words = " ".join(stated["because"])
     assert "cuDNN" in words
     assert "No GPU was used" in words
 
 
-def test_a_workspace_raises_the_peak_only_where_there_is_no_room(note):
-    prediction = predict(note.ops, [], device=gpu_device((7, 5), 40), draws=1)
-    from analyzer.simulate.predict.played_step import play
-
-    draw = play(prediction.prepared, prediction.middle.seed)
-    rise = find_workspace_rise(prediction, draw)
-    largest = max(plan.workspace_bytes for plan in prediction.prepared.kernels.plans)
-    assert 0 <= rise <= largest
-    assert int(live_bytes(draw.buffers, draw.instants).max()) == draw.peak_bytes
+def test_the_peaks_over_the_likely_algorithms_contain_the_shown_one(note):
+    prediction = predict(note.ops, [], device=gpu_device(find_gpu("t4")), draws=1)
+    draw = play(prediction.prepared, prediction.middle.seed, steps=3)
+    found = find_workspaces(prediction, draw)
+    assert found.steady.low <= draw.peak_bytes <= found.steady.high
+    plans = [plan.workspace for plan in prediction.prepared.kernels.plans if plan.workspace]
+    largest = max(max(one.sizes_bytes) for one in plans)
+    bare = live_bytes(draw.buffers, draw.instants)
+    assert found.steady.high <= int(bare.max()) + largest
+    assert found.trial_bytes >= largest + (16 << 20)
+    assert found.first_step.high >= int(bare[: draw.steps[0][1] + 2].max())
+    assert not found.unmeasured
 
 
 def shrunk(folder, card, **sizes):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from analyzer.cards import find_gpu
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.ops import PLACE
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
@@ -213,7 +214,7 @@ def test_elementwise_kernels_that_the_wheel_has_as_programs_are_compiled_on_a_ca
         op("product", "Mul", "x", "x", shape=(8,)),
         replace(op("whole", "Pow", "x", "x", shape=()), outputs=(TensorSpec("int32", ()),)),
     )
-    prepared = prepare(ops, [], threads=1, device=gpu_device((7, 5), 40))
+    prepared = prepare(ops, [], threads=1, device=gpu_device(find_gpu("t4")))
     kernels = dict(zip((o.name for o in prepared.wiring.ops), prepared.compiles, strict=True))
     assert kernels == {"x": "", "power": "Pow float32", "product": "", "whole": ""}
     assert prepare(ops, [], threads=1).compiles == ()

@@ -1,5 +1,6 @@
 // cuDNN: descriptors of the graph API, sizes of the older API, tensor and filter descriptors.
 #include "cudnn.h"
+#include "convolutions.h"
 #include "../runtime/phantom.h"
 
 API(cudnnGetVersion)(void) { return 90300; }
@@ -24,9 +25,10 @@ API(cudnnGetStream)(void *h, void **s) {
   return OK;
 }
 // the graph API: a descriptor keeps its attributes; engine configurations, plans and heuristics answer
-// the others. There are two configurations, because XLA does not autotune with only one.
+// the others. There are at least two configurations, because XLA does not autotune with only one.
 enum { CONFIGURATIONS = 2 };
-enum { ENGINE = 2, ENGINECFG = 3, HEURISTIC = 4, PLAN = 5, OPGRAPH = 15 };
+enum { ENGINE = 2, ENGINECFG = 3, HEURISTIC = 4, PLAN = 5, FORWARD = 10, OPGRAPH = 15 };
+enum { DESCRIPTOR = 15 }; // the type of an attribute that is a descriptor
 static const unsigned char element[32] = {
     8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4,  4, 4, 4,
     8, 4, 4, 4, 4, 4, 4, 4, 4, 1, 4, 16, 4, 4, 4}; // bytes of each attribute type (booleans: 1)
@@ -39,6 +41,10 @@ typedef struct Item {
 typedef struct {
   int type;
   Item *items;
+  Convolution convolution; // that of an operation, passed on to the graph, engines and plans
+  int64_t number;          // of an engine, passed on to configurations and plans
+  Choice choice;           // of a plan
+  int is_chosen;
 } Desc;
 static Item *item(Desc *d, int key) {
   Item *i = d->items;
@@ -76,12 +82,79 @@ API(cudnnBackendDestroyDescriptor)(Desc *d) {
   return OK;
 }
 API(cudnnBackendFinalize)(Desc *d) { return OK; }
+static void read_axes(int64_t *to, Desc *from, int key, Convolution *c) {
+  Item *axes = item(from, key);
+  if (!axes || axes->n > 5)
+    return;
+  c->rank = (int)axes->n;
+  memcpy(to, axes->data, axes->n * 8);
+}
+static int64_t largest(Desc *d, int key) {
+  Item *i = item(d, key);
+  int64_t most = 1;
+  for (int64_t k = 0; i && k < i->n; k++)
+    if (((int64_t *)i->data)[k] > most)
+      most = ((int64_t *)i->data)[k];
+  return most;
+}
+// an operand of a convolution; six attributes for each pass: alpha, beta, then these
+static void read_operand(Desc *d, int key, Desc *operand) {
+  static const int passes[] = {1, 3, 2}; // descriptors: forward, filter gradient, input gradient
+  Convolution *c = &d->convolution;
+  c->pass = passes[d->type - FORWARD];
+  switch ((key - 700) % 6) {
+  case 2:
+    c->dilation = largest(operand, 102);
+    c->stride = largest(operand, 103);
+    break;
+  case 3:
+    read_axes(c->kernel, operand, 902, c);
+    break;
+  case 4:
+    read_axes(c->image, operand, 902, c);
+    if (item(operand, 901))
+      c->type = *(int *)item(operand, 901)->data;
+    break;
+  case 5:
+    read_axes(c->result, operand, 902, c);
+  }
+}
+static void pass_on(Desc *d, const Desc *from) {
+  if (from->convolution.pass)
+    d->convolution = from->convolution;
+  if (from->type == ENGINE || from->type == ENGINECFG)
+    d->number = from->number;
+}
 API(cudnnBackendSetAttribute)(Desc *d, int key, int type, int64_t n, const void *v) {
   desc_put(d, key, type, n, v);
+  if (key == 1301 && v)
+    d->number = *(const int64_t *)v;
+  for (int64_t i = 0; type == DESCRIPTOR && v && i < n; i++) {
+    Desc *other = ((Desc *const *)v)[i];
+    if (d->type >= FORWARD && d->type < FORWARD + 3 && key >= 700 && key < 718)
+      read_operand(d, key, other);
+    else if (other)
+      pass_on(d, other);
+  }
   return OK;
 }
+static int list_choices(const Desc *d, Choice *choices) {
+  int found = fixed_workspace ? 0 : convolution_choices(&d->convolution, current, choices);
+  for (; found < CONFIGURATIONS; found++)
+    choices[found] = (Choice){fixed_workspace ? (int64_t)convolution_workspace : 0, 1e6};
+  return found;
+}
+static const Choice *choice_of(Desc *plan) {
+  if (!plan->is_chosen) {
+    Choice choices[MOST_CHOICES + CONFIGURATIONS];
+    int found = list_choices(plan, choices);
+    plan->choice = choices[plan->number >= 0 && plan->number < found ? plan->number : 0];
+    plan->is_chosen = 1;
+  }
+  return &plan->choice;
+}
 API(cudnnBackendExecute)(void *h, Desc *plan, Desc *pack) {
-  launch(dnn_stream);
+  launch_for(dnn_stream, (uint64_t)(choice_of(plan)->microseconds * 1000));
   return OK;
 }
 API(cudnnBackendGetAttribute)(Desc *d, int key, int type, int64_t want, int64_t *got, void *out) {
@@ -90,8 +163,10 @@ API(cudnnBackendGetAttribute)(Desc *d, int key, int type, int64_t want, int64_t 
     got = &none;
   *got = 0;
   if (d->type == HEURISTIC && key == 202) { // engine configurations
-    *got = CONFIGURATIONS;
-    for (int64_t number = 0; out && number < want && number < CONFIGURATIONS; number++) {
+    Choice choices[MOST_CHOICES + CONFIGURATIONS];
+    int64_t count = list_choices(d, choices);
+    *got = count;
+    for (int64_t number = 0; out && number < want && number < count; number++) {
       Desc *config = ((Desc **)out)[number];
       if (!config)
         continue;
@@ -100,8 +175,10 @@ API(cudnnBackendGetAttribute)(Desc *d, int key, int type, int64_t want, int64_t 
       Item *g = item(d, 201);
       desc_put(engine, 1301, 3, 1, &number);
       if (g)
-        desc_put(engine, 1300, 15, 1, g->data);
-      desc_put(config, 300, 15, 1, &engine);
+        desc_put(engine, 1300, DESCRIPTOR, 1, g->data);
+      desc_put(config, 300, DESCRIPTOR, 1, &engine);
+      engine->number = config->number = number;
+      engine->convolution = config->convolution = d->convolution;
     }
     return OK;
   }
@@ -112,10 +189,12 @@ API(cudnnBackendGetAttribute)(Desc *d, int key, int type, int64_t want, int64_t 
     if (!i || want < 1 || !out)
       return OK;
     Desc *to = *(Desc **)out, *from = *(Desc **)i->data;
-    if (to && to != from)
+    if (to && to != from) {
       for (Item *j = from->items; j; j = j->next)
         desc_put(to, j->key, j->type, j->n, j->data);
-    else
+      to->convolution = from->convolution;
+      to->number = from->number;
+    } else
       *(Desc **)out = from;
     return OK;
   }
@@ -130,9 +209,9 @@ API(cudnnBackendGetAttribute)(Desc *d, int key, int type, int64_t want, int64_t 
   if ((d->type == PLAN && key == 402) || (d->type == ENGINECFG && key == 303)) {
     *got = 1;
     if (out)
-      *(int64_t *)out = (int64_t)convolution_workspace;
+      *(int64_t *)out = choice_of(d)->bytes;
     return OK;
-  } // assumed
+  }
   if (d->type == PLAN && key == 405) {
     static const char json[] = "{}";
     *got = sizeof json;

@@ -6,6 +6,7 @@
 //                 3 launches; 4 detected outputs
 // PHANTOM_COPY_MOST, PHANTOM_KERNEL_NS, PHANTOM_CONVOLUTION_WORKSPACE, PHANTOM_PRODUCT_WORKSPACE,
 // PHANTOM_RECURRENT_RESERVE, PHANTOM_BATCH_NORM_RESERVE  see phantom.h
+// PHANTOM_CONVOLUTIONS_<card>  see convolutions.c
 #include "phantom.h"
 
 #include <stdarg.h>
@@ -13,6 +14,7 @@
 Card cards[MOST_CARDS];
 int card_count;
 uint64_t copy_most = 4096, kernel_ns, convolution_workspace;
+int fixed_workspace;
 uint64_t product_workspace, recurrent_reserve, batch_norm_reserve;
 static int verbose;
 
@@ -48,6 +50,7 @@ __attribute__((constructor)) static void start(void) {
   verbose = (int)number("PHANTOM_LOG", 0);
   copy_most = number("PHANTOM_COPY_MOST", copy_most);
   kernel_ns = number("PHANTOM_KERNEL_NS", 0);
+  fixed_workspace = getenv("PHANTOM_CONVOLUTION_WORKSPACE") != 0;
   convolution_workspace = number("PHANTOM_CONVOLUTION_WORKSPACE", 0);
   product_workspace = number("PHANTOM_PRODUCT_WORKSPACE", 0);
   recurrent_reserve = number("PHANTOM_RECURRENT_RESERVE", 0);

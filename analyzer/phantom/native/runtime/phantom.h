@@ -42,7 +42,8 @@ extern Card cards[MOST_CARDS];
 extern int card_count;
 extern uint64_t copy_most;             // longest copy to a card that keeps its bytes
 extern uint64_t kernel_ns;             // duration of a kernel on its stream
-extern uint64_t convolution_workspace; // bytes reported for each convolution plan
+extern int fixed_workspace;            // whether each convolution plan reports these bytes:
+extern uint64_t convolution_workspace;
 extern uint64_t product_workspace;     // bytes reported for each cuBLASLt product
 extern uint64_t recurrent_reserve;     // numbers for each unit, step and row; 0 for the formula
 extern uint64_t batch_norm_reserve;    // bytes of each batch normalization
@@ -74,6 +75,7 @@ void clear(char *p);             // lets a result read as 0
 
 // ---- streams.c: all work is complete when enqueued, except callbacks to the host
 void launch(void *stream);
+void launch_for(void *stream, uint64_t ns); // work whose duration events report
 void mark_modules(void *stream); // the stream runs compiled modules (XLA)
 int runs_modules(void *stream);
 

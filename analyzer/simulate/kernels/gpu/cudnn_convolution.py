@@ -6,17 +6,34 @@ height, width, in), so each call copies the filter. cuDNN computes in NHWC only 
 Sources: ``conv_ops_impl.h`` of the 2.21 wheel, lines 780 to 1200; ``conv_grad_input_ops.cc`` and
 ``conv_grad_filter_ops.cc``.
 
-cuDNN chooses its workspace by measuring algorithms on the card, so it is unknown here. The plans
-leave it out, and ``workspace_bound`` gives an upper bound.
+The first call of a shape tries cuDNN's algorithms (``convolution_algorithms``) with guards around each
+workspace; later calls use the fastest. If its workspace does not fit, TensorFlow falls back to an
+algorithm without one (``AllocateScratchOrFallback`` in ``conv_ops_gpu.h``).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output, Trial, without_zeros
+from analyzer.cards import Gpu
+from analyzer.simulate.kernels.gpu.convolution_algorithms import (
+    PASSES,
+    Candidate,
+    Convolution,
+    choose,
+    find_candidates,
+    is_measured,
+)
+from analyzer.simulate.kernels.shared.memory_plan import (
+    MemoryPlan,
+    Output,
+    Trial,
+    Workspace,
+    without_zeros,
+)
 from analyzer.simulate.kernels.shared.op_call import (
     Call,
     allocate,
@@ -27,19 +44,38 @@ from analyzer.simulate.kernels.shared.op_call import (
 
 Capability = tuple[int, int]
 
-WORKSPACE_LIMIT_BYTES: Final = 4 << 30
-"""``TF_CUDNN_WORKSPACE_LIMIT_IN_MB`` by default (``GetDnnWorkspaceLimitOrDefault``)."""
+LIMIT_VARIABLE: Final = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
+
+WORKSPACE_LIMIT_BYTES: Final = 8 << 30
+"""Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)."""
+
+FUSED_LIMIT_BYTES: Final = 4 << 30
+"""The same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)."""
 
 _GUARD_BYTES: Final = 8 << 20
 """Guard before and after a buffer on which algorithms are tried, to detect writes outside of it
 (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
-_WINOGRAD_GROWTH: Final = 2.25
-"""Winograd computes a tile of 4 by 4 results of a 3 by 3 filter from 6 by 6 numbers: 36 / 16. The bound
-covers the non-fused Winograd algorithm, which stores the transformed input and result, and an engine
-that copies all three tensors into another layout."""
-
 _SMALLEST_FLOAT_BYTES: Final = 4  # bytes of float32: types below it may take cuDNN's grouped kernel
+
+
+@dataclass(frozen=True, slots=True)
+class DnnCard:
+    """A card, and the limit that ``TF_CUDNN_WORKSPACE_LIMIT_IN_MB`` sets; None for the default."""
+
+    gpu: Gpu
+    limit_bytes: int | None = None
+
+    @property
+    def capability(self) -> Capability:
+        """Its compute capability."""
+        return self.gpu.compute_capability
+
+    def limit_of(self, op_type: str) -> int:
+        """Return the limit of a workspace of an op, in bytes."""
+        if self.limit_bytes is not None:
+            return self.limit_bytes
+        return FUSED_LIMIT_BYTES if op_type == "_FusedConv2D" else WORKSPACE_LIMIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +88,7 @@ class _Sizes:
         kernel: Shape of the filter.
         item_bytes: Bytes of one element.
         channels_last: Whether the node is in NHWC.
-        padded_bytes: Bytes of ``image`` with the asymmetric part of its padding; 0 without one.
+        padded: Shape of ``image`` with the asymmetric part of its padding.
     """
 
     image: tuple[int, ...]
@@ -60,7 +96,12 @@ class _Sizes:
     kernel: tuple[int, ...]
     item_bytes: int
     channels_last: bool
-    padded_bytes: int
+    padded: tuple[int, ...]
+
+    @property
+    def padded_bytes(self) -> int:
+        """Bytes of the padded image; 0 if its padding is symmetric."""
+        return math.prod(self.padded) * self.item_bytes if self.padded != self.image else 0
 
     @property
     def image_bytes(self) -> int:
@@ -73,10 +114,6 @@ class _Sizes:
     @property
     def kernel_bytes(self) -> int:
         return math.prod(self.kernel) * self.item_bytes
-
-    @property
-    def workspace_bound(self) -> int:
-        return workspace_bound(self.image_bytes, self.result_bytes, self.kernel_bytes)
 
     @property
     def depth(self) -> int:
@@ -94,7 +131,7 @@ class _Sizes:
         return self.result_bytes if channels > 1 else 0
 
 
-def plan_convolution(call: Call, capability: Capability) -> MemoryPlan:
+def plan_convolution(call: Call, card: DnnCard) -> MemoryPlan:
     """Copy the filter, the input if its padding is asymmetric, and the tensors to change the layout.
 
     ``LaunchConvOpImpl``. The side input of a fused ``Add`` (``_FusedConv2D``) is forwarded.
@@ -106,19 +143,17 @@ def plan_convolution(call: Call, capability: Capability) -> MemoryPlan:
     if sizes is None or _is_product(call, sizes):
         return MemoryPlan(outputs=(output, *allocate_all(call)[1:]))
     temporaries = [sizes.padded_bytes]
-    if _copies_layout(call, sizes, capability):
+    if _copies_layout(call, sizes, card.capability):
         temporaries += [sizes.image_copy_bytes, sizes.kernel_bytes, sizes.result_bytes]
     else:
         temporaries.append(sizes.kernel_bytes)
-    return MemoryPlan(
-        outputs=(output, *allocate_all(call)[1:]),
-        after_bytes=without_zeros(temporaries),
-        workspace_bytes=sizes.workspace_bound,
-        trial=_trial(call, sizes, sizes.result_bytes),
+    plan = MemoryPlan(
+        outputs=(output, *allocate_all(call)[1:]), after_bytes=without_zeros(temporaries)
     )
+    return _with_algorithms(plan, call, sizes, card, PASSES[0])
 
 
-def plan_input_gradient(call: Call, capability: Capability) -> MemoryPlan:
+def plan_input_gradient(call: Call, card: DnnCard) -> MemoryPlan:
     """Compute the gradient of the input into a temporary of the same size.
 
     ``LaunchConv2DBackpropInputOp`` always computes into ``pre_transformed_in_backprop``, so two buffers
@@ -129,7 +164,7 @@ def plan_input_gradient(call: Call, capability: Capability) -> MemoryPlan:
     sizes = _sizes(call, call.out_shape(), call.shape(1), call.shape(2))
     if sizes is None or _is_product(call, sizes):
         return plan_allocation(call)
-    if _copies_layout(call, sizes, capability):
+    if _copies_layout(call, sizes, card.capability):
         outputs, before = allocate_all(call), []
         after = [sizes.kernel_bytes, sizes.result_copy_bytes]
         after.append(sizes.padded_bytes or sizes.image_bytes)
@@ -137,19 +172,13 @@ def plan_input_gradient(call: Call, capability: Capability) -> MemoryPlan:
     else:
         outputs, after = (allocate(call, region="temp"),), []
         before = [call.size(), sizes.kernel_bytes, sizes.padded_bytes]
-    return MemoryPlan(
-        outputs=outputs,
-        before_bytes=without_zeros(before),
-        after_bytes=without_zeros(after),
-        workspace_bytes=sizes.workspace_bound,
-        trial=replace(
-            _trial(call, sizes, sizes.padded_bytes or sizes.image_bytes),
-            is_early=bool(sizes.padded_bytes),
-        ),
+    plan = MemoryPlan(
+        outputs=outputs, before_bytes=without_zeros(before), after_bytes=without_zeros(after)
     )
+    return _with_algorithms(plan, call, sizes, card, PASSES[1])
 
 
-def plan_filter_gradient(call: Call, capability: Capability) -> MemoryPlan:
+def plan_filter_gradient(call: Call, card: DnnCard) -> MemoryPlan:
     """Allocate a padded input, the gradient of the filter in cuDNN's order, and layout copies.
 
     ``LaunchConv2DBackpropFilterOp``.
@@ -158,17 +187,13 @@ def plan_filter_gradient(call: Call, capability: Capability) -> MemoryPlan:
     if sizes is None or _is_product(call, sizes):
         return plan_allocation(call)
     temporaries = [sizes.padded_bytes, sizes.kernel_bytes]
-    if _copies_layout(call, sizes, capability):
+    if _copies_layout(call, sizes, card.capability):
         temporaries += [sizes.result_copy_bytes, sizes.image_copy_bytes]
-    return MemoryPlan(
-        outputs=allocate_all(call),
-        after_bytes=without_zeros(temporaries),
-        workspace_bytes=sizes.workspace_bound,
-        trial=_trial(call, sizes, sizes.kernel_bytes),
-    )
+    plan = MemoryPlan(outputs=allocate_all(call), after_bytes=without_zeros(temporaries))
+    return _with_algorithms(plan, call, sizes, card, PASSES[2])
 
 
-def plan_depthwise(call: Call, capability: Capability) -> MemoryPlan:
+def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
     """Allocate the outputs; cuDNN, with a workspace, serves only float16 in NCHW.
 
     ``depthwise_conv_op.cc``: ``use_cudnn_grouped_conv_``.
@@ -176,12 +201,12 @@ def plan_depthwise(call: Call, capability: Capability) -> MemoryPlan:
     item_bytes = call.item_bytes()
     grouped = item_bytes < _SMALLEST_FLOAT_BYTES and call.attr("data_format") == "NCHW"
     bound = 0
-    if grouped and capability >= (7, 0):
+    if grouped and card.capability >= (7, 0):
         bound = sum(call.input_size(index) for index in range(len(call.inputs))) + call.size()
-    return MemoryPlan(outputs=allocate_all(call), workspace_bytes=min(bound, WORKSPACE_LIMIT_BYTES))
+    return MemoryPlan(outputs=allocate_all(call), unknown_bytes=min(bound, WORKSPACE_LIMIT_BYTES))
 
 
-def plan_batch_norm(call: Call, _: Capability) -> MemoryPlan:
+def plan_batch_norm(call: Call, _: DnnCard) -> MemoryPlan:
     """Forward the input to the result; statistics and reserve space are small.
 
     ``FusedBatchNormOpBase`` forwards input 0 to output 0. In the fast NHWC mode ``reserve_space_3``
@@ -189,33 +214,75 @@ def plan_batch_norm(call: Call, _: Capability) -> MemoryPlan:
     """
     first: Output = forward(call, (0,))
     bound = call.input_size(0) // (8 * call.item_bytes()) if call.input_size(0) else 0
-    return MemoryPlan(outputs=(first, *allocate_all(call)[1:]), workspace_bytes=bound)
+    return MemoryPlan(outputs=(first, *allocate_all(call)[1:]), unknown_bytes=bound)
 
 
-def _trial(call: Call, sizes: _Sizes, result_bytes: int) -> Trial:
-    """Return the requests of the first call with these shapes, which tries cuDNN's algorithms.
+def _with_algorithms(
+    plan: MemoryPlan, call: Call, sizes: _Sizes, card: DnnCard, direction: str
+) -> MemoryPlan:
+    """Return the plan with the trials of the first call, and the workspace of the fastest algorithm.
 
     ``AutotuneUnfusedConv`` and ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the
     result, skipped if it does not fit (``WrapRedzoneBestEffort``), and guards around the workspace of
     each algorithm, even an empty one. The choice is cached by shapes and parameters
     (``ConvParameters``).
     """
+    convolution = _describe(call, sizes, card, direction)
+    candidates = find_candidates(convolution, card.gpu, card.limit_of(call.op.type))
     numbers = [
         tuple(call.attr(name) or ())
         for name in ("strides", "dilations", "explicit_paddings", "fused_ops")
     ]
     kind = (call.op.type, call.op.outputs[0].dtype, call.attr("padding"), call.attr("data_format"))
-    return Trial(
-        key=(*kind, sizes.image, sizes.kernel, sizes.result, *numbers),
-        copy_bytes=result_bytes + 2 * _GUARD_BYTES,
-        scratch_bytes=2 * _GUARD_BYTES,
+    copied = {
+        "forward": sizes.result_bytes,
+        "input_gradient": sizes.padded_bytes or sizes.image_bytes,
+        "filter_gradient": sizes.kernel_bytes,
+    }
+    guards = 2 * _GUARD_BYTES
+    return replace(
+        plan,
+        workspace=_expect(candidates, is_measured(convolution, card.gpu)),
+        trial=Trial(
+            key=(*kind, sizes.image, sizes.kernel, sizes.result, *numbers),
+            copy_bytes=copied[direction] + guards,
+            scratch_bytes=tuple(one.bytes + guards for one in candidates) or (guards,),
+            is_early=direction == "input_gradient" and bool(sizes.padded_bytes),
+        ),
     )
 
 
-def workspace_bound(image_bytes: int, result_bytes: int, kernel_bytes: int) -> int:
-    """Return the assumed upper bound of cuDNN's workspace of one convolution, in bytes."""
-    winograd = int(_WINOGRAD_GROWTH * (image_bytes + result_bytes)) + 4 * kernel_bytes
-    return min(winograd, WORKSPACE_LIMIT_BYTES)
+def _describe(call: Call, sizes: _Sizes, card: DnnCard, direction: str) -> Convolution:
+    """Return the convolution as cuDNN sees it: channels before axes, symmetric padding."""
+    rank = len(sizes.image)
+    axes = slice(1, rank - 1) if sizes.channels_last else slice(2, rank)
+    largest = {
+        name: max((int(x) for x in (call.attr(name) or (1,))), default=1)
+        for name in ("strides", "dilations")
+    }
+    return Convolution(
+        direction=direction,
+        image=(sizes.image[0], sizes.depth, *sizes.padded[axes]),
+        kernel=(sizes.kernel[-1], *sizes.kernel[:-2]),
+        result=sizes.result[axes],
+        groups=max(sizes.depth // max(sizes.kernel[-2], 1), 1),
+        stride=largest["strides"],
+        dilation=largest["dilations"],
+        dtype=call.op.outputs[0].dtype,
+    )
+
+
+def _expect(candidates: Sequence[Candidate], has_evidence: bool) -> Workspace | None:
+    """Return the workspace of the fastest candidate with those of the others; None without any."""
+    fastest = choose(candidates)
+    if fastest is None:
+        return None
+    return Workspace(
+        bytes=fastest.bytes,
+        sizes_bytes=tuple(one.bytes for one in candidates),
+        chances=tuple(one.probability for one in candidates),
+        is_measured=has_evidence,
+    )
 
 
 def computes_channels_last(dtype: str, capability: Capability) -> bool:
@@ -238,16 +305,7 @@ def _sizes(
     padded = list(image)
     for number, axis in enumerate(spatial):
         padded[axis] += _find_asymmetry(call, image[axis], kernel[number], result[axis], axis)
-    item_bytes = call.item_bytes()
-    uneven = tuple(padded) != image
-    return _Sizes(
-        image,
-        result,
-        kernel,
-        item_bytes,
-        channels_last,
-        math.prod(padded) * item_bytes if uneven else 0,
-    )
+    return _Sizes(image, result, kernel, call.item_bytes(), channels_last, tuple(padded))
 
 
 def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -> int:

@@ -43,7 +43,7 @@ def plan_forward(call: Call) -> MemoryPlan:
         outputs=tuple(outputs),
         amid_bytes=beside if reserve else (),
         after_bytes=() if reserve else beside,
-        workspace_bytes=workspace + reserve,
+        unknown_bytes=workspace + reserve,
     )
 
 
@@ -63,7 +63,7 @@ def plan_backward(call: Call) -> MemoryPlan:
     return MemoryPlan(
         outputs=tuple(outputs) or (allocate(call),),
         after_bytes=without_zeros((_lengths_bytes(call), workspace)),
-        workspace_bytes=workspace,
+        unknown_bytes=workspace,
     )
 
 

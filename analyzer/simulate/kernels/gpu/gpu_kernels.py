@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from analyzer.cards import Gpu, memory_limit
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.graph.host_copies import (
     COPY,
@@ -30,7 +31,7 @@ from analyzer.model.graph.ops import op_types
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.cpu import onednn
 from analyzer.simulate.kernels.gpu import cudnn_convolution, cudnn_rnn, gpu_pooling, gpu_reduction
-from analyzer.simulate.kernels.gpu.cudnn_convolution import Capability
+from analyzer.simulate.kernels.gpu.cudnn_convolution import Capability, DnnCard
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
 from analyzer.simulate.kernels.shared.memory_plan import ListUse, MemoryPlan, Output, Way
@@ -98,14 +99,13 @@ _AS_ON_CPU: Final = (
 allocate their outputs."""
 
 
-def gpu_device(capability: Capability, multiprocessors: int) -> KernelDevice:
+def gpu_device(gpu: Gpu, workspace_limit_bytes: int | None = None) -> KernelDevice:
     """Return the kernels of a card.
 
     Args:
-        capability: Compute capability, which decides the layout in which cuDNN computes.
-        multiprocessors: Number of multiprocessors, which decides the number of parts of a sum.
+        workspace_limit_bytes: The user's limit of a cuDNN workspace; None for TensorFlow's.
     """
-    rules = _rules(capability, gpu_reduction.blocks_in_flight(capability, multiprocessors))
+    rules = _rules(DnnCard(gpu, workspace_limit_bytes))
 
     def plan(call: Call) -> MemoryPlan:
         return _on_card(call, rules)
@@ -117,6 +117,7 @@ def gpu_device(capability: Capability, multiprocessors: int) -> KernelDevice:
         held_bytes=_held_bytes,
         handle_bytes=0,
         scratch_bytes=SCRATCH_BYTES,
+        limit_bytes=memory_limit(gpu).bytes,
         host_dtypes=VARIABLES_ON_HOST,
         is_cheap=True,
     )
@@ -194,15 +195,15 @@ def _plan_copy_to_host(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=tuple(_ELSEWHERE for _ in call.op.outputs))
 
 
-def _rules(capability: Capability, blocks: int) -> dict[str, Rule]:
-    """Return the rules of a card.
+def _rules(card: DnnCard) -> dict[str, Rule]:
+    """Return the rules of a card."""
+    capability = card.capability
+    blocks = gpu_reduction.blocks_in_flight(capability, card.gpu.sm_count)
 
-    Args:
-        capability: Compute capability.
-        blocks: Blocks of a reduction of a whole tensor (``gpu_reduction.blocks_in_flight``).
-    """
+    def of_card(rule: Callable[[Call, DnnCard], MemoryPlan]) -> Rule:
+        return lambda call: rule(call, card)
 
-    def of_card(rule: Callable[[Call, Capability], MemoryPlan]) -> Rule:
+    def of_capability(rule: Callable[[Call, Capability], MemoryPlan]) -> Rule:
         return lambda call: rule(call, capability)
 
     return rule_table(
@@ -224,10 +225,10 @@ def _rules(capability: Capability, blocks: int) -> dict[str, Rule]:
             " DepthwiseConv2dNativeBackpropFilter",
         ),
         (of_card(cudnn_convolution.plan_batch_norm), "FusedBatchNormV3 _FusedBatchNormEx"),
-        (of_card(gpu_pooling.plan_pool_3d), "MaxPool3D AvgPool3D"),
-        (of_card(gpu_pooling.plan_average_pool_gradient), "AvgPoolGrad"),
-        (of_card(gpu_pooling.plan_average_pool_3d_gradient), "AvgPool3DGrad"),
-        (of_card(gpu_pooling.plan_max_pool_3d_gradient), "MaxPool3DGrad"),
+        (of_capability(gpu_pooling.plan_pool_3d), "MaxPool3D AvgPool3D"),
+        (of_capability(gpu_pooling.plan_average_pool_gradient), "AvgPoolGrad"),
+        (of_capability(gpu_pooling.plan_average_pool_3d_gradient), "AvgPool3DGrad"),
+        (of_capability(gpu_pooling.plan_max_pool_3d_gradient), "MaxPool3DGrad"),
         (lambda call: gpu_reduction.plan_sum_of_squares(call, blocks), "L2Loss"),
         (gpu_reduction.plan_softmax, "Softmax LogSoftmax"),
         (gpu_reduction.plan_bias_gradient, "BiasAddGrad"),

@@ -133,9 +133,11 @@ def plan_bias_gradient(call: Call) -> MemoryPlan:
         scratch = _columns(math.prod(shape[:-1]), shape[-1], item_bytes)
     return MemoryPlan(
         outputs=allocate_all(call),
-        workspace_bytes=scratch,
+        unknown_bytes=scratch,
         trial=Trial(
-            ("BiasAddGrad", shape, call.attr("data_format"), call.op.outputs[0].dtype), 0, scratch
+            key=("BiasAddGrad", shape, call.attr("data_format"), call.op.outputs[0].dtype),
+            copy_bytes=0,
+            scratch_bytes=(scratch,),
         ),
     )
 

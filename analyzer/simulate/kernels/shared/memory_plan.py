@@ -85,14 +85,32 @@ class Trial:
     Attributes:
         key: Equal for calls that share the result of the trial.
         copy_bytes: A guarded copy of the result; skipped if it does not fit.
-        scratch_bytes: Guards around the workspace of each algorithm, needed for any trial.
+        scratch_bytes: Workspace of each algorithm with guards. An algorithm is skipped if it does
+            not fit; the smallest is needed.
         is_early: Whether the kernel allocates another buffer afterwards, such as its output.
     """
 
     key: tuple[object, ...]
     copy_bytes: int
-    scratch_bytes: int
+    scratch_bytes: tuple[int, ...]
     is_early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Workspace of a library's algorithm during the run of a kernel.
+
+    Attributes:
+        bytes: The expected algorithm's.
+        sizes_bytes: That of each algorithm.
+        chances: The probability that each is chosen.
+        is_measured: Whether a measurement of the choice is published.
+    """
+
+    bytes: int
+    sizes_bytes: tuple[int, ...]
+    chances: tuple[float, ...]
+    is_measured: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +129,9 @@ class MemoryPlan:
         value: Input that becomes the value of the variable, or an element of a TensorList.
         lists: Operation on the TensorList in the first input.
         rows_bytes: Bytes of each element, if the kernel makes a TensorList of a tensor.
-        workspace_bytes: Upper bound of a library's workspace during the run. The prediction leaves
-            it out; the range contains it.
+        workspace: Workspace allocated after everything else except what follows an early trial.
+        unknown_bytes: Upper bound of a library's further memory during the run. The prediction
+            leaves it out; the range contains it.
         trial: Additional requests of the first call; None if there are none.
         modelled: Whether the op has a rule; without one, each output is assumed to be allocated.
         borrows: Whether results may lie in Python's memory, which this allocator does not count.
@@ -126,7 +145,8 @@ class MemoryPlan:
     scratch_bytes: tuple[int, ...] = ()
     amid_bytes: tuple[int, ...] = ()
     after_bytes: tuple[int, ...] = ()
-    workspace_bytes: int = 0
+    workspace: Workspace | None = None
+    unknown_bytes: int = 0
     trial: Trial | None = None
     variable: VariableAccess = VariableAccess.UNTOUCHED
     value: int | None = None

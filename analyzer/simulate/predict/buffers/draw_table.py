@@ -9,7 +9,7 @@ import pandas as pd
 
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
-from analyzer.model.recording.schema import ALLOCATIONS, conform
+from analyzer.model.recording.schema import ALLOCATIONS, WORKSPACE, conform
 from analyzer.model.units import GRANULE_BYTES
 from analyzer.simulate.predict.buffers.variable_values import Buffers
 from analyzer.simulate.predict.played_step import Draw
@@ -83,6 +83,7 @@ def _describe(prepared: Prepared, buffers: Buffers, row: int) -> Mapping[str, ob
     spec = op.outputs[output] if op is not None and 0 <= output < len(op.outputs) else None
     # As in a trace, the buffer of a TensorList's handle is no tensor of the graph.
     is_tensor = op is not None and spec is not None and spec.dtype != "variant"
+    dtype = "uint8" if buffers.region[row] == WORKSPACE else "" if spec is None else spec.dtype
     path, category = "", _category(op, output)
     if variable >= 0:
         owner = prepared.owners[variable]
@@ -91,7 +92,7 @@ def _describe(prepared: Prepared, buffers: Buffers, row: int) -> Mapping[str, ob
         "op": op.name if op is not None else "",
         "op_type": op.type if op is not None else "",
         "source": op.source if op is not None else "",
-        "dtype": spec.dtype if spec is not None else "",
+        "dtype": dtype,
         "shape": spec.shape_text if spec is not None else "",
         "tensor": f"{op.name}:{output}" if op is not None and is_tensor else "",
         "variable": path,

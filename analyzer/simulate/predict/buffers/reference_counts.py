@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from analyzer.model.recording.schema import TRIAL
+from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.simulate.kernels.shared.memory_plan import (
     ListUse,
     MemoryPlan,
@@ -19,6 +19,7 @@ from analyzer.simulate.kernels.shared.memory_plan import (
     Trial,
     VariableAccess,
     Way,
+    Workspace,
 )
 from analyzer.simulate.kernels.shared.xla_call import TABLE, CompiledCall
 from analyzer.simulate.predict.buffers.tensor_lists import TensorLists
@@ -81,6 +82,7 @@ class Ledger:
         self.trials = 0
         self.ran: list[int] = []
         self.lists = TensorLists(self)
+        self._limit_bytes = prepared.device.limit_bytes
         self._tried: set[tuple[object, ...]] = set()
         self._compiled: set[CompileTrial] = set()
         if has_run:
@@ -196,18 +198,19 @@ class Ledger:
         for size in plan.scratch_bytes:
             self.release(self.allocate(node, size, NO_NODE, "temp"))
         if plan.trial is not None and plan.trial.is_early and not plan.after_bytes:
-            self._try(node, plan.trial)
+            temporaries += self._call_library(node, plan.trial, plan.workspace)
         return temporaries
 
     def _allocate_after(self, node: int, plan: MemoryPlan) -> list[int]:
-        """Return the temporaries that a kernel allocates after its outputs; run its trial."""
+        """Return the temporaries that a kernel allocates after its outputs; call its library."""
         temporaries: list[int] = []
+        trial = plan.trial
         for left, size in enumerate(plan.after_bytes, start=1 - len(plan.after_bytes)):
-            if plan.trial is not None and plan.trial.is_early and not left:
-                self._try(node, plan.trial)
+            if trial is not None and trial.is_early and not left:
+                temporaries += self._call_library(node, trial, plan.workspace)
             temporaries.append(self.allocate(node, size, NO_NODE, "temp"))
-        if plan.trial is not None:
-            self._try(node, plan.trial)
+        if trial is not None and not trial.is_early:
+            temporaries += self._call_library(node, trial, plan.workspace)
         return temporaries
 
     def _make_outputs(
@@ -226,15 +229,31 @@ class Ledger:
             outputs.append(self._make_output(node, index, output, buffers))
         return outputs
 
-    def _try(self, node: int, trial: Trial) -> None:
-        """Allocate and free the buffers in which cuDNN tries algorithms, once for each shape."""
-        if trial.key in self._tried:
-            return
-        self._tried.add(trial.key)
-        copy = self.allocate(node, trial.copy_bytes, NO_NODE, TRIAL)
-        self.release(self.allocate(node, trial.scratch_bytes, NO_NODE, "temp"))
-        self.release(copy)
-        self.trials += trial.copy_bytes > 0
+    def _call_library(self, node: int, trial: Trial, workspace: Workspace | None) -> list[int]:
+        """Return the workspace of a call; before it, try the algorithms once for each shape."""
+        if trial.key not in self._tried:
+            self._tried.add(trial.key)
+            copy = self._allocate_trial(node, trial.copy_bytes)
+            least = min(trial.scratch_bytes)
+            for size in trial.scratch_bytes:
+                if size == least:
+                    self.release(self.allocate(node, size, NO_NODE, "temp"))
+                else:
+                    self.release(self._allocate_trial(node, size))
+            self.release(copy)
+            self.trials += trial.copy_bytes > 0
+        if workspace is None or not workspace.bytes:
+            return []
+        return [self.allocate(node, workspace.bytes, NO_NODE, WORKSPACE)]
+
+    def _allocate_trial(self, node: int, size_bytes: int) -> int:
+        """Return a buffer for a trial, without bytes if it does not fit the memory of the device."""
+        if self._limit_bytes and size_bytes > self._limit_bytes // 16:
+            counted = zip(self.buffers.size_bytes, self.references, strict=True)
+            live = sum(size for size, references in counted if references > 0)
+            if live + size_bytes > self._limit_bytes:
+                size_bytes = 0
+        return self.allocate(node, size_bytes, NO_NODE, TRIAL)
 
     def _try_compiling(self, node: int, trial: CompileTrial) -> None:
         """Allocate and free the buffers in which XLA tries an instruction: two results, one kept."""

@@ -15,20 +15,13 @@ from analyzer.model.graph.host_copies import COPY
 from analyzer.model.units import format_bytes
 from analyzer.simulate.predict.played_step import Draw, live_bytes
 from analyzer.simulate.predict.schedules import Prediction
+from analyzer.simulate.predict.uncertainty.workspace_range import (
+    describe_workspaces,
+    find_workspaces,
+)
 
 _ASYNCHRONOUS: Final = ("Where", "Unique", "UniqueV2", "DynamicPartition", "CudnnRNNBackpropV3")
 """Kernels that wait for a number from the card; their successors may start later than predicted."""
-
-_TUNED: Final = (
-    "Conv2D",
-    "Conv3D",
-    "_FusedConv2D",
-    "Conv2DBackpropInput",
-    "Conv2DBackpropFilter",
-    "Conv3DBackpropInputV2",
-    "Conv3DBackpropFilterV2",
-)
-"""Kernels that time cuDNN's algorithms at their first call of a shape (``TF_CUDNN_USE_AUTOTUNE``)."""
 
 _OPAQUE: Final = ("PartitionedCall", "StatefulPartitionedCall", "XlaLaunch", "_XlaRun")
 """Ops that call a function whose ops are not in the graph."""
@@ -46,26 +39,23 @@ def add_gpu_uncertainty(
 
     Args:
         base: The range over schedules.
+        draw: The shown schedule, from the process's start.
         limit_bytes: The memory limit for which TensorFlow optimized the graph.
     """
-    rise = find_workspace_rise(prediction, draw)
     ops = prediction.prepared.wiring.ops
-    because = [*base.because]
-    if rise:
+    rise = find_unknown_rise(prediction, draw)
+    workspace = find_workspaces(prediction, draw)
+    because = [*base.because, *describe_workspaces(workspace)]
+    below = above = 0
+    if workspace is not None:
+        below = max(draw.peak_bytes - workspace.steady.low, 0)
+        above = max(workspace.steady.high - draw.peak_bytes, 0)
+    if rise > above:
         because.append(
-            f"cuDNN chooses each convolution's workspace by timing algorithms on the card. "
-            f"Workspaces are not counted and may raise the peak by up to {format_bytes(rise)}; "
-            f"cuDNN skips a "
-            f"workspace that "
-            "does not fit."
+            f"Libraries may take up to {format_bytes(rise)} more: cuDNN does not document the memory of "
+            "batch normalization, recurrent layers and reductions."
         )
-    if any(op.type in _TUNED for op in ops):
-        because.append(
-            "The first step times cuDNN's algorithms for each convolution, with workspaces of up "
-            "to 4 GiB "
-            "and a copy of the result with 16 MiB of guards. It may peak higher than later steps; "
-            "algorithms that do not fit are skipped."
-        )
+    above = max(above, rise)
     if (base.limit_high_bytes or limit_bytes) < _OPTIMISED_FROM * limit_bytes:
         because.append(
             f"TensorFlow optimized the graph for a limit of {format_bytes(limit_bytes)}. If it "
@@ -80,37 +70,31 @@ def add_gpu_uncertainty(
     )
     return replace(
         base,
-        high_bytes=shift_bound(base.high_bytes, rise),
-        allocated_high_bytes=shift_bound(base.allocated_high_bytes, rise),
-        workspace_bytes=rise,
+        low_bytes=shift_bound(base.low_bytes, -below),
+        high_bytes=shift_bound(base.high_bytes, above),
+        allocated_low_bytes=shift_bound(base.allocated_low_bytes, -below),
+        allocated_high_bytes=shift_bound(base.allocated_high_bytes, above),
+        workspace_bytes=above,
+        workspace=workspace,
         because=tuple(because),
     )
 
 
-def find_workspace_rise(prediction: Prediction, draw: Draw) -> int:
-    """Return the bytes by which cuDNN's workspaces can raise the peak.
+def find_unknown_rise(prediction: Prediction, draw: Draw) -> int:
+    """Return the bytes by which undocumented memory of libraries can raise the peak.
 
-    A workspace lives while its kernel runs. So its bound is added to the live bytes at each of the
-    kernel's own allocations.
+    It lives while its kernel runs. So its bound is added to the live bytes at each of the kernel's own
+    allocations.
     """
-    bounds = {
-        node: plan.workspace_bytes
-        for node, plan in enumerate(prediction.prepared.kernels.plans)
-        if plan.workspace_bytes
-    }
+    plans = prediction.prepared.kernels.plans
+    bounds = {node: plan.unknown_bytes for node, plan in enumerate(plans) if plan.unknown_bytes}
     if not bounds:
         return 0
-    buffers = draw.buffers
-    live = live_bytes(buffers, draw.instants)
-    first = draw.steps[-1][0]
-    node = np.asarray(buffers.node, dtype=np.int64)
-    born = np.asarray(buffers.born, dtype=np.int64)
-    is_bounded = np.isin(node, list(bounds)) & (born >= first)
-    if not is_bounded.any():
-        return 0
-    workspaces = np.asarray([bounds[int(n)] for n in node[is_bounded]], dtype=np.int64)
-    tops = live[born[is_bounded] + 1] + workspaces
-    return max(int(tops.max()) - draw.peak_bytes, 0)
+    live = live_bytes(draw.buffers, draw.instants)
+    node, born = (np.asarray(x, dtype=np.int64) for x in (draw.buffers.node, draw.buffers.born))
+    chosen = np.isin(node, list(bounds)) & (born >= draw.steps[-1][0])
+    tops = (live[born[row] + 1] + bounds[int(node[row])] for row in np.flatnonzero(chosen))
+    return max(int(max(tops, default=0)) - draw.peak_bytes, 0)
 
 
 def _sentences(ops: Sequence[Op], unmodelled: list[str]) -> list[str]:

@@ -1,0 +1,21 @@
+// The convolution of a cuDNN descriptor, and the algorithms for it.
+#ifndef PHANTOM_CONVOLUTIONS_H
+#define PHANTOM_CONVOLUTIONS_H
+#include <stdint.h>
+
+typedef struct {
+  int pass;                                // 1 forward, 2 input gradient, 3 filter gradient; 0 none
+  int type;                                // cudnnDataType_t of the input
+  int rank;                                // axes of the tensors, with batch and channels
+  int64_t image[5], kernel[5], result[5];  // N C axes; K C/groups axes; N K axes
+  int64_t stride, dilation;                // the largest
+} Convolution;
+
+typedef struct {
+  int64_t bytes;
+  double microseconds;
+} Choice;
+
+enum { MOST_CHOICES = 32 };
+int convolution_choices(const Convolution *c, int card, Choice *choices); // their number
+#endif

@@ -1,0 +1,277 @@
+"""cuDNN's algorithms for a convolution: their workspace, time, and chance to be chosen.
+
+TensorFlow times each algorithm at the first call of a shape and keeps the fastest
+(``BestCudnnConvAlgorithm`` in ``gpu_utils.cc``). ``cudnn_algorithms.toml`` has a closed form of each
+workspace and a model of each time, calibrated on public traces. Timing errors and model errors make
+the choice uncertain, so each algorithm gets a probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from types import CodeType
+from typing import Any, Final
+
+import msgspec
+
+from analyzer.cards import Gpu
+from analyzer.model.ranges import Range
+
+CUDNN_MAJOR: Final = 9
+"""cuDNN's major version in TensorFlow 2.21's wheel (9.3)."""
+
+PASSES: Final = ("forward", "input_gradient", "filter_gradient")
+
+_COVERAGE: Final = 0.95
+"""Probability that the chosen algorithm is one of the likely ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """Shapes of one call of cuDNN.
+
+    Attributes:
+        direction: One of ``PASSES``.
+        image: Batch, channels and axes of the convolved tensor.
+        kernel: Filters and axes of the filter.
+        result: Axes of the forward output.
+        groups, stride, dilation: The largest of each over the axes.
+        cudnn: cuDNN's major version.
+    """
+
+    direction: str
+    image: tuple[int, ...]
+    kernel: tuple[int, ...]
+    result: tuple[int, ...]
+    groups: int = 1
+    stride: int = 1
+    dilation: int = 1
+    dtype: str = "float32"
+    cudnn: int = CUDNN_MAJOR
+
+    def names(self) -> dict[str, float]:
+        """Return the values of the names in the table's expressions."""
+        values = {
+            "NCDHW": _with_depth(self.image, 2),
+            "KTRS": _with_depth(self.kernel, 1),
+            "OPQ": _with_depth(self.result, 0),
+        }
+        names: dict[str, float] = {
+            name: axis
+            for letters, axes in values.items()
+            for name, axis in zip(letters, axes, strict=True)
+        }
+        return names | {
+            **{name: int(name == self.direction) for name in PASSES},
+            "groups": self.groups,
+            "stride": self.stride,
+            "dilation": self.dilation,
+            "deep": int(len(self.image) > 4),
+            "single": int(self.dtype == "float32"),
+            "half": int(self.dtype == "float16"),
+            "bfloat16": int(self.dtype == "bfloat16"),
+            "b": {"float64": 8, "float32": 4}.get(self.dtype, 2),
+            "cudnn": self.cudnn,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One algorithm for a convolution.
+
+    Attributes:
+        name: Its name in the table.
+        bytes: Its workspace.
+        variants: Workspaces of other kernels of the same algorithm.
+        microseconds: Its expected time.
+        probability: The chance that TensorFlow chooses it.
+    """
+
+    name: str
+    bytes: int
+    variants: tuple[int, ...]
+    microseconds: float
+    probability: float
+
+
+class Algorithm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row of the table. Texts are expressions.
+
+    Attributes:
+        share: Frequency of the choice, for algorithms without a model of the time.
+        efficiency: Pass -> share of the card's speed. Absent passes lack the algorithm.
+        architectures: Compute capability -> factor of the efficiency; the last is for any other.
+        launch: Microseconds for the launches of its kernels.
+        product: Dimensions of its matrix products, in place of those in ``names``.
+    """
+
+    name: str
+    offered: str
+    bytes: str
+    variants: tuple[str, ...] = ()
+    share: float = 0.0
+    efficiency: Mapping[str, float] = {}
+    architectures: Mapping[str, float] = {}
+    launch: float = 0.0
+    product: Mapping[str, str] = {}
+
+    def efficiency_of(self, direction: str, capability: str) -> float:
+        """Return the share of a card's speed that it reaches in a pass; 0 if it lacks the pass."""
+        if self.share:
+            return 1.0
+        factor = self.architectures.get(capability, [*self.architectures.values()][-1])
+        return self.efficiency.get(direction, 0.0) * factor
+
+
+class AlgorithmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The table; ``spread`` and ``cards`` are explained in the file."""
+
+    spread: Mapping[str, float]
+    cards: tuple[str, ...]
+    names: Mapping[str, str]
+    algorithm: tuple[Algorithm, ...]
+    after: Mapping[str, str]
+
+
+@lru_cache(maxsize=1)
+def algorithm_table() -> AlgorithmTable:
+    """Return the table in the package."""
+    text = files("analyzer.simulate.kernels.gpu") / "cudnn_algorithms.toml"
+    return msgspec.toml.decode(text.read_bytes(), type=AlgorithmTable)
+
+
+def card_names(gpu: Gpu) -> dict[str, float]:
+    """Return a card's values: float32 operations and bytes in a microsecond, and others."""
+    lanes = gpu.sm_count * gpu.architecture.fp32_lanes
+    major, minor = gpu.compute_capability
+    return {
+        "capability": 10 * major + minor,
+        "sms": gpu.sm_count,
+        "flops": 2 * lanes * gpu.clock_mhz,
+        "bandwidth": gpu.bandwidth_bytes_s / 1e6,
+    }
+
+
+@lru_cache(maxsize=4096)
+def find_candidates(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Candidate, ...]:
+    """Return the algorithms that TensorFlow tries, in order.
+
+    Args:
+        limit_bytes: TensorFlow's limit of a workspace.
+    """
+    table = algorithm_table()
+    names = _find_names(call, gpu)
+    found: list[tuple[str, int, tuple[int, ...], float]] = []
+    for one in table.algorithm:
+        efficiency = one.efficiency_of(call.direction, gpu.capability_text)
+        if not efficiency or not _evaluate(one.offered, names):
+            continue
+        size_bytes = int(_evaluate(one.bytes, names))
+        if size_bytes > limit_bytes:
+            continue
+        own = names | {"bytes": size_bytes, "efficiency": efficiency, "launch": one.launch}
+        own = _evaluate_all(table.after, _evaluate_all(one.product, own))
+        variants = tuple(int(_evaluate(text, names)) for text in one.variants)
+        time = 1 / one.share if one.share else own["microseconds"]
+        found.append((one.name, size_bytes, variants, time))
+    spread = _find_spread(table, gpu) if names["cuda_cores"] else (1.0, 0.0)
+    chances = _find_chances([time for *_, time in found], *spread)
+    return tuple(Candidate(*one, chance) for one, chance in zip(found, chances, strict=True))
+
+
+def is_measured(call: Convolution, gpu: Gpu) -> bool:
+    """Return whether a measurement of this kind of convolution is published."""
+    return bool(_find_names(call, gpu)["measured"])
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return the candidate with the shortest time, as TensorFlow does; None without any."""
+    return min(candidates, key=lambda one: one.microseconds, default=None)
+
+
+def find_likely(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return the fewest candidates with 95 % probability together, the likeliest first."""
+    chosen: list[Candidate] = []
+    for candidate in sorted(candidates, key=lambda one: -one.probability):
+        if sum(one.probability for one in chosen) >= _COVERAGE:
+            break
+        chosen.append(candidate)
+    return tuple(chosen)
+
+
+def expect_range(candidates: Sequence[Candidate], small_bytes: int) -> Range:
+    """Return the range of the workspaces of the likely candidates.
+
+    Args:
+        small_bytes: Below this size the range starts at 0: such algorithms have kernels without any.
+    """
+    likely = find_likely(candidates)
+    sizes = [size for one in likely for size in (one.bytes, *one.variants)] or [0]
+    lowest = min(one.bytes for one in likely) if likely else 0
+    return Range(0 if lowest < small_bytes else lowest, max(sizes))
+
+
+def _find_chances(times: Sequence[float], spread: float, error: float) -> list[float]:
+    """Return the probability of each time to be measured as the shortest.
+
+    The logarithms of the times have errors with a Gumbel distribution, so that the probabilities are
+    those of a multinomial logit.
+
+    Args:
+        spread: Spread of the logarithms.
+        error: Error of the timer in the unit of the times.
+    """
+    shortest = min(times, default=1.0)
+    weights = [(shortest / time) ** (1 / (spread + error / shortest)) for time in times]
+    return [weight / sum(weights) for weight in weights]
+
+
+@lru_cache(maxsize=4096)
+def _find_names(call: Convolution, gpu: Gpu) -> dict[str, Any]:
+    """Return the values of all names that do not depend on the algorithm."""
+    return _evaluate_all(algorithm_table().names, call.names() | card_names(gpu))
+
+
+def _find_spread(table: AlgorithmTable, gpu: Gpu) -> tuple[float, float]:
+    """Return the spread of the times on a card: of their logarithm, and in microseconds."""
+    known = {name for one in table.algorithm for name in one.architectures}
+    kind = "architecture" if gpu.capability_text in known else "other"
+    kind = "measured" if gpu.id in table.cards else kind
+    return table.spread[kind], table.spread["microseconds"]
+
+
+def _evaluate_all(texts: Mapping[str, str], scope: dict[str, Any]) -> dict[str, Any]:
+    """Return the scope with the values of these names, each of which may use those before it."""
+    scope = dict(scope)
+    for name, text in texts.items():
+        scope[name] = _evaluate(text, scope)
+    return scope
+
+
+def _evaluate(text: str, scope: Mapping[str, Any]) -> Any:
+    """Return the value of an expression of the package's own table."""
+    return eval(_compile(text), _FUNCTIONS, scope)
+
+
+@cache
+def _compile(text: str) -> CodeType:
+    return compile(text, "cudnn_algorithms.toml", "eval")
+
+
+def _with_depth(axes: tuple[int, ...], leading: int) -> tuple[int, ...]:
+    """Return the axes with a depth of 1 if there are fewer than three."""
+    missing = max(leading + 3 - len(axes), 0)
+    return axes[:leading] + (1,) * missing + axes[leading:]
+
+
+_FUNCTIONS: Final[dict[str, Any]] = {
+    "__builtins__": {},
+    "max": max,
+    "min": min,
+    "pad": lambda size, multiple: -(-size // multiple) * multiple,
+    "up": lambda size, divisor: -(-size // divisor),
+    "power2": lambda size: 1 << max(int(size) - 1, 0).bit_length(),
+}
