@@ -35,6 +35,7 @@ from analyzer.simulate.allocator import (
     Engine,
     FailedRequest,
     Replay,
+    Sequence,
     compare,
     from_recording,
     growth_history,
@@ -125,16 +126,21 @@ def _predicted_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
     is no limit of the user.
     """
     sequence = from_recording(analysis.recording)
-    result = replay(sequence, own)
+    result = _replay_optional(sequence, own)
     fits = result.failure is None
-    if not fits and sequence.spare.any():
-        result = replay(sequence.without(sequence.spare), own)
-        fits = result.failure is None
     if not fits and card_options(analysis.recording) is not None:
         return PoolFacts(fits_limit=False)
     if not fits:
         result = replay(sequence, replace(own, memory_limit_bytes=UNLIMITED_BYTES, growth=True))
     return _with_facts(PoolFacts(fits_limit=fits), analysis, result)
+
+
+def _replay_optional(sequence: Sequence, options: BfcOptions) -> Replay:
+    """Replay a sequence, without its optional buffers if it fails with them."""
+    result = replay(sequence, options)
+    if result.failure is None or not sequence.spare.any():
+        return result
+    return replay(sequence.without(sequence.spare), options)
 
 
 def _with_facts(facts: PoolFacts, analysis: Analysis, result: Replay) -> PoolFacts:
@@ -203,7 +209,7 @@ def _with_minimum(
 
 def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
     recording = analysis.recording
-    result = replay(from_recording(recording), options)
+    result = _replay_optional(from_recording(recording), options)
     failure = result.failure
     facts = OtherSettings(
         memory_limit_bytes=options.memory_limit_bytes,

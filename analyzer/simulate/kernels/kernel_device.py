@@ -29,8 +29,6 @@ class KernelDevice:
         handle_bytes: Bytes of the handle of a variable on the device.
         scratch_bytes: Bytes that TensorFlow allocates with the device and never frees.
         host_dtypes: Element types of variables in host memory.
-        limit_bytes: Memory that TensorFlow takes; a trial of an algorithm that does not fit is
-            skipped. 0 for no limit.
         is_cheap: Whether all kernels count as cheap, so the executor gives none to another thread.
     """
 
@@ -40,7 +38,6 @@ class KernelDevice:
     held_bytes: Callable[[Op], int]
     handle_bytes: int
     scratch_bytes: int = 0
-    limit_bytes: int = 0
     host_dtypes: frozenset[str] = frozenset()
     is_cheap: bool
 

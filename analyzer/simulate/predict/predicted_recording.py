@@ -138,7 +138,7 @@ def _measured(
     uncertainty = state_range(prediction, chosen, unsized=len(_find_unsized(prediction, draw)))
     if target.gpu is not None and not is_whole(note, compiled):
         limit = target.options.memory_limit_bytes
-        uncertainty = add_gpu_uncertainty(uncertainty, prediction, draw, limit)
+        uncertainty = add_gpu_uncertainty(uncertainty, prediction, chosen.played, limit)
     table, events, options = place(table, history.instants, target.options)
     shown = divide_temporaries(
         table,

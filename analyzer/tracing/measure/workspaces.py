@@ -100,7 +100,7 @@ def find_algorithm(kernels: list[str]) -> str:
 
 
 def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the attributed allocations with the region of buffers that a convolution can do without.
+    """Return the allocations with the regions of optional buffers set.
 
     TensorFlow skips the copy and each algorithm that do not fit, and later uses an algorithm without
     workspace if the chosen one's does not fit.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from analyzer.cards import Gpu, memory_limit
+from analyzer.cards import Gpu
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.graph.host_copies import (
     COPY,
@@ -117,7 +117,6 @@ def gpu_device(gpu: Gpu, workspace_limit_bytes: int | None = None) -> KernelDevi
         held_bytes=_held_bytes,
         handle_bytes=0,
         scratch_bytes=SCRATCH_BYTES,
-        limit_bytes=memory_limit(gpu).bytes,
         host_dtypes=VARIABLES_ON_HOST,
         is_cheap=True,
     )

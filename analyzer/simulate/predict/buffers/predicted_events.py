@@ -49,6 +49,10 @@ def place(
     _check(sequence, instants)
     options = options or BfcOptions.cpu()
     result = replay(sequence, options)
+    if result.failure is not None and sequence.spare.any():
+        table = _skip_trials(table, sequence, options.memory_limit_bytes)
+        sequence = from_allocations(table, n_events=instants)
+        result = replay(sequence, options)
     if result.failure is not None:
         result = replay(sequence, _unlimited(options))
     address, chunk_bytes = result.buffers()
@@ -58,6 +62,15 @@ def place(
     placed = table.assign(address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks)
     assert isinstance(result.options, BfcOptions)
     return conform(placed, ALLOCATIONS), _events(placed, result), result.options
+
+
+def _skip_trials(table: pd.DataFrame, sequence: Sequence, limit_bytes: int) -> pd.DataFrame:
+    """Return the table with one byte for each optional buffer that exceeds a limit."""
+    over = sequence.spare[sequence.slot] & (sequence.live_requested_bytes() > limit_bytes)
+    skipped = sequence.row[np.unique(sequence.slot[over & (sequence.request > 0)])]
+    sizes = table["requested_bytes"].to_numpy().copy()
+    sizes[skipped] = 1
+    return table.assign(requested_bytes=sizes)
 
 
 def measure_allocated(

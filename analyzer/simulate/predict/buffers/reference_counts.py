@@ -82,7 +82,6 @@ class Ledger:
         self.trials = 0
         self.ran: list[int] = []
         self.lists = TensorLists(self)
-        self._limit_bytes = prepared.device.limit_bytes
         self._tried: set[tuple[object, ...]] = set()
         self._compiled: set[CompileTrial] = set()
         if has_run:
@@ -233,27 +232,16 @@ class Ledger:
         """Return the workspace of a call; before it, try the algorithms once for each shape."""
         if trial.key not in self._tried:
             self._tried.add(trial.key)
-            copy = self._allocate_trial(node, trial.copy_bytes)
+            copy = self.allocate(node, trial.copy_bytes, NO_NODE, TRIAL)
             least = min(trial.scratch_bytes)
             for size in trial.scratch_bytes:
-                if size == least:
-                    self.release(self.allocate(node, size, NO_NODE, "temp"))
-                else:
-                    self.release(self._allocate_trial(node, size))
+                region = "temp" if size == least else TRIAL
+                self.release(self.allocate(node, size, NO_NODE, region))
             self.release(copy)
             self.trials += trial.copy_bytes > 0
         if workspace is None or not workspace.bytes:
             return []
         return [self.allocate(node, workspace.bytes, NO_NODE, WORKSPACE)]
-
-    def _allocate_trial(self, node: int, size_bytes: int) -> int:
-        """Return a buffer for a trial, without bytes if it does not fit the memory of the device."""
-        if self._limit_bytes and size_bytes > self._limit_bytes // 16:
-            counted = zip(self.buffers.size_bytes, self.references, strict=True)
-            live = sum(size for size, references in counted if references > 0)
-            if live + size_bytes > self._limit_bytes:
-                size_bytes = 0
-        return self.allocate(node, size_bytes, NO_NODE, TRIAL)
 
     def _try_compiling(self, node: int, trial: CompileTrial) -> None:
         """Allocate and free the buffers in which XLA tries an instruction: two results, one kept."""

@@ -14,6 +14,7 @@ from analyzer.model.contract.report.trust_figures import StatedRange, shift_boun
 from analyzer.model.graph.host_copies import COPY
 from analyzer.model.units import format_bytes
 from analyzer.simulate.predict.played_step import Draw, live_bytes
+from analyzer.simulate.predict.process_table import Played
 from analyzer.simulate.predict.schedules import Prediction
 from analyzer.simulate.predict.uncertainty.workspace_range import (
     describe_workspaces,
@@ -33,23 +34,26 @@ _OPTIMISED_FROM: Final = 0.8
 
 
 def add_gpu_uncertainty(
-    base: StatedRange, prediction: Prediction, draw: Draw, limit_bytes: int
+    base: StatedRange, prediction: Prediction, played: Played, limit_bytes: int
 ) -> StatedRange:
     """Return the range with cuDNN's workspaces and more sentences.
 
     Args:
         base: The range over schedules.
-        draw: The shown schedule, from the process's start.
+        played: The shown schedule, from the process's start.
         limit_bytes: The memory limit for which TensorFlow optimized the graph.
     """
-    ops = prediction.prepared.wiring.ops
+    draw, ops = played.draw, prediction.prepared.wiring.ops
     rise = find_unknown_rise(prediction, draw)
-    workspace = find_workspaces(prediction, draw)
+    workspace = find_workspaces(
+        prediction, draw, limit_bytes=limit_bytes, aside_bytes=played.aside_bytes
+    )
     because = [*base.because, *describe_workspaces(workspace)]
     below = above = 0
     if workspace is not None:
-        below = max(draw.peak_bytes - workspace.steady.low, 0)
-        above = max(workspace.steady.high - draw.peak_bytes, 0)
+        peak_bytes = draw.peak_bytes + played.aside_bytes
+        below = max(peak_bytes - workspace.steady.low, 0)
+        above = max(workspace.steady.high - peak_bytes, 0)
     if rise > above:
         because.append(
             f"Libraries may take up to {format_bytes(rise)} more: cuDNN does not document the memory of "

@@ -23,11 +23,15 @@ _QUANTILES: Final = (0.05, 0.95)
 """Ends of the range of the sampled peaks."""
 
 
-def find_workspaces(prediction: Prediction, draw: Draw) -> WorkspaceFigures | None:
+def find_workspaces(
+    prediction: Prediction, draw: Draw, *, limit_bytes: int, aside_bytes: int = 0
+) -> WorkspaceFigures | None:
     """Return the expected workspace and the peaks that it allows; None without convolutions.
 
     Args:
         draw: A schedule from the process's start, so that its first step has the trials.
+        limit_bytes: The memory limit; a trial that exceeds it is skipped.
+        aside_bytes: Bytes that the process holds outside the graph.
     """
     prepared = prediction.prepared
     expected = {
@@ -52,13 +56,14 @@ def find_workspaces(prediction: Prediction, draw: Draw) -> WorkspaceFigures | No
     first_step = slice(draw.steps[0][0], draw.steps[0][1] + 2)
     needed = live_bytes(buffers, instants, np.where(region == TRIAL, 0, size))[first_step].max()
     highest = int(live_bytes(buffers, instants)[first_step].max())
+    highest = min(highest, max(limit_bytes - aside_bytes, int(needed)))
     lowest = int(needed) - (draw.peak_bytes - steady.low)
     alive = (born <= draw.peak_instant) & ((dies > draw.peak_instant) | (dies < 0))
     unmeasured = [max(one.sizes_bytes) for one in expected.values() if not one.is_measured]
     return WorkspaceFigures(
         bytes=int(size[alive & (region == WORKSPACE)].sum()),
-        steady=steady,
-        first_step=Range(min(lowest, highest), max(highest, steady.high)),
+        steady=steady.shifted(aside_bytes),
+        first_step=Range(min(lowest, highest), max(highest, steady.high)).shifted(aside_bytes),
         trial_bytes=int(size[region == TRIAL].max(initial=0)),
         unmeasured=len(unmeasured),
         unmeasured_bytes=max(unmeasured, default=0),
