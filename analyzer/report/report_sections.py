@@ -77,7 +77,9 @@ def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> D
         max_peak_bytes: The highest allocated peak that is allowed; None for any.
     """
     summary = summarize(report)
-    lead: list[Block] = [Paragraph(" ".join(summary.sentences))]
+    lead: list[Block] = [
+        Paragraph(" ".join(part)) for part in (summary.need, summary.sentences) if part
+    ]
     if max_peak_bytes is not None:
         limit = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
         lead.append(Paragraph(limit, "strong"))

@@ -54,6 +54,7 @@ class Summary:
         tone: Colour of the headline.
         basis: Basis of the figures: ``measured``, ``predicted`` or ``phantom``.
         notices: Warnings to read before any figure.
+        need: The need with its parts.
         sentences: Basis, place and range of the peak.
         reasons: Sources and assumptions.
         figures: The main numbers.
@@ -64,6 +65,7 @@ class Summary:
     tone: Tone
     basis: str
     notices: tuple[str, ...]
+    need: tuple[str, ...]
     sentences: tuple[str, ...]
     reasons: tuple[str, ...]
     figures: tuple[Figure, ...]
@@ -79,6 +81,7 @@ def summarize(report: ReportFile) -> Summary:
         tone="strong" if verdict is None else _TONES.get(verdict.outcome, "strong"),
         basis=basis_words(report).split()[0].lower() if verdict is None else str(verdict.basis),
         notices=tuple(_notices(report)),
+        need=tuple(need_words(report)),
         sentences=tuple(_sentences(report)),
         reasons=(*reason_words(report), *report.notes),
         figures=tuple(_figures(report)),
@@ -97,7 +100,6 @@ def _sentences(report: ReportFile) -> Iterator[str]:
     program = () if report.program is None else program_words(report.program)
     sentences = (
         basis_words(report),
-        *need_words(report),
         place_words(report),
         *peak_notes(report),
         *program,

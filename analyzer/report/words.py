@@ -93,7 +93,8 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
         )
     if ever is not None:
         highest = format_bytes(ever.allocated_bytes)
-        if highest != format_bytes(peak.allocated_bytes):
+        has_phases = report.verdict is not None and report.verdict.need is not None
+        if highest != format_bytes(peak.allocated_bytes) and not has_phases:
             yield f"Outside the steady step the peak is higher: {highest} allocated ({ever.phase})."
         start = ever.since_start_bytes
         if start and start > ever.allocated_bytes:
