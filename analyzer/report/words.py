@@ -206,7 +206,7 @@ def some_limits_words(report: ReportFile) -> str:
     least = None if waste is None else waste.minimum_limit_bytes
     if waste is None or least is None or least == waste.safe_limit_bytes:
         return ""
-    return f"; some limits from {format_bytes(least)} on also work, others do not"
+    return f"; some limits of the pool from {format_bytes(least)} on also work, others do not"
 
 
 def what_if_words(report: ReportFile) -> str:

@@ -32,7 +32,7 @@ function columnStates(axis, recording, width) {
 function timelineLines(recording) {
   const { document: doc } = recording;
   const replayed = doc.what_if || null;
-  const limit = (doc.verdict && doc.verdict.limit_bytes) || (doc.failure && doc.failure.memory_limit_bytes) || null;
+  const limit = (doc.fit && doc.fit.limit_bytes) || (doc.verdict && doc.verdict.limit_bytes) || (doc.failure && doc.failure.memory_limit_bytes) || null;
   const isAsked = replayed && replayed.memory_limit_bytes !== doc.device.memory_limit_bytes;
   const peakPool = doc.peak.pool_bytes || null;
   return [
