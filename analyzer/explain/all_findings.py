@@ -9,6 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.explain.analysis import Analysis
+from analyzer.explain.questions.convolution_memory import (
+    find_layout_copies,
+    find_trials,
+    find_workspaces,
+)
 from analyzer.explain.questions.fragmentation import find_internal_waste, find_trend
 from analyzer.explain.questions.out_of_memory import find_out_of_memory
 from analyzer.explain.questions.peak_owner import (
@@ -69,6 +74,9 @@ def collect(analysis: Analysis) -> Analysis:
         *(find_survivors(analysis) if analysis.recording.watch is None else ()),
         *(find_growth(analysis) if analysis.recording.watch is None else ()),
         *find_largest(analysis),
+        *find_workspaces(analysis),
+        *find_layout_copies(analysis),
+        *find_trials(analysis),
         *find_state(analysis),
         *find_threads(analysis),
         *find_internal_waste(

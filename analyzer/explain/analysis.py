@@ -15,6 +15,7 @@ from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.limit_figures import NO_FACTS, PoolFacts, VerdictFigures
 from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Finding, Recording, Step
+from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.model.recording.timeline import (
     Peak,
     Timeline,
@@ -71,7 +72,8 @@ class Analysis:
 def steady_step(recording: Recording, line: Timeline | None = None) -> Step | None:
     """Return the last step with events, else the last step; None if there is no step.
 
-    Of a program's own steps, which may differ, it is the one with the highest peak in ``line``.
+    Steps that try algorithms, such as one with a smaller last batch, count only if all others do. Of a
+    program's own steps, which may differ, it is the one with the highest peak in ``line``.
     """
     with_events = [step for step in recording.steps if step.last >= step.first]
     chosen = with_events or recording.steps
@@ -79,7 +81,10 @@ def steady_step(recording: Recording, line: Timeline | None = None) -> Step | No
         return max(
             with_events, key=lambda one: find_peak(line, one.first, one.last).allocated_bytes
         )
-    return chosen[-1] if chosen else None
+    table = recording.allocations
+    trying = set(table["step"][(table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)].dropna())
+    steady = [step for step in chosen if step.index not in trying] or chosen
+    return steady[-1] if steady else None
 
 
 def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -> Analysis:

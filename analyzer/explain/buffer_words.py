@@ -88,4 +88,8 @@ def _type_in_brackets(name: str, op_type: str) -> str:
     """Return an op's type in brackets; empty if the name ends with it, as in ``relu/ReluGrad``."""
     last = name.rpartition("/")[2].rstrip("_0123456789")
     plain = op_type.removeprefix("_Mkl").removeprefix("Native")
-    return "" if last and (plain.startswith(last) or last == op_type) else f" ({op_type})"
+    return (
+        ""
+        if not plain or (last and (plain.startswith(last) or last == op_type))
+        else f" ({op_type})"
+    )

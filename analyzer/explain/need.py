@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.program_summary import find_own_peak
 from analyzer.explain.verdict import BASES
+from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need
 from analyzer.model.contract.report.trust_figures import WorkspaceFigures
 from analyzer.model.ranges import BoundedBytes, Range
@@ -196,7 +197,7 @@ def first_step_only_bytes(analysis: Analysis) -> int:
     repeated = set(zip(last["op"].astype(str), last["requested_bytes"], strict=True))
     alive = rows[(rows["born"] <= instant) & (rows["dies"] > instant)]
     alive = alive[
-        (alive["category"].astype(str) == "temporary")
+        alive["category"].isin([Category.TEMPORARY.value, Category.WORKSPACE.value])
         & (alive["dies"] <= steps[0].last)
         & (alive["born"] >= steps[0].first)
     ]

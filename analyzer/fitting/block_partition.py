@@ -23,7 +23,7 @@ from typing import Final
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase
-from analyzer.tracing.measure.measured_recording import index_note_graph
+from analyzer.tracing.measure.graph_choice import index_note_graph
 from analyzer.tracing.parse.run_folder import RunNote
 
 _LEAST_BYTES: Final = 1024

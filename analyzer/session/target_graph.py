@@ -91,7 +91,7 @@ def _find_card(name: str) -> str:
 def _capture_source(
     target: TargetSpec, options: CaptureOptions, card: str, report: Progress
 ) -> SourceGraph:
-    from analyzer.tracing.measure.measured_recording import index_note_graph
+    from analyzer.tracing.measure.graph_choice import index_note_graph
     from analyzer.tracing.parse.run_folder import read_run
     from analyzer.tracing.sources.graph_join import SourceGraph
 

@@ -86,7 +86,7 @@ def find_largest(analysis: Analysis) -> list[Finding]:
 
     ``retained_tensors`` reports activations kept for the backward pass.
     """
-    skipped = {*PERSISTENT}
+    skipped = {*PERSISTENT, Category.WORKSPACE.value}
     if analysis.recording.step_config.mode != "infer":
         skipped.add(Category.ACTIVATION.value)
     alive = analysis.alive[~analysis.alive["category"].isin(skipped) & ~_is_sum(analysis.alive)]

@@ -23,6 +23,8 @@ from analyzer.model.errors import AccountingError
 
 TRIAL: Final = "trial"
 """Region of buffers for trials of algorithms, which a kernel can do without."""
+TRIAL_ROLE: Final = "trial of an algorithm"
+"""Role of all buffers that a convolution requests for trials."""
 
 WORKSPACE: Final = "workspace"
 """Region of a library's workspace, without which TensorFlow uses another algorithm."""

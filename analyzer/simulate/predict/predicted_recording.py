@@ -47,10 +47,10 @@ from analyzer.tracing.measure.attribution import (
     match_outputs,
 )
 from analyzer.tracing.measure.attribution_labels import Labels
+from analyzer.tracing.measure.graph_choice import index_note_graph
 from analyzer.tracing.measure.measured_recording import (
     Measured,
     convert_step_config,
-    index_note_graph,
 )
 from analyzer.tracing.measure.trace_attribution import find_first_births
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state

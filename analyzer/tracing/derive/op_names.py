@@ -91,7 +91,12 @@ def is_apply(op_type: str) -> bool:
 
 
 def find_optimizer(name: str) -> str:
-    """Return the name scope of Keras' optimizer around an op; empty for none."""
+    """Return the name scope of Keras' optimizer around an op; empty for none.
+
+    Keras 2 computes gradients in the optimizer's scope (``Adam/gradients/AddN``).
+    """
+    if is_in_gradient_scope(name):
+        return ""
     parts = name.split("/")[:-1]
     return next((part.lower() for part in parts if _OPTIMIZER.fullmatch(part)), "")
 

@@ -97,14 +97,14 @@ def _parts(structure: GraphIndex) -> list[tuple[Category, str, str, TensorSpec]]
     types = {op.name: op.type for op in structure.ops.values() if is_apply(op.type)}
     common = set(types.values())
     parts = []
-    for (owner, _), tensor in find_gradients(structure).items():
+    for tensor in find_gradients(structure).values():
         spec = structure.spec(tensor)
         layer = structure.layers.get(split_tensor(tensor)[0], "")
         readers = {types[name] for name in structure.consumers.get(tensor, ()) if name in types}
         applied = readers or common
         if spec is None or len(applied) != 1:
             continue
-        name = f"{owner} {spec.shape_text}"
+        name = f"{layer or tensor} {spec.shape_text}"
         parts.append((Category.PARAMETER, name, layer, spec))
         slots = _SLOTS.get(_APPLY.sub("", next(iter(applied))), 0)
         for number in range(1, slots + 1):
@@ -112,15 +112,21 @@ def _parts(structure: GraphIndex) -> list[tuple[Category, str, str, TensorSpec]]
     return parts
 
 
-def find_gradients(structure: GraphIndex) -> dict[tuple[str, int], str]:
-    """Return the parameters' gradients: layer and bytes -> tensor; sums count once."""
-    found: dict[tuple[str, int], str] = {}
+def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
+    """Return one gradient for each parameter, by op, output and bytes.
+
+    The op is the one that applies the gradient, else the layer: terms of a sum count once.
+    """
+    found: dict[tuple[str, int, int], str] = {}
     for tensor in sorted(structure.gradients):
         spec = structure.spec(tensor)
         size_bytes = spec.size_bytes if spec is not None else None
         if size_bytes:
-            name = split_tensor(tensor)[0]
-            found.setdefault((structure.layers.get(name, "") or name, size_bytes), tensor)
+            name, index = split_tensor(tensor)
+            users = structure.consumers.get(tensor, ())
+            applied = next((user for user in users if is_apply(structure.ops[user].type)), "")
+            owner = applied or structure.layers.get(name, "") or name
+            found.setdefault((owner, 0 if applied else index, size_bytes), tensor)
     return found
 
 
@@ -138,7 +144,7 @@ def find_state(
         return {}
     first = steps[0]
     counts: dict[int, int] = {}
-    for _, size_bytes in find_gradients(structure):
+    for _, _, size_bytes in find_gradients(structure):
         if size_bytes >= _LEAST_BYTES:
             counts[size_bytes] = counts.get(size_bytes, 0) + 1
     born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
@@ -162,7 +168,8 @@ def find_state(
     outlives = (number >= 0) & (dies > ends[number])
     for row in np.flatnonzero(outlives).tolist():
         root = find_optimizer(ops[row])
-        if root and sizes[row] in counts:
+        # Keras 2 assigns new values of both, in a scope inside the optimizer's.
+        if root and sizes[row] in counts and ops[row].lower().count(f"{root}/") == 1:
             found[row] = _new_value(ops[row], root)
     return found
 

@@ -10,22 +10,23 @@ from typing import Final
 
 import pandas as pd
 
+from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.report.subject import PhantomNotice, ReportTarget
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GraphIndex, build_graph_index
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
-from analyzer.model.graph.phases import ScopeTable
 from analyzer.model.recording.allocator_events import HOST_ALLOCATORS, choose_allocator
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.units import GRANULE_BYTES, format_bytes
+from analyzer.tracing.derive.card_name import name_card
 from analyzer.tracing.derive.run_steps import find_run_spans
 from analyzer.tracing.derive.state_buffers import divide_earlier_memory
-from analyzer.tracing.derive.trace_graph import TraceGraph, derive_graph, name_tensors
 from analyzer.tracing.measure.alive_before_trace import add_earlier_buffers
 from analyzer.tracing.measure.free_pairing import pair_frees, sort_simultaneous_events
+from analyzer.tracing.measure.graph_choice import describe_graph, find_graph
 from analyzer.tracing.measure.step_bounds import find_steps, find_steps_of_births
 from analyzer.tracing.measure.trace_attribution import attribute, find_instant, find_marks
 from analyzer.tracing.measure.trace_checks import check_trace
@@ -35,7 +36,7 @@ from analyzer.tracing.measure.workspaces import label_workspaces
 from analyzer.tracing.parse.logdir import find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
-from analyzer.tracing.sources.graph_join import JoinedGraph, SourceGraph, join_graph
+from analyzer.tracing.sources.graph_join import JoinedGraph, SourceGraph
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
 from analyzer.tracing.xla.trace_modules import ModuleBuffers, name_module_buffers
@@ -160,7 +161,7 @@ def measure(
     table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
     integrity = check_trace(raw, table, steps, note)
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
-    table, structure, join = _find_graph(table, raw, note, steps, source)
+    table, structure, join = find_graph(table, raw, note, steps, source)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table, raw.kernels)
     table = divide_earlier_memory(table, structure, main) if note is None else table
@@ -183,7 +184,7 @@ def measure(
         make_tensor_links=structure.tensor_links if structure is not None else None,
         warnings=(
             *warnings,
-            *_find_warnings(events, table, steps, note, main, has_graph=join is not None),
+            *_find_warnings(events, table, steps, note, main),
             *modules.warnings,
             *(warn_about_values(structure) if note is not None and note.phantom else ()),
         ),
@@ -191,7 +192,7 @@ def measure(
         error=note.error if note is not None else None,
         recompiled_functions=find_recompiled_functions(note, plans) if note is not None else (),
         integrity=integrity,
-        notes=(*_notes_of(note), *_notes_of(join)),
+        notes=(*_notes_of(note), *_notes_of(join)) or describe_graph(structure),
         phantom=_phantom(note),
         phantom_run=note.phantom if note is not None else None,
         watch=note.watch if note is not None else None,
@@ -212,25 +213,6 @@ def _find_modules(table: pd.DataFrame, raw: RawTrace, note: RunNote | None) -> M
     return ModuleBuffers(table, build_plans(note), convert_step_config(note), ())
 
 
-def _find_graph(
-    table: pd.DataFrame,
-    raw: RawTrace,
-    note: RunNote | None,
-    steps: Sequence[Step],
-    source: SourceGraph | None,
-) -> tuple[pd.DataFrame, GraphIndex | None, JoinedGraph | None]:
-    """Return the table with the tensors of the trace's graph, the graph, and its join with a source."""
-    structure = index_note_graph(note)
-    if structure is None:
-        derived = derive_graph(table, raw, steps, with_eager=note is None)
-        structure = index_trace_graph(derived, note)
-        table = name_tensors(table, derived)
-    if source is None:
-        return table, structure, None
-    join = join_graph(table, structure, source)
-    return table, join.index, join
-
-
 def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
     """Return the step marks; in a watched program only the capture's, or one for its whole run."""
     if note is not None and note.watch is not None and note.watch.whole_run:
@@ -240,33 +222,6 @@ def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
         return (Span(name=WATCHED_STEP, start_ps=0, end_ps=end_ps, thread=thread, stats={}),)
     own = tuple(mark for mark in raw.step_markers if mark.name == WATCHED_STEP)
     return own if note is not None and note.watch is not None and own else raw.step_markers
-
-
-def index_note_graph(note: RunNote | None) -> GraphIndex | None:
-    """Return the indexed graph of a note, None if it has none."""
-    if note is None or not note.ops:
-        return None
-    names = {op.name for op in note.ops}
-    return build_graph_index(
-        [*note.ops, *(op for op in note.inside if op.name not in names)],
-        traced=note.traced,
-        gradients=note.gradients,
-        nested_gradients=note.nested_gradients,
-        scopes=ScopeTable(note.scopes),
-    )
-
-
-def index_trace_graph(graph: TraceGraph, note: RunNote | None) -> GraphIndex | None:
-    """Return the indexed graph of a trace, with the scopes and gradients of a note if there is one."""
-    if not graph.ops:
-        return None
-    index = build_graph_index(
-        graph.ops,
-        gradients=graph.gradients.union(note.gradients if note is not None else ()),
-        scopes=ScopeTable(note.scopes) if note is not None and note.scopes else graph.scopes,
-    )
-    evidence = {edge: source.value for edge, source in graph.edges.items()}
-    return replace(index, phases=graph.phases, evidence=evidence)
 
 
 def _find_earlier_buffers(
@@ -333,13 +288,22 @@ def _device(events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote |
     limit = int(last["in_use_bytes"]) + int(last["available_bytes"])
     is_host = allocator in HOST_ALLOCATORS
     noted = note.device.name if note is not None else ""
-    name = noted or ("host" if is_host else allocator)
+    name = noted or ("host" if is_host else _card_of(raw, allocator) or allocator)
     return Device(
         kind="cpu" if is_host else "gpu",
         name=name,
         # Allocators without statistics record no available bytes.
         memory_limit_bytes=limit if int(last["available_bytes"]) else None,
     )
+
+
+def _card_of(raw: RawTrace, allocator: str) -> str:
+    """Return the name of the card that an allocator such as ``GPU_0_bfc`` belongs to."""
+    number = allocator.removeprefix("GPU_").partition("_")[0]
+    for facts in raw.cards:
+        if str(facts["plane"]).endswith(f":{number}") or len(raw.cards) == 1:
+            return name_card(facts)
+    return ""
 
 
 def convert_step_config(note: RunNote | None) -> StepConfig:
@@ -362,8 +326,6 @@ def _find_warnings(
     steps: Sequence[Step],
     note: RunNote | None,
     main: str,
-    *,
-    has_graph: bool,
 ) -> list[str]:
     """Return warnings about a trace.
 
@@ -373,7 +335,6 @@ def _find_warnings(
         steps: Its steps.
         note: The run note; None for a trace of another program.
         main: The allocator that is looked at.
-        has_graph: Whether a graph from outside the trace is joined.
     """
     warnings = []
     watch = note.watch if note is not None else None
@@ -384,17 +345,13 @@ def _find_warnings(
             "The trace has no step markers: the peak is that of the whole trace. Mark steps with "
             "tf.profiler.experimental.Trace('train', step_num=i, _r=1)."
         )
-    unseen = table.loc[table["address"].isna() & (table["allocator"] == main), "allocated_bytes"]
+    unknown = table["address"].isna() & (table["category"] == Category.UNATTRIBUTED.value)
+    unseen = table.loc[unknown & (table["allocator"] == main), "allocated_bytes"]
     before, most = int(unseen.sum()), int(events["in_use_bytes"][events["allocator"] == main].max())
     if before > _NOTABLE * most:
         warnings.append(
             f"{before / most:.0%} of the maximum in use ({format_bytes(before)}) was allocated before "
             "the trace began. It counts, but has no names, and its requested bytes are assumed to equal "
             "the allocated ones."
-        )
-    if note is None and not has_graph:
-        warnings.append(
-            "The trace has no graph, because no run.json lies next to it: categories and layers are "
-            "derived from op names alone."
         )
     return warnings

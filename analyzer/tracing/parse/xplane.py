@@ -182,8 +182,7 @@ class _Reading:
     def __init__(self, source: ByteSource, progress: Callable[[float], None]) -> None:
         """Find the lines of all planes; raise a WireError if ``source`` is no trace."""
         self._source, self._progress = source, progress
-        self._kernels = KernelColumns()
-        self._ops = TextNumbers()
+        self._kernels, self._ops = KernelColumns(), TextNumbers()
         self._op_types: dict[str, str] = {}
         self._cards: list[dict[str, int | float | str]] = []
         self._runs = [GrowingColumn(kept) for kept in (np.int32, np.int64, np.int64, np.int32)]
@@ -241,7 +240,8 @@ class _Reading:
             names = PlaneNames(plane, self._ops, self._memory.texts)
             self._op_types.update(names.op_types)
             if plane.name.startswith(b"/device:GPU"):
-                self._cards.append(dict(_plain_stats(plane.stats, names.stats)))
+                own = _plain_stats(plane.stats, names.stats)
+                self._cards.append({"plane": decode_text(plane.name), **dict(own)})
             for line in lines:
                 before = self._events
                 reader = LineReader(self._source, line.start, line.end)
