@@ -30,7 +30,12 @@ from analyzer.explain.questions.retained_tensors import (
 )
 from analyzer.explain.questions.step_settings import find_recompiled, find_state, find_threads
 from analyzer.explain.running.data_held import find_data, find_filling_stage
-from analyzer.explain.running.kept_objects import find_held_over, find_models, find_tapes
+from analyzer.explain.running.kept_objects import (
+    find_alive_at_end,
+    find_held_over,
+    find_models,
+    find_tapes,
+)
 from analyzer.explain.running.leaks import find_leaks, find_unexplained
 from analyzer.explain.running.retracing import find_retracing
 from analyzer.explain.running.slope import measure_growth
@@ -56,7 +61,7 @@ _OF_THE_PROGRAM: Final = frozenset(
         "tape-outlives-use",
     }
     | {"data-constant", "data-held", "data-slices", "data-stage", "models-kept"}
-    | {"held-over", "input-copies", "float64", "dense-gradient", "varying-shapes"}
+    | {"held-over", "alive-at-end", "input-copies", "float64", "dense-gradient", "varying-shapes"}
 )
 """Problems that grow with the number of steps: they come before the needs of one step."""
 
@@ -115,6 +120,7 @@ def _of_the_program(analysis: Analysis) -> list[Finding]:
         *find_varying_shapes(analysis, watch),
         *find_data(analysis, watch, growth),
         *find_held_over(analysis, watch),
+        *find_alive_at_end(watch),
         *find_input_copies(analysis, watch),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Final
 from analyzer.cards import Gpu, context_bytes, find_gpu
 from analyzer.cards.xla_compiler import find_compiler
 from analyzer.model.errors import CompilerUnavailable, InputError
+from analyzer.phantom import nvidia_smi
 from analyzer.phantom.library_folder import make_library_folder
 from analyzer.simulate.kernels.gpu.convolution_algorithms import (
     CUDNN_MAJOR,
@@ -107,6 +109,22 @@ def make_phantom_environment(
         "PHANTOM_KERNEL_NS": str(options.kernel_ns),
         "XLA_FLAGS": " ".join(filter(None, (own.get("XLA_FLAGS", ""), _find_cuda_flag()))),
     }
+
+
+def make_tool_environment(folder: Path) -> dict[str, str]:
+    """Return the variables by which ``nvidia-smi`` shows the simulated cards to a process.
+
+    Args:
+        folder: A folder of the process' own, for the program and the file of the memory in use.
+    """
+    programs = folder / "bin"
+    programs.mkdir(parents=True, exist_ok=True)
+    program = programs / "nvidia-smi"
+    command = shlex.join([sys.executable, "-I", "-S", nvidia_smi.__file__])
+    program.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    path = os.pathsep.join(filter(None, (str(programs), os.environ.get("PATH", ""))))
+    return {"PATH": path, "PHANTOM_USE": str(folder / "use")}
 
 
 def _encode_card(gpu: Gpu, options: PhantomOptions) -> str:

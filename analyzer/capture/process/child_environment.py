@@ -34,6 +34,7 @@ from analyzer.model.user_cache import cache_folder
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,
     make_phantom_environment,
+    make_tool_environment,
     parse_cards,
 )
 
@@ -165,7 +166,9 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
         recurrent_reserve=assumed[RECURRENT_RESERVE.name],
         batch_norm_reserve_bytes=assumed[BATCH_NORM_RESERVE.name],
     )
-    return make_phantom_environment(cards, cache_folder() or staging / PHANTOM_FOLDER)
+    own = staging / PHANTOM_FOLDER
+    environment = make_phantom_environment(cards, cache_folder() or own)
+    return environment | make_tool_environment(own)
 
 
 def make_phantom_note(options: CaptureOptions) -> PhantomNote:

@@ -7,7 +7,7 @@ from typing import Final
 import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
-from analyzer.explain.running.evidence_rows import evidence_row, holder_row
+from analyzer.explain.running.evidence_rows import evidence_row, holder_row, in_brackets
 from analyzer.explain.running.leaks import leaks_by_holder, tensors_left
 from analyzer.model.contract.watch_note import HeldTensors, LiveModels, TapesNote, WatchNote
 from analyzer.model.recording.records import Finding, Severity
@@ -87,6 +87,26 @@ def _open_tape(one: TapesNote, size_bytes: int) -> Finding:
         saves_kind="allocated",
         evidence=(evidence_row("made", where=one.where, count=one.alive, size=size_bytes),),
     )
+
+
+def find_alive_at_end(watch: WatchNote) -> list[Finding]:
+    """Report the names that hold tensors at the end of a program without steps."""
+    size_bytes = sum(held.size_bytes for held in watch.held)
+    if not watch.whole_run or not size_bytes:
+        return []
+    first = watch.held[0]
+    count = f"{first.count} tensors" if first.count > 1 else "a tensor"
+    return [
+        Finding(
+            id="alive-at-end",
+            severity=Severity.INFO,
+            title=f"{format_bytes(size_bytes)} are alive at the end: {first.holder} holds {count}"
+            f"{in_brackets(first.where)}",
+            detail="A name holds its tensors until it is reassigned or deleted. `del` the names that "
+            "are no longer needed, or keep numbers and NumPy arrays instead of tensors.",
+            evidence=tuple(holder_row("held by", held) for held in watch.held[:_ROWS]),
+        )
+    ]
 
 
 def find_models(watch: WatchNote) -> list[Finding]:

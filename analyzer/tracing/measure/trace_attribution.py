@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.contract.categories import Category
+from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
@@ -81,9 +82,11 @@ def attribute(
     if note is not None and note.watch is not None and note.watch.micro_batches > 1:
         marks = [find_instant(times, span) for span in find_marks(raw.markers, "gradients")]
         _label_accumulators(labels, table, sorted(gradient_rows), np.sort(marks))
+    _eager_layers(labels, table, raw)
+    if note is not None and note.watch is not None and note.watch.whole_run:
+        _label_held(labels, AddressIndex(table), note.watch, moments)
     python = _born_on_marked_threads(table, raw)
     label_eager(labels, table, steps, phases, starts, gradient_rows, python, infer=infer, jit=jit)
-    _eager_layers(labels, table, raw)
     return labels.apply(table), sharing
 
 
@@ -177,6 +180,18 @@ def _label_accumulators(
     sizes = table["requested_bytes"].iloc[list(gradients)].unique()
     is_sum = table["op"].isin(_SUMS) & table["requested_bytes"].isin(sizes)
     labels.fill(labels.open_rows() & is_sum.to_numpy() & survives, Category.GRADIENT, _ACCUMULATOR)
+
+
+def _label_held(
+    labels: Labels, index: AddressIndex, watch: WatchNote, moments: Sequence[int]
+) -> None:
+    """Label the tensors that names of a program hold at the end of its run."""
+    for held in watch.held if moments else ():
+        for address in held.addresses:
+            row = index.at(address, moments[-1])
+            if row is not None and labels.is_open(row):
+                category = Category.ACTIVATION if labels.layer[row] else Category.CONSTANT
+                labels.set(row, category, role=f"held by {held.holder}")
 
 
 def _eager_layers(labels: Labels, table: pd.DataFrame, raw: RawTrace) -> None:

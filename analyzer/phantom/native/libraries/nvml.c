@@ -130,6 +130,23 @@ API(nvmlDeviceGetGraphicsRunningProcesses_v3)(void *h, unsigned *count, Process 
   return OK;
 }
 
+API(nvmlDeviceGetUtilizationRates)(void *h, unsigned *rates) { // of no kernel that ran
+  rates[0] = rates[1] = 0;
+  return card_of(h) ? OK : NVML_INVALID;
+}
+API(nvmlDeviceGetIndex)(void *h, unsigned *i) {
+  Card *c = card_of(h);
+  *i = c ? (unsigned)(c - cards) : 0;
+  return c ? OK : NVML_INVALID;
+}
+API(nvmlDeviceGetMinorNumber)(void *h, unsigned *i) { return nvmlDeviceGetIndex(h, i); }
+API(nvmlDeviceGetTemperature)(void *h, int sensor, unsigned *v) { return NVML_NOT_SUPPORTED; }
+API(nvmlDeviceGetPowerUsage)(void *h, unsigned *v) { return NVML_NOT_SUPPORTED; }
+API(nvmlSystemGetNVMLVersion)(char *s, unsigned n) {
+  snprintf(s, n, "12.575.0");
+  return OK;
+}
+
 // ---- the rest -----------------------------------------------------------------------------------
 API(nvmlDeviceGetComputeMode)(void *h, int *mode) {
   *mode = 0;

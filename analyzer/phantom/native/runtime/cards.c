@@ -4,12 +4,16 @@
 //                 below (phantom_environment.py writes it)
 // PHANTOM_LOG     1 first calls of functions that only return success; 2 memory requests;
 //                 3 launches; 4 detected outputs
+// PHANTOM_USE     file with the bytes in use of each process and card, for analyzer/phantom/nvidia_smi.py
 // PHANTOM_COPY_MOST, PHANTOM_KERNEL_NS, PHANTOM_CONVOLUTION_WORKSPACE, PHANTOM_PRODUCT_WORKSPACE,
 // PHANTOM_RECURRENT_RESERVE, PHANTOM_BATCH_NORM_RESERVE  see phantom.h
 // PHANTOM_CONVOLUTIONS_<card>  see convolutions.c
 #include "phantom.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 Card cards[MOST_CARDS];
 int card_count;
@@ -46,6 +50,36 @@ static int read_card(const char *text, Card *c) {
   return found == 14;
 }
 
+// One row for each process that used a card; nvidia_smi.py reads rows of the same layout.
+typedef struct {
+  int64_t pid;
+  uint64_t used[MOST_CARDS];
+} Use;
+enum { MOST_PROCESSES = 64 };
+static Use *uses;
+
+static void open_uses(void) {
+  const char *path = getenv("PHANTOM_USE");
+  int file = path && *path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+  if (file < 0)
+    return;
+  size_t size = MOST_PROCESSES * sizeof(Use);
+  if (!ftruncate(file, (off_t)size)) {
+    uses = mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    uses = uses == MAP_FAILED ? 0 : uses;
+  }
+  close(file);
+}
+
+void publish(int card) {
+  int64_t own = getpid(), none = 0;
+  for (int i = 0; uses && i < MOST_PROCESSES; i++, none = 0)
+    if (uses[i].pid == own || __sync_bool_compare_and_swap(&uses[i].pid, none, own)) {
+      uses[i].used[card] = cards[card].used + cards[card].held;
+      return;
+    }
+}
+
 __attribute__((constructor)) static void start(void) {
   verbose = (int)number("PHANTOM_LOG", 0);
   copy_most = number("PHANTOM_COPY_MOST", copy_most);
@@ -64,6 +98,7 @@ __attribute__((constructor)) static void start(void) {
     else
       fprintf(stderr, "phantom: a card that cannot be read: %s\n", text);
   free(list);
+  open_uses();
 }
 
 __attribute__((destructor)) static void stop(void) {

@@ -39,6 +39,7 @@ typedef struct {
   uint64_t used, peak, calls; // bytes allocated, their maximum so far, number of requests
 } Card;
 extern Card cards[MOST_CARDS];
+void publish(int card); // writes a card's use to the file PHANTOM_USE; needs the lock
 extern int card_count;
 extern uint64_t copy_most;             // longest copy to a card that keeps its bytes
 extern uint64_t kernel_ns;             // duration of a kernel on its stream
