@@ -28,6 +28,7 @@ from analyzer.report.render.sections import (
 from analyzer.report.render.terminal import print_terminal
 from analyzer.report.summary import category_tone, summarize
 from analyzer.report.words import (
+    basis_words,
     front_findings,
     need_words,
     peak_limit_words,
@@ -130,7 +131,7 @@ def _lead(report: ReportFile) -> Iterator[Block]:
 
 def _peak(report: ReportFile) -> Paragraph:
     peak = report.peak
-    basis = "" if report.verdict is None else f"{report.verdict.basis} on "
+    basis = basis_words(report).rstrip(".").partition(";")[0]
     pool = () if peak.pool_bytes is None else (", ", _strong(peak.pool_bytes), " in the pool")
     return Paragraph(
         (
@@ -140,7 +141,7 @@ def _peak(report: ReportFile) -> Paragraph:
             _strong(peak.allocated_bytes),
             " allocated in chunks",
             *pool,
-            f" ({basis}{report.device.name})",
+            f" ({basis[0].lower()}{basis[1:]})",
         )
     )
 

@@ -52,7 +52,7 @@ class Summary:
     Attributes:
         headline: The verdict in one line.
         tone: Colour of the headline.
-        basis: Basis of the figures: ``measured``, ``predicted`` or ``phantom``.
+        basis: Basis of the figures: ``measured``, ``predicted`` or ``simulated``.
         notices: Warnings to read before any figure.
         need: The need with its parts.
         sentences: Basis, place and range of the peak.
@@ -79,7 +79,7 @@ def summarize(report: ReportFile) -> Summary:
     return Summary(
         headline=peak if verdict is None else verdict.headline,
         tone="strong" if verdict is None else _TONES.get(verdict.outcome, "strong"),
-        basis=basis_words(report).split()[0].lower() if verdict is None else str(verdict.basis),
+        basis=basis_words(report).split()[0].lower(),
         notices=tuple(_notices(report)),
         need=tuple(need_words(report)),
         sentences=tuple(_sentences(report)),

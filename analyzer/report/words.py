@@ -40,7 +40,7 @@ CATEGORY_LABELS: Final[dict[str, str]] = {
 _BASES: Final = {
     "measured": "Measured on {device}.",
     "predicted": "Predicted for {device}; no step ran.",
-    "phantom": "TensorFlow's GPU runtime ran for {device} without the card; no kernel ran.",
+    "phantom": "Simulated for {device}; TensorFlow's GPU runtime ran, but no kernel.",
 }
 
 

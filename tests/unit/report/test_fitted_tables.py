@@ -190,7 +190,9 @@ def test_what_runs_over_begins_as_far_in_as_the_first_line(width: int) -> None:
     for line in findings[:end]:
         assert line.startswith(" " * 8) or line[:8].strip() in ("high", "medium", "low", "info")
     _, _, rest = "\n".join(found).partition("Sources and assumptions\n")
-    assert all(line[:2] in ("! ", "- ", "· ", "  ") for line in rest.splitlines())
+    basis, _, following = rest.partition("\n\n")
+    assert all(line[:2] in ("! ", "- ", "· ", "  ") for line in basis.splitlines())
+    assert following.startswith("Next: ")
 
 
 def test_a_label_stands_before_the_first_line_alone() -> None:
