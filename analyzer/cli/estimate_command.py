@@ -16,12 +16,14 @@ from analyzer.cli.gpu_list import choose_card, list_gpus
 from analyzer.cli.outputs import Outputs, check_not_input, deliver
 from analyzer.cli.progress import progress_bar
 from analyzer.cli.run_place import RunPlace
+from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
     DEFAULT_STEPS,
     CaptureOptions,
     TargetKind,
     TargetSpec,
 )
+from analyzer.model.contract.like_note import LikeNote
 from analyzer.model.contract.run_note import MOST_STEPS, read_run_file
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.report.result import Result
@@ -66,6 +68,14 @@ class EstimateOptions:
             is_eager=True,
         ),
     ] = ""
+    like: Annotated[
+        Path | None,
+        options.in_device(
+            "Your own trace on the card: take the card, TensorFlow's limit and cuDNN's workspaces from "
+            "it.",
+            metavar="TRACE",
+        ),
+    ] = None
     threads: Annotated[
         int | None,
         options.in_device(
@@ -127,25 +137,15 @@ def estimate(
     outputs.check()
     if spec.kind is TargetKind.TRACE:
         capture, step = project.drop(capture), project.drop(step)
-    card = _find_card(capture.device, capture.gpu)
-    chosen = replace(
-        step.to_capture(),
-        steps=capture.steps,
-        batch_size=capture.batch_size,
-        inter_op_threads=capture.inter_op_threads,
-        device="gpu" if card else "cpu",
-        gpu=card,
-        assume=parse_assumptions(capture.assume or []),
-    )
-    if card and spec.kind is not TargetKind.TRACE:
-        chosen = replace(chosen, memory_limit_bytes=replay.what_if.memory_limit_bytes)
+    chosen, what_if = _capture_options(spec, capture, step, replay)
+    card = chosen.gpu
     _check_options(spec, chosen, capture, place)
     names = _parse_remedies(capture.what_if)
     place.check()
     with place.folder_for(spec) as folder:
         # with remedies, the report is written once they are estimated
         save = not place.no_save and names is None
-        result = _make_result(spec, chosen, folder, capture, replay, outputs, save=save)
+        result = _make_result(spec, chosen, folder, capture, what_if, outputs, save=save)
         if names is not None:
             from analyzer.fitting.remedies import add_remedies
 
@@ -203,14 +203,13 @@ def _make_result(
     chosen: CaptureOptions,
     out: Path,
     capture: EstimateOptions,
-    replay: options.ReplayOptions,
+    what_if: WhatIf,
     outputs: Outputs,
     *,
     save: bool,
 ) -> Result:
     """Open the finished estimate, or capture and predict the target into ``out``."""
     threads, inter_op = capture.threads, capture.inter_op_threads
-    what_if = replay.what_if
     card_options = CardOptions(
         both=capture.both_products, time_out_s=capture.compile_timeout or int(TIME_OUT_S)
     )
@@ -239,6 +238,52 @@ def _make_result(
             card_options=card_options,
             progress=progress,
         )
+
+
+def _capture_options(
+    spec: TargetSpec,
+    capture: EstimateOptions,
+    step: options.StepOptions,
+    replay: options.ReplayOptions,
+) -> tuple[CaptureOptions, WhatIf]:
+    """Return the capture's options and the replay's settings; a trace of --like fills both."""
+    like = _read_like(spec, capture)
+    card = _find_card(capture.device, capture.gpu if like is None else like.card)
+    what_if = replay.what_if
+    if like is not None and what_if.memory_limit_bytes is None:
+        what_if = replace(what_if, memory_limit_bytes=like.memory_limit_bytes)
+    is_new = spec.kind is not TargetKind.TRACE
+    chosen = replace(
+        step.to_capture(),
+        steps=capture.steps,
+        batch_size=capture.batch_size,
+        inter_op_threads=capture.inter_op_threads,
+        device="gpu" if card else "cpu",
+        gpu=card,
+        assume=parse_assumptions(capture.assume or []),
+        like=like,
+        memory_limit_bytes=what_if.memory_limit_bytes if card and is_new else None,
+    )
+    return chosen, what_if
+
+
+def _read_like(spec: TargetSpec, capture: EstimateOptions) -> LikeNote | None:
+    """Return the figures of the trace of --like; None without one.
+
+    Raises:
+        InputError: it names no card, or the target is a finished estimate.
+        TraceError: there is no readable trace.
+    """
+    if capture.like is None:
+        return None
+    if spec.kind is TargetKind.TRACE:
+        raise InputError(
+            f"--like cannot be used: {spec.text} is a finished estimate.",
+            hint="Estimate the target itself with it.",
+        )
+    from analyzer.session.like_trace import read_like
+
+    return read_like(capture.like, capture.gpu)
 
 
 def _parse_remedies(text: str) -> tuple[str, ...] | None:

@@ -139,6 +139,7 @@ def _capture(
         threads=_note_threads(),
         sizes=step.sizes,
         assumed=dict(options.assume),
+        like=options.like,
     )
     capture.compiled = compiled
     capture.inside = read_inner_ops(function, [one.function for one in compiled])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from analyzer.model.choice import Choice
+from analyzer.model.contract.like_note import LikeNote
 
 REQUEST_VERSION: Final = 1
 WATCH_VERSION: Final = 1
@@ -98,6 +99,7 @@ class CaptureOptions:
             compiler is installed.
         assume: For an estimate: trip counts, branches and result sizes that depend on data, by name.
             For a simulated card: answers of NVIDIA's libraries (``phantom_assumptions``).
+        like: For an estimate: figures of the user's own trace.
         remedy: Change of the model that lowers its memory (``model_changes``).
     """
 
@@ -116,6 +118,7 @@ class CaptureOptions:
     growth: bool | None = None
     cpu_plan: bool = False
     assume: dict[str, int] = field(default_factory=dict)
+    like: LikeNote | None = None
     remedy: str = ""
 
     @property

@@ -28,6 +28,7 @@ from analyzer.model.contract.fields import (
     Threads,
     Word,
 )
+from analyzer.model.contract.like_note import LikeNote
 from analyzer.model.contract.reading import read_record
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.errors import ExitCode, FailureKind
@@ -264,6 +265,7 @@ class RunFile:
         sizes: Sizes that depend on data, with the assumed values.
         assumed: The user's assumptions about trip counts, branches and sizes, by name.
         phantom: The simulated cards; None for real devices.
+        like: Figures of the user's own trace that calibrate an estimate; None for none.
         watch: Observations of a watched script; None if the capture made the step.
     """
 
@@ -299,6 +301,7 @@ class RunFile:
     sizes: tuple[DataSize, ...] = ()
     assumed: Mapping[Name, Bytes] = field(default_factory=dict)
     phantom: PhantomNote | None = None
+    like: LikeNote | None = None
     watch: WatchNote | None = None
 
     @property

@@ -9,6 +9,7 @@ from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.kernels.gpu.cudnn_convolution import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
+from analyzer.simulate.predict.measured_workspaces import with_measured_workspaces
 from analyzer.tracing.parse.run_folder import RunNote
 
 
@@ -38,7 +39,7 @@ def target_of(note: RunNote) -> Target:
         return Target(device=CPU, options=BfcOptions.cpu())
     gpu = find_gpu(device.id or device.name)
     return Target(
-        device=gpu_device(gpu, _read_workspace_limit(note)),
+        device=with_measured_workspaces(gpu_device(gpu, _read_workspace_limit(note)), note),
         options=BfcOptions.gpu(memory_limit(gpu).bytes),
         gpu=gpu,
     )

@@ -24,6 +24,7 @@ from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.buffers.predicted_events import place
+from analyzer.simulate.predict.measured_workspaces import describe_like
 from analyzer.simulate.predict.played_step import Draw
 from analyzer.simulate.predict.predicted_device import Target, target_of
 from analyzer.simulate.predict.prepared_step import STEPS, Owner
@@ -170,7 +171,7 @@ def _measured(
         warnings=(*describe_run_sizes(note, prediction, draw), *find_warnings(prediction, draw)),
         recompiled_functions=find_recompiled_functions(note, compiled),
         versions=dict(note.versions),
-        notes=(*note.notes, *describe_input_sizes(note)),
+        notes=(*note.notes, *describe_input_sizes(note), *describe_like(note)),
         unmodelled=tuple(UnmodelledType(**row) for row in prediction.unmodelled.to_dict("records")),
         uncertainty=uncertainty,
     )

@@ -1,0 +1,118 @@
+"""Workspaces of convolutions that the user's own trace measured, for ``estimate --like``.
+
+A workspace of the trace is used as it is; for another batch size it is scaled with the batch, since the
+large algorithms (FFT, Winograd) transform each image. cuDNN may choose another algorithm there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from analyzer.model.contract.graph_note import Op
+from analyzer.model.contract.like_note import LikeNote, MeasuredConvolution
+from analyzer.model.units import format_bytes
+from analyzer.simulate.kernels.kernel_device import KernelDevice
+from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Workspace
+from analyzer.simulate.kernels.shared.op_call import Call
+from analyzer.tracing.parse.run_folder import RunNote
+
+_KINDS: Final = {
+    "Conv2D": "forward",
+    "_FusedConv2D": "forward",
+    "Conv3D": "forward",
+    "Conv2DBackpropInput": "input",
+    "Conv3DBackpropInputV2": "input",
+    "Conv2DBackpropFilter": "filter",
+    "Conv3DBackpropFilterV2": "filter",
+}
+
+
+def with_measured_workspaces(device: KernelDevice, note: RunNote) -> KernelDevice:
+    """Return the device with the workspaces of the note's trace; the same without one."""
+    if note.like is None:
+        return device
+    sizes = find_measured(note.ops, note.like, note.step.batch_size)
+
+    def plan(call: Call) -> MemoryPlan:
+        planned = device.plan(call)
+        size = sizes.get(call.op.name)
+        return planned if size is None else _with_workspace(planned, size)
+
+    return replace(device, plan=plan)
+
+
+def _with_workspace(plan: MemoryPlan, size_bytes: int) -> MemoryPlan:
+    measured = Workspace(
+        bytes=size_bytes, sizes_bytes=(size_bytes,), chances=(1.0,), is_measured=True
+    )
+    return replace(plan, workspace=measured)
+
+
+def find_measured(ops: tuple[Op, ...], like: LikeNote, batch_size: int | None) -> dict[str, int]:
+    """Return op -> bytes of the workspace that the trace measured for the same convolution.
+
+    Convolutions match by kind and by the axes of the output without the batch, then in order.
+    """
+    scale = batch_size / like.batch_size if batch_size and like.batch_size else 1.0
+    measured: dict[tuple[object, ...], list[MeasuredConvolution]] = defaultdict(list)
+    for one in like.convolutions:
+        measured[_key(one.kind, one.shape)].append(one)
+    own: dict[tuple[object, ...], list[Op]] = defaultdict(list)
+    for op in ops:
+        shape = op.outputs[0].shape if op.outputs else None
+        if op.type in _KINDS and shape is not None:
+            own[_key(_KINDS[op.type], shape)].append(op)
+    sizes: dict[str, int] = {}
+    for key, wanted in own.items():
+        found = measured.get(key, [])
+        known = {one.workspace_bytes for one in found}
+        if len(known) == 1:
+            sizes.update(dict.fromkeys((op.name for op in wanted), int(scale * known.pop())))
+        elif len(found) == len(wanted):
+            in_order = sorted(found, key=lambda one: _numbers(one.op))
+            for op, one in zip(
+                sorted(wanted, key=lambda op: _numbers(op.name)), in_order, strict=True
+            ):
+                sizes[op.name] = int(scale * one.workspace_bytes)
+    return sizes
+
+
+def _key(kind: str, shape: tuple[int, ...]) -> tuple[object, ...]:
+    """Return the key of a convolution; channels may be the first or the last axis."""
+    return (kind, *(shape if kind == "filter" else sorted(shape[1:])))
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in name.replace("/", "_").split("_") if part.isdecimal())
+
+
+def describe_like(note: RunNote) -> Iterator[str]:
+    """Yield sentences about the measured figures of an estimate."""
+    like = note.like
+    if like is None:
+        return
+    sizes = find_measured(note.ops, like, note.step.batch_size)
+    count = sum(op.type in _KINDS for op in note.ops)
+    limit = like.memory_limit_bytes
+    if limit is not None:
+        yield f"Measured in {like.trace}: TensorFlow's limit of {format_bytes(limit)}."
+    largest = max(sizes.values(), default=0)
+    scaled = ""
+    if like.batch_size and note.step.batch_size not in (None, like.batch_size):
+        scaled = f", scaled from batch {like.batch_size} to {note.step.batch_size}"
+    if count:
+        yield (
+            f"Measured in {like.trace}: the workspaces of {len(sizes)} of {count} convolutions{scaled}, "
+            f"up to {format_bytes(largest)}{_algorithms(like)}."
+        )
+
+
+def _algorithms(like: LikeNote) -> str:
+    counts: Mapping[str, int] = {
+        name: sum(one.algorithm == name for one in like.convolutions)
+        for name in sorted({one.algorithm for one in like.convolutions if one.algorithm})
+    }
+    return f" ({', '.join(f'{name}: {count}' for name, count in counts.items())})" if counts else ""
