@@ -283,3 +283,12 @@ def test_an_op_that_only_the_cpu_has_a_rule_for_is_unmodelled():
     assert not plan("Svd", [(64, 64)], [(64,), (64, 64), (64, 64)]).modelled
     assert not plan("LogMatrixDeterminant", [(64, 64)], [(), ()]).modelled
     assert plan("AddV2", [(64, 64)] * 2, [(64, 64)]).modelled
+
+
+def test_the_reserve_space_of_batch_norm_takes_no_memory():
+    """Traces of real cards have no allocation for it; its shape is unknown in the graph."""
+    image, channels = (8, 16, 28, 28), (16,)
+    outputs = [image, channels, channels, channels, channels, None]
+    found = plan("FusedBatchNormV3", [image, *[channels] * 4], outputs, data_format="NCHW")
+    assert [one.way for one in found.outputs[1:]] == [Way.ALLOCATE] * 4 + [Way.NONE]
+    assert all(one.is_known for one in found.outputs[1:])

@@ -31,6 +31,7 @@ from analyzer.simulate.kernels.shared.memory_plan import (
     MemoryPlan,
     Output,
     Trial,
+    Way,
     Workspace,
     without_zeros,
 )
@@ -206,15 +207,22 @@ def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
     return MemoryPlan(outputs=allocate_all(call), unknown_bytes=min(bound, WORKSPACE_LIMIT_BYTES))
 
 
+_BATCH_NORM_RESERVE: Final = 5
+"""Output of ``FusedBatchNormV3`` that cuDNN sizes."""
+
+
 def plan_batch_norm(call: Call, _: DnnCard) -> MemoryPlan:
     """Forward the input to the result; statistics and reserve space are small.
 
-    ``FusedBatchNormOpBase`` forwards input 0 to output 0. In the fast NHWC mode ``reserve_space_3``
-    contains cuDNN's mask of the activation, one bit per element: the bound of the workspace.
+    ``FusedBatchNormOpBase`` forwards input 0 to output 0. ``reserve_space_3`` (output 5) is as large as
+    cuDNN asks for (``CudnnBatchNormAllocatorInOutput``): nothing, or in the fast NHWC mode a mask of the
+    activation, one bit per element, which is the bound of the workspace.
     """
-    first: Output = forward(call, (0,))
+    outputs = [forward(call, (0,)), *allocate_all(call)[1:]]
+    if len(outputs) > _BATCH_NORM_RESERVE and not outputs[_BATCH_NORM_RESERVE].is_known:
+        outputs[_BATCH_NORM_RESERVE] = Output(Way.NONE, elsewhere=True)
     bound = call.input_size(0) // (8 * call.item_bytes()) if call.input_size(0) else 0
-    return MemoryPlan(outputs=(first, *allocate_all(call)[1:]), unknown_bytes=bound)
+    return MemoryPlan(outputs=tuple(outputs), unknown_bytes=bound)
 
 
 def _with_algorithms(
