@@ -19,6 +19,7 @@ from typing import Final
 from analyzer.model.errors import InputError
 from analyzer.phantom import elf
 from analyzer.phantom.core_build import CORE, NATIVE, build, find_compiler
+from analyzer.simulate.kernels.gpu.convolution_algorithms import CUDNN_MAJOR
 
 NAMES: Final = "libphantom_names.so"
 NOTE: Final = "README"
@@ -33,17 +34,19 @@ them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to del
 SONAMES: Final = (
     *("libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2", "libcurand.so.10"),
     *("libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcufft.so.11"),
-    *("libcusolver.so.11", "libcusparse.so.12", "libcudnn.so.8", "libcudnn.so.9"),
+    *("libcusolver.so.11", "libcusparse.so.12", "libcudnn.so.9"),
     *("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcufft.so.12"),
     *("libcusolver.so.12", "libcusparse.so.13"),
     *("libcupti.so.12", "libcupti.so.13"),
 )
-"""Libraries that TensorFlow opens, of CUDA 12 with cuDNN 8 and 9 and of CUDA 13."""
+"""Libraries that TensorFlow opens, of CUDA 12 and 13 with cuDNN 9."""
 
 _APIS: Final = re.compile(
     rb"(?:__cuda|cu[A-Z]|cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvml|cupti)\w+"
 )
 _CUSOLVER_TEXT: Final = re.compile(rb"\0(cusolver(?:Dn|Sp|Get|Create)\w+)(?=\0)")
+_BUILD_INFO: Final = "python/platform/build_info.py"
+_CUDNN: Final = re.compile(r"'cudnn_version', '(\d+)")
 _FRAMEWORK: Final = "libtensorflow_framework.so.2"
 _LIBRARY: Final = "libtensorflow_cc.so.2"
 _PREDICT: Final = "analyze estimate --gpu NAME predicts with any."
@@ -53,9 +56,11 @@ def make_library_folder(cache: Path) -> Path:
     """Return the folder for the installed TensorFlow below ``cache``, made at first use.
 
     Raises:
-        InputError: TensorFlow is not installed or was built without CUDA, or there is no compiler.
+        InputError: TensorFlow is not installed, or was built without CUDA or for an older cuDNN, or
+            there is no compiler.
     """
     tensorflow = find_tensorflow()
+    _check_cudnn(tensorflow)
     core = find_core(cache)
     digest = hashlib.sha256(core.read_bytes() + ",".join(SONAMES).encode())
     for path in list_binaries(tensorflow):
@@ -81,6 +86,26 @@ def find_tensorflow() -> Path:
         "Simulated cards need TensorFlow's Linux wheel, and its libraries are not installed.",
         hint=f"pip install tensorflow; {_PREDICT}",
     )
+
+
+def _check_cudnn(tensorflow: Path) -> None:
+    """Refuse a TensorFlow that was built for an older cuDNN than the simulated card has.
+
+    ``build_info.py`` of TensorFlow 2.16 and 2.17 says cuDNN 8, that of 2.18 cuDNN 9.
+
+    Raises:
+        InputError: it needs the interface of an older cuDNN.
+    """
+    try:
+        text = (tensorflow / _BUILD_INFO).read_text(encoding="utf-8")
+    except OSError:
+        return
+    found = _CUDNN.search(text)
+    if found and int(found[1]) < CUDNN_MAJOR:
+        raise InputError(
+            f"Simulated cards need TensorFlow 2.18 or newer: the installed one uses cuDNN {found[1]}.",
+            hint=f"pip install -U tensorflow; {_PREDICT}",
+        )
 
 
 def find_core(cache: Path) -> Path:

@@ -30,6 +30,7 @@ from analyzer.capture.process.child_environment import (
     hides_own_gpus,
     make_phantom_note,
 )
+from analyzer.capture.process.installed_packages import describe_builds
 from analyzer.capture.process.launch import STOPPING
 from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_culprit
 from analyzer.capture.xla.xla_dumps import add_dump_flags
@@ -200,7 +201,7 @@ def import_all() -> None:
     """Import TensorFlow, Keras and every module that a capture needs.
 
     Raises:
-        InputError: TensorFlow or Keras cannot be imported.
+        InputError: TensorFlow or Keras cannot be imported, or is not supported.
     """
     _import_tensorflow()
     _load_capture("static")
@@ -210,13 +211,21 @@ def import_all() -> None:
 def _import_tensorflow() -> None:
     try:
         import keras
-        import tensorflow  # noqa: F401
+        import tensorflow
     except Exception as error:
         traceback.print_exc()
         first = next(iter(str(error).splitlines()), "")
         raise InputError(
-            f"TensorFlow cannot be imported: {type(error).__name__}: {first}",
-            hint="Check it with: python -c 'import tensorflow'.",
+            f"TensorFlow and Keras cannot be imported: {type(error).__name__}: {first}",
+            hint=describe_builds() or "Check them with: python -c 'import keras, tensorflow'.",
+        ) from None
+    try:
+        import analyzer.capture.private_names  # noqa: F401
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"TensorFlow {tensorflow.__version__} with Keras {keras.__version__} is not supported: "
+            f"{error}.",
+            hint="The newest supported releases are in docs/start.md.",
         ) from None
     # Keras' filter would remove the user's own lines from tracebacks.
     keras.config.disable_traceback_filtering()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from analyzer.capture.process.installed_packages import check_packages
 from analyzer.cards import check_limit
 from analyzer.model.contract.capture_request import (
     CaptureKind,
@@ -64,8 +65,9 @@ def make_base_environment(*, log_level: str | None, host_events: bool = True) ->
             has ten events for each of a card's.
 
     Raises:
-        InputError: Keras is set to another backend than TensorFlow.
+        InputError: Keras is set to another backend than TensorFlow, or a package is missing or too old.
     """
+    check_packages()
     backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
     if backend != "tensorflow":
         raise InputError(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analyzer.capture.process.installed_packages import check_packages
 from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import (
     check_writable,
@@ -80,6 +81,7 @@ def capture_unrun(
     Raises:
         TargetError: the step cannot be built or traced.
     """
+    check_packages()
     from analyzer.capture.graph.estimate_capture import capture_unrun_live_step
     from analyzer.capture.targets.resolve_target import make_program
 
@@ -98,7 +100,11 @@ def can_trace_here() -> bool:
     """Return whether TensorFlow's allocator writes memory events in this process.
 
     If TensorFlow is not imported yet, the allocator is chosen now.
+
+    Raises:
+        InputError: the installed packages cannot be used.
     """
+    check_packages()
     is_chosen = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
     if "tensorflow" not in sys.modules:
         os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")

@@ -15,6 +15,7 @@ from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.graph.shape_inference import infer_executed_outputs
 from analyzer.capture.private_names import list_newer_versions
+from analyzer.capture.process.installed_packages import describe_builds
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.run.step_failure import classify_failure
@@ -151,6 +152,7 @@ def describe_capture(
         steps_done=capturing.done,
         notes=(
             *list_newer_versions(),
+            *filter(None, (describe_builds(),)),
             *program.messages,
             *_check_accumulation(program, capturing.done or capturing.wanted),
         ),

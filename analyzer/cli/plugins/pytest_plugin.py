@@ -10,9 +10,10 @@ TensorFlow reads the setting when it creates its devices, after test collection.
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Generator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import pytest
 
@@ -32,24 +33,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check the marks, and select the BFC allocator if there are any."""
-    marked = [item for item in session.items if _read_limits(item)]
-    if marked:
-        os.environ.setdefault(_BFC, "1")
+    """Check the marks; measure the marked tests, with the BFC allocator."""
+    for item in session.items:
+        if limits := _read_limits(item):
+            os.environ.setdefault(_BFC, "1")
+            # Not a hook wrapper: its form depends on pluggy's version.
+            measured = functools.partial(_run_measured, item, item.runtest, limits)
+            item.runtest = measured  # type: ignore[method-assign]
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Measure a marked test, and fail it if it exceeds a limit."""
-    limits = _read_limits(item)
-    if not limits:
-        return (yield)
+def _run_measured(item: pytest.Item, run: Callable[[], None], limits: dict[str, int]) -> None:
+    """Run and measure a marked test, and fail it if it exceeds a limit."""
     from analyzer.cli.plugins.measured_block import describe_excess, tracing_block
     from analyzer.model.errors import AnalyzerError
 
     try:
         with tracing_block() as block:
-            result = yield
+            run()
     except AnalyzerError as error:
         pytest.fail(f"{' and '.join(limits)} cannot be measured: {error}", pytrace=False)
     item.user_properties += [
@@ -59,7 +59,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     excess = describe_excess(block.measure, limits.get("limit_memory"), limits.get("limit_growth"))
     if excess:
         pytest.fail(excess, pytrace=False)
-    return result
 
 
 def _read_limits(item: pytest.Item) -> dict[str, int]:

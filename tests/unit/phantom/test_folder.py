@@ -154,3 +154,13 @@ def test_what_is_read_off_a_card_was_put_there_or_is_zero(made, tmp_path, monkey
         [sys.executable, "-c", KERNEL], env=told, capture_output=True, text=True, check=True
     )
     assert ended.stdout.split() == ["0", "500", "999", "0", "500", "0", "0", "1", "0", "0"]
+
+
+@pytest.mark.parametrize("version", ["8", "8.9.7"])
+def test_an_older_cudnn_is_refused_by_version(cache, tmp_path, monkeypatch, version):
+    info = tmp_path / folder._BUILD_INFO
+    info.parent.mkdir(parents=True)
+    info.write_text(f"build_info = OrderedDict([('cudnn_version', '{version}')])\n")
+    monkeypatch.setattr(folder, "find_tensorflow", lambda: tmp_path)
+    with pytest.raises(InputError, match=r"TensorFlow 2\.18 or newer"):
+        folder.make_library_folder(cache)

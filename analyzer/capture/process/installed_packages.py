@@ -1,0 +1,89 @@
+"""Check the platform and the installed TensorFlow and Keras, without importing them."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from analyzer.model.errors import InputError
+
+OLDEST_KERAS: Final = (3, 9)
+"""First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory."""
+
+_BUILDS: Final = (
+    *("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tensorflow-macos"),
+    *("tf-nightly", "tf-nightly-cpu", "tf-nightly-rocm"),
+)
+"""Distributions that install the same package ``tensorflow``."""
+
+_ELSEWHERE: Final = "Reading traces, analyze oom, gpus and diff work without it."
+_VERSION: Final = re.compile(r"^__version__\s*=\s*[\"'](\d+)\.(\d+)([^\"']*)", re.MULTILINE)
+
+
+def check_packages() -> None:
+    """Check that this machine can run and build steps.
+
+    Raises:
+        InputError: it runs Windows, TensorFlow or Keras is missing, or Keras is too old.
+    """
+    if sys.platform == "win32":
+        raise InputError(
+            "Steps cannot be run or built on Windows; traces, analyze oom, gpus and diff work.",
+            hint="Use WSL 2: run `wsl --install`, then install tf-memory-analyzer there.",
+        )
+    for package in ("tensorflow", "keras"):
+        if find_folder(package) is None:
+            raise InputError(
+                f"The package {package} is not installed, and this command needs it.",
+                hint=f"pip install {package}. {_ELSEWHERE}",
+            )
+    keras = read_keras_version()
+    if keras is not None and keras[0] < OLDEST_KERAS:
+        oldest = ".".join(map(str, OLDEST_KERAS))
+        raise InputError(
+            f"Keras {keras[1]} is installed; Keras {oldest} or newer is needed.",
+            hint=f"pip install 'keras>={oldest}'.",
+        )
+
+
+def find_folder(package: str) -> Path | None:
+    """Return the folder of an installed package; None if there is none."""
+    module = sys.modules.get(package)
+    if module is not None:
+        return Path(module.__file__).parent if module.__file__ else None
+    spec = importlib.util.find_spec(package)
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
+
+
+def read_keras_version() -> tuple[tuple[int, int], str] | None:
+    """Return Keras' major and minor version, and the whole version; None if unknown."""
+    folder = find_folder("keras")
+    for name in ("src/version.py", "version.py"):
+        try:
+            text = (folder / name).read_text(encoding="utf-8") if folder else ""
+        except OSError:
+            continue
+        if found := _VERSION.search(text):
+            major, minor, rest = found.groups()
+            return (int(major), int(minor)), f"{major}.{minor}{rest}"
+    return None
+
+
+def describe_builds() -> str:
+    """Return a line if several builds of TensorFlow share one folder; empty otherwise."""
+    builds = []
+    for name in _BUILDS:
+        try:
+            builds.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    if len(builds) < 2:
+        return ""
+    return (
+        f"{' and '.join(builds)} are installed over each other in one folder. Uninstall them, and "
+        "install one."
+    )
