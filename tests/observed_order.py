@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from analyzer.model.errors import InputError
 from analyzer.simulate.predict.buffers.reference_counts import Ledger
-from analyzer.simulate.predict.executor.sequential import NO_BUFFER, NodeRunner
+from analyzer.simulate.predict.executor.sequential import NO_BUFFER
 from analyzer.simulate.predict.graph.edges import Wiring
-from analyzer.simulate.predict.played_step import Draw, summarize
 from analyzer.simulate.predict.prepared_step import Prepared
+from analyzer.simulate.predict.schedule import Schedule, summarize
 
 
-def play_in_order(prepared: Prepared, order: Sequence[str]) -> Draw:
+def play_in_order(prepared: Prepared, order: Sequence[str]) -> Schedule:
     """Return what lives in a later step that runs its ops in the order in which a real one did.
 
     Args:
@@ -46,7 +46,7 @@ class Follower:
         order: Nodes in the order in which they ran; those that are missing run when they can.
     """
 
-    def __init__(self, wiring: Wiring, machine: NodeRunner, order: Sequence[int]) -> None:
+    def __init__(self, wiring: Wiring, machine: Ledger, order: Sequence[int]) -> None:
         self._wiring = wiring
         self._machine = machine
         self._order = order
@@ -76,7 +76,7 @@ class Follower:
             for consumer, output, slot in self._wiring.data_out[node]:
                 buffer = outputs[output]
                 if buffer >= 0:
-                    self._machine.retain(buffer)
+                    self._machine.references[buffer] += 1
                     self._slots[consumer][slot] = buffer
                 self._arrive(consumer, queue)
             for consumer in self._wiring.control_out[node]:

@@ -44,7 +44,7 @@ from analyzer.simulate.allocator import (
     replay,
 )
 from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES
-from analyzer.simulate.allocator.minimum_limit import engine_for
+from analyzer.simulate.allocator.limit_search import engine_for
 
 _ROWS: Final = 40  # regions in the report
 

@@ -41,7 +41,7 @@ from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.model.errors import FailureKind, InputError
 from analyzer.simulate.allocator import BfcOptions
-from analyzer.simulate.predict.uncertainty.assumptions import describe_data_sizes
+from analyzer.simulate.predict.uncertainty.decisions import describe_data_sizes
 
 _LINE_TOLERANCE: Final = 0.05
 """A need is a line in the batch size if no estimate differs from the line by more than this ratio."""

@@ -80,7 +80,7 @@ def _categories(told: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, A
     middle = statistics.median(run["requested"] for run in runs)
     worst = {}
     for name, size in told["categories"].items():
-        found = sorted(run["categories"][name] for run in runs)
+        found = sorted(run["categories"].get(name, 0) for run in runs)
         worst[name] = (min(size - found[0], 0) + max(size - found[-1], 0)) / middle
     name = max(worst, key=lambda key: abs(worst[key]))
     return {"category": name, "category_error": worst[name], "category_errors": worst}

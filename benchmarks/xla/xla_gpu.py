@@ -26,8 +26,8 @@ from analyzer.cards.xla_compiler import find_compiler
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.simulate.compiler.card_compilation import plan_for_card
 from analyzer.simulate.compiler.plan_cache import PlanCache
+from analyzer.simulate.compiler.plan_uncertainty import workspaces
 from analyzer.simulate.compiler.step_plans import module_of
-from analyzer.simulate.compiler.workspace import workspaces
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.xla.assignment import build_plan

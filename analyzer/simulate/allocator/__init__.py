@@ -14,14 +14,10 @@ from analyzer.simulate.allocator.pool_explanation import (
     Growth,
     Remedy,
     Unserved,
+    chunks_at,
     growth_history,
     remedies,
     unserved,
-)
-from analyzer.simulate.allocator.pool_state import (
-    chunks_at,
-    region_table,
-    regions_at,
 )
 from analyzer.simulate.allocator.replay import (
     Engine,
@@ -53,8 +49,6 @@ __all__ = [
     "growth_history",
     "minimum_limit",
     "recorded_options",
-    "region_table",
-    "regions_at",
     "remedies",
     "replay",
     "unserved",

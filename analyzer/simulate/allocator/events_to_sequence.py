@@ -13,13 +13,10 @@ import pandas as pd
 
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.allocator_events import pair_events
-from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES
 from analyzer.simulate.allocator.sequence import (
     NOWHERE,
-    Caution,
     Sequence,
-    caution,
     integers,
     refuse_sizes,
     rows_of,
@@ -56,35 +53,20 @@ def from_events(events: pd.DataFrame, *, allocator: str | None = None) -> Sequen
 
     Events of kind 0 (moments inside a compiled step) are left out. A free of an address that was
     never allocated ends a buffer from before the trace, if the bytes in use at the start allow it;
-    otherwise it is left out. The rest of the bytes in use at the start becomes one first buffer
-    with row -1.
-
-    Args:
-        events: Table with at least ``kind``, ``address``, ``requested_bytes``,
-            ``allocated_bytes``; ``time_ps``, ``in_use_bytes`` and ``allocator`` are used if present.
-        allocator: Name of the allocator; None if there is only one.
+    otherwise it is left out. An allocation at an address in use ends the buffer there. The rest of
+    the bytes in use at the start becomes one first buffer with row -1.
 
     Raises:
         TraceError: nothing to replay, or an impossible kind or size.
     """
-    cautions: list[Caution] = []
-    ordered = _sort_by_time(_read(events, allocator), events, cautions)
+    ordered = _sort_by_time(_read(events, allocator), events)
     partner, seen = pair_events(ordered.kind, ordered.address)
-    birth = ordered.kind > 0
-    resident_bytes = _find_resident_bytes(ordered, cautions)
-    unknown = ~birth & (partner == NOWHERE)
-    double = unknown & seen
-    early = unknown & ~double & (ordered.requested > 0) & (resident_bytes > 0)
+    resident_bytes = _find_resident_bytes(ordered)
+    early = (ordered.kind < 0) & (partner == NOWHERE) & ~seen
+    early &= (ordered.requested > 0) & (resident_bytes > 0)
     early &= np.cumsum(np.where(early, ordered.allocated, 0)) <= resident_bytes
-    cautions += _list_cautions(ordered, partner, double, unknown & ~double & ~early, early)
     rest_bytes = resident_bytes - int(ordered.allocated[early].sum())
-    if rest_bytes:
-        text = (
-            f"{format_bytes(rest_bytes)} were in use before the trace begins and are never freed in"
-            " it; they are replayed as one buffer."
-        )
-        cautions.append(Caution(id="unseen-resident", count=1, message=text))
-    return _assemble(ordered, partner, early, rest_bytes, tuple(cautions))
+    return _assemble(ordered, partner, early, rest_bytes)
 
 
 def _read(events: pd.DataFrame, allocator: str | None) -> _Events:
@@ -106,73 +88,26 @@ def _read(events: pd.DataFrame, allocator: str | None) -> _Events:
     return _Events(rows, kind, address, requested, allocated, in_use)
 
 
-def _sort_by_time(read: _Events, events: pd.DataFrame, cautions: list[Caution]) -> _Events:
+def _sort_by_time(read: _Events, events: pd.DataFrame) -> _Events:
     """Return the events by time if that fits the bytes in use at least as well."""
-    ordered = read
     if "time_ps" in events:
         time = integers(events, "time_ps")[read.rows]
-        late = int(np.sum(np.diff(time) < 0))
-        if late:
+        if (np.diff(time) < 0).any():
             by_time = read.reordered(np.argsort(time, kind="stable"))
             if by_time.count_breaks() <= read.count_breaks():
-                ordered = by_time
-                cautions.append(caution("out-of-order", late, "events were out of order; sorted."))
-            else:
-                text = "events have an earlier time than the one before; left in their order."
-                cautions.append(caution("time-runs-back", late, text))
-    breaks = ordered.count_breaks() if ordered.in_use.any() else 0
-    if breaks:
-        text = "events contradict the bytes in use of the trace: events are lost, damaged or moved."
-        cautions.append(caution("books-broken", breaks, text))
-    return ordered
+                return by_time
+    return read
 
 
-def _find_resident_bytes(ordered: _Events, cautions: list[Caution]) -> int:
-    """Return the bytes in use before the first event; 0 if unknown."""
+def _find_resident_bytes(ordered: _Events) -> int:
+    """Return the bytes in use before the first event; 0 if unknown or impossible."""
     if not ordered.in_use.any():
         return 0
     resident_bytes = int(ordered.in_use[0] - ordered.kind[0] * ordered.allocated[0])
-    if 0 <= resident_bytes <= MAX_REQUEST_BYTES:
-        return resident_bytes
-    text = (
-        f"event gives impossible bytes in use ({ordered.in_use[0]}); 0 bytes are assumed before it."
-    )
-    cautions.append(caution("first-in-use", 1, text))
-    return 0
+    return resident_bytes if 0 <= resident_bytes <= MAX_REQUEST_BYTES else 0
 
 
-def _list_cautions(
-    ordered: _Events, partner: Table, double: Mask, ignored: Mask, early: Mask
-) -> list[Caution]:
-    """Return a caution for each kind of correction.
-
-    Args:
-        partner: The event that each event is paired with, ``NOWHERE`` for none.
-        double, ignored, early: Unpaired frees: of a freed address, left out, and of buffers from
-            before the trace.
-    """
-    birth, is_paired = ordered.kind > 0, partner != NOWHERE
-    paired = ~birth & is_paired
-    differs = paired & (ordered.requested != 0)
-    differs[paired] &= ordered.requested[paired] != ordered.requested[partner[paired]]
-    texts = {
-        "duplicate-address": "allocations at an address still in use; the buffer there is taken for"
-        " freed.",
-        "double-free": "frees of an address already free; left out.",
-        "unknown-free": "frees of an address never allocated; left out.",
-        "early-free": "frees end buffers from before the trace; replayed as alive at its start.",
-        "zero-size": "allocations of 0 bytes take no chunk.",
-        "size-differs": "frees give another size than the allocation they end; the allocation's is"
-        " used.",
-    }
-    masks = (birth & is_paired, double, ignored, early, birth & (ordered.requested == 0), differs)
-    cautions = (caution(*one) for one in zip(texts, masks, texts.values(), strict=True))
-    return [one for one in cautions if one.count]
-
-
-def _assemble(
-    ordered: _Events, partner: Table, early: Mask, rest_bytes: int, cautions: tuple[Caution, ...]
-) -> Sequence:
+def _assemble(ordered: _Events, partner: Table, early: Mask, rest_bytes: int) -> Sequence:
     """Number the buffers and write the operations in order."""
     birth = (ordered.kind > 0) & (ordered.requested > 0)
     before = np.flatnonzero(early)
@@ -207,5 +142,4 @@ def _assemble(
         requested_bytes=requested,
         address=np.concatenate([none, ordered.address[before], ordered.address[birth]]),
         row=np.concatenate([np.full(n_early, NOWHERE), ordered.rows[birth]]),
-        cautions=cautions,
     )

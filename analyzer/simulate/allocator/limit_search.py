@@ -6,38 +6,34 @@ share the first part of their runs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
-from analyzer.model.units import GRANULE_BYTES
+from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
 from analyzer.simulate.allocator.bfc.bfc_options import (
     FIRST_REGION_BYTES,
     UNLIMITED_BYTES,
     BfcOptions,
 )
-from analyzer.simulate.allocator.replay import Engine, Replay, replay
+from analyzer.simulate.allocator.replay import Engine, choose, replay
 from analyzer.simulate.allocator.sequence import Sequence
-from analyzer.simulate.allocator.sequence_runner import feed_sparing
 
 MOST_PROBES: Final = 256
-"""Most limits in an even spacing, for short sequences."""
+"""Most limits tried in each direction, for short sequences."""
 
-FEWEST_PROBES: Final = 24
-"""Fewest limits in an even spacing, however long the sequence is."""
+FEWEST_PROBES: Final = 16
+"""Fewest, however long the sequence is."""
 
-LONG_OPERATIONS: Final = 20_000
-"""A sequence of this length or more gets ``BUDGET``."""
-
-BUDGET: Final = 20_000_000
-"""Operations of all evenly spaced limits, if each needed a whole run; most do not."""
-
-SHORT_BUDGET: Final = 150_000
-"""The same for a short sequence."""
+PLAIN_BUDGET, COMPILED_BUDGET = 150_000, 5_000_000
+"""Operations of all limits in one direction, if each needed a whole run; most do not."""
 
 ISLAND: Final = 0.01
 """Narrowest range of successful limits that counts below a failing limit, as a share of the limit.
@@ -45,34 +41,47 @@ ISLAND: Final = 0.01
 The position of such a range differs from order to order, so a real run misses it.
 """
 
+EXPECTED_RUNS: Final = 12
+"""Expected number of runs of a search, to choose the engine. Parts of runs count in proportion."""
+
+WHOLE_RUNS: Final = 48
+"""The same without growth: the size of the pool is the limit, so runs have nothing in common."""
+
+FINENESS: Final = 10_000
+"""Steps in a peak when several sequences are searched."""
+
+
+def engine_for(sequence: Sequence, searches: int = 1, *, growth: bool = True) -> Engine:
+    """Return the fastest engine for a number of limit searches."""
+    runs = EXPECTED_RUNS if growth else WHOLE_RUNS
+    return choose(Engine.AUTO, len(sequence) * runs * searches)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spacing:
     """Distances between the limits tried.
 
     Attributes:
-        count: Approximate number of limits.
         near_bytes: Distance next to the limit searched for; it increases further away.
         shift_bytes: Distance of the first limit from the end of the range.
+        adjacent: Number of first limits that lie in adjacent ranges of equal limits, so that none
+            is skipped.
     """
 
     count: int
     near_bytes: int
-    shift_bytes: int
+    shift_bytes: int = 0
+    adjacent: int = 0
 
 
 class LimitSearch:
     """The limits tried so far for one sequence, all multiples of the step.
 
     Args:
-        sequence: Requests and frees, in order.
         options: The allocator's settings; their limit is ignored.
-        step_bytes: Limits are multiples of this.
-        engine: How the allocator runs.
 
     Attributes:
         tried: Whether the sequence succeeded, for each limit tried.
-        needed: The sequence without optional buffers.
     """
 
     def __init__(
@@ -83,9 +92,14 @@ class LimitSearch:
         self.step_bytes = step_bytes
         self.engine = engine
         self.tried: dict[int, bool] = {}
-        self.needed = sequence.without(sequence.spare) if sequence.spare.any() else sequence
         self._results: list[tuple[Range, bool]] = []
         self._shared: tuple[BfcAllocator, int] | None = None
+        needed = sequence.without(sequence.spare) if sequence.spare.any() else sequence
+        peak_bytes = int(needed.live_rounded_bytes().max(initial=0))
+        self.bound = self.up(max(peak_bytes, GRANULE_BYTES))
+        """A lower bound of all limits: the peak of the rounded requests."""
+        self.top = self._find_top()
+        """A limit that fits; with growth all larger limits fit also."""
 
     def fits(self, limit_bytes: int) -> bool:
         """Return whether the sequence succeeds under a limit."""
@@ -93,165 +107,102 @@ class LimitSearch:
             known = (fits for limits, fits in self._results if limit_bytes in limits)
             fits = next(known, None)
             if fits is None:
-                done, limits = self.run(limit_bytes)
+                done, limits, _ = self.run(limit_bytes)
                 fits = done == len(self.sequence)
                 self._results.append((limits, fits))
             self.tried[limit_bytes] = fits
         return self.tried[limit_bytes]
 
-    def run(self, limit_bytes: int) -> tuple[int, Range]:
-        """Return how many operations succeed under a limit, and all limits with the same run."""
-        allocator, common = self._prepared(limit_bytes)
-        done, _ = feed_sparing(allocator, self.sequence, common)
-        return done, allocator.equal_limits
+    def run(self, limit_bytes: int) -> tuple[int, Range, list[int]]:
+        """Run the sequence under a limit.
 
-    def share(self, unlimited: Replay, bound: int) -> None:
-        """Run once the operations that all limits from ``bound`` up have in common.
-
-        A limit matters only when a region goes beyond it. Until then each run equals the unlimited
-        one.
+        Returns:
+            The number of operations that succeed, all limits with the same run, and the optional
+            buffers without memory.
         """
-        options, sequence = self.options, self.sequence
-        is_special = options.fragmentation_fraction > 0 or options.driver_bytes is not None
-        if is_special or bound < FIRST_REGION_BYTES:
-            return
-        common, pool_bytes = len(sequence), 0
-        for extension in unlimited.extensions:
-            pool_bytes += extension.size_bytes
-            if pool_bytes > bound:
-                common = extension.owner
-                break
-        started = self._new_allocator(bound)
-        self._shared = started, started.feed(sequence.slot[:common], sequence.request[:common])
+        allocator, common = self._start(limit_bytes)
+        done, skipped = feed_sparing(allocator, self.sequence, common)
+        return done, allocator.equal_limits, skipped
 
-    def served(self, limit_bytes: int) -> Sequence:
-        """Return the sequence without the optional buffers that find no memory under a limit."""
-        if not self.sequence.spare.any():
-            return self.sequence
-        allocator, common = self._prepared(limit_bytes)
-        skipped = np.zeros(self.sequence.n_buffers, bool)
-        skipped[feed_sparing(allocator, self.sequence, common)[1]] = True
-        return self.sequence.without(skipped)
-
-    def _prepared(self, limit_bytes: int) -> tuple[BfcAllocator, int]:
+    def _start(self, limit_bytes: int) -> tuple[BfcAllocator, int]:
         """Return an allocator under a limit, and the number of operations that it has done."""
-        if self._shared is None:
-            return self._new_allocator(limit_bytes), 0
-        started, common = self._shared
-        return started.under(limit_bytes), common
-
-    def _new_allocator(self, limit_bytes: int) -> BfcAllocator:
+        if self._shared is not None:
+            started, common = self._shared
+            return started.under(limit_bytes), common
         options = replace(self.options, memory_limit_bytes=limit_bytes)
         is_compiled = self.engine is Engine.COMPILED
-        return BfcAllocator(options, self.sequence.n_buffers, is_compiled=is_compiled)
+        return BfcAllocator(options, self.sequence.n_buffers, is_compiled=is_compiled), 0
 
     def up(self, size_bytes: int) -> int:
         """Return the size rounded up to a multiple of the step."""
         return -(-size_bytes // self.step_bytes) * self.step_bytes
 
-    def spread(self) -> range:
-        """Return evenly spaced limits from the lower bound to a limit that surely suffices.
-
-        The end is among the limits tried, and fits.
-        """
-        bound, top = self.ends()
-        operations = max(1, len(self.sequence))
-        budget = BUDGET if operations >= LONG_OPERATIONS else SHORT_BUDGET
-        probes = min(MOST_PROBES, max(FEWEST_PROBES, budget // operations))
-        return range(bound, top, self.up(max(self.step_bytes, (top - bound) // probes)))
-
-    def ends(self) -> tuple[int, int]:
-        """Return a lower bound, and a limit that fits; with growth all limits above fit also."""
-        bound = int(self.needed.live_rounded_bytes().max(initial=0))
-        bound = self.up(max(bound, GRANULE_BYTES))
-        limit = bound
+    def _find_top(self) -> int:
+        limit = self.bound
         # An optional buffer that fits takes memory, and a later one may then find none.
         if self.sequence.spare.any():
-            limit = self.up(max(bound, int(self.sequence.live_rounded_bytes().max())))
+            limit = max(limit, int(self.sequence.live_rounded_bytes().max()))
         if self.options.growth:
-            # A limit of at least the pool of an unlimited replay changes none of its regions.
-            unlimited = replay(self.sequence, self.options.unlimited(), engine=self.engine)
-            self.share(unlimited, bound)
-            limit = self.up(max(limit, unlimited.peak_pool_bytes))
-        elif (proven := self._find_proven_limit()) is not None:
-            limit = self.up(max(limit, proven))
-        return bound, self.up(self.enough(limit))
+            limit = max(limit, self._share_runs())
+        elif not self.options.fragmentation_fraction:
+            # From the low end of this range on, each run without growth equals the unlimited run.
+            done, limits, _ = self.run(UNLIMITED_BYTES)
+            if done == len(self.sequence):
+                limit = max(limit, limits.low)
+        return self.enough(self.up(limit))
 
-    def _find_proven_limit(self) -> int | None:
-        """Return a limit from which on each run without growth equals the unlimited run.
+    def _share_runs(self) -> int:
+        """Run once the operations that all limits have in common; return the pool without a limit.
 
-        None if the driver or a fraction of the limit also matters: then there is no proof.
+        A limit matters only when a region goes beyond it. Until then each run equals the unlimited
+        one. A limit of at least the pool of an unlimited replay changes none of its regions.
         """
-        options = self.options
-        if options.fragmentation_fraction > 0 or options.driver_bytes is not None:
-            return None
-        done, limits = self.run(UNLIMITED_BYTES)
-        return limits.low if done == len(self.sequence) else None
+        unlimited = replay(self.sequence, self.options.unlimited(), engine=self.engine)
+        if not self.options.fragmentation_fraction and self.bound >= FIRST_REGION_BYTES:
+            common, pool_bytes = len(self.sequence), 0
+            for extension in unlimited.extensions:
+                pool_bytes += extension.size_bytes
+                if pool_bytes > self.bound:
+                    common = extension.owner
+                    break
+            started, _ = self._start(self.bound)
+            started.feed(self.sequence.slot[:common], self.sequence.request[:common])
+            self._shared = started, common
+        return unlimited.peak_pool_bytes
 
-    def find_proven_minimum(self, limits: range) -> int | None:
-        """Return the smallest limit such that it and all larger ones succeed (no growth).
-
-        Args:
-            limits: The result of ``spread``: it sets the number of runs and the lower bound.
-
-        Returns:
-            None if that takes more runs, or cannot be proven.
-        """
-        if self.options.growth or self._find_proven_limit() is None:
-            return None
-        limit = max(self.tried)
-        for _ in range(len(limits)):
-            below = limit - self.step_bytes
-            if below < limits.start or not self.fits(below):
-                return limit
-            least = max(equal.low for equal, _ in self._results if below in equal)
-            limit = min(below, self.up(max(least, limits.start)))
-        return None
-
-    def find_above_failures(self, spacing: Spacing, top: int, floor: int) -> int:
-        """Return the smallest limit from which on no limit tried fails, and at least ``floor``.
-
-        Args:
-            spacing: Distances between limits; they get smaller towards the floor.
-            top: A limit under which and above which the sequence succeeds.
-            floor: Lower end of the search.
-        """
-        fits, at = top, top - spacing.shift_bytes
+    def find_above_failures(self, spacing: Spacing, floor: int) -> int:
+        """Return the smallest limit from which on no limit tried fails, and at least ``floor``."""
+        fits, at, count = self.top, self.top - spacing.shift_bytes, 0
         while fits > floor:
             at = max(self.up(at), floor)
             if not self.fits(at):
                 return self.bisect(at, fits)
-            fits, least = at, self._equal_limits(at).low
-            step_bytes = max(spacing.near_bytes, 3 * (at - floor) // spacing.count)
-            at = min(at - step_bytes, least - self.step_bytes)
+            fits, at = at, self._equal_limits(at).low - self.step_bytes
+            count += 1
+            if count > spacing.adjacent:
+                at = min(at, fits - max(spacing.near_bytes, 3 * (fits - floor) // spacing.count))
         return floor
 
-    def find_lowest_success(self, spacing: Spacing, bound: int, most_bytes: int) -> int:
+    def find_lowest_success(
+        self, spacing: Spacing, most_bytes: int, *, island: float = ISLAND
+    ) -> int:
         """Return the smallest limit found that succeeds, and at most ``most_bytes``.
 
-        A success just below failing limits (``ISLAND``) does not count.
-
         Args:
-            spacing: Distances between limits.
-            bound: A lower bound of all limits; the search goes up from here.
-            most_bytes: Upper end of the search.
+            island: Share of the limit; a narrower success below failing limits does not count.
         """
-        fails, at = bound - self.step_bytes, self.up(bound + spacing.shift_bytes)
-        step_bytes = max(spacing.near_bytes, (most_bytes - bound) // spacing.count)
+        fails, at = self.bound - self.step_bytes, self.up(self.bound + spacing.shift_bytes)
+        step_bytes = max(spacing.near_bytes, (most_bytes - self.bound) // spacing.count)
         while at < most_bytes:
             if self.fits(at):
                 lowest = self.bisect(fails, at)
-                if self._fits_above(lowest):
+                above = (lowest + int(island * lowest * part / 4) for part in range(1, 5))
+                if all(self.fits(self.up(limit)) for limit in above):
                     return lowest
             else:
                 fails = at
             at = self.up(max(at + step_bytes, self._equal_limits(at).high + 1))
         return most_bytes
-
-    def _fits_above(self, limit_bytes: int) -> bool:
-        """Return whether the sequence also succeeds under four limits just above a success."""
-        above = (limit_bytes + int(ISLAND * limit_bytes * part / 4) for part in range(1, 5))
-        return all(self.fits(self.up(limit)) for limit in above)
 
     def _equal_limits(self, limit_bytes: int) -> Range:
         """Return the limits with the same run as a limit that was tried."""
@@ -263,10 +214,7 @@ class LimitSearch:
         while not self.fits(limit):
             limit = self.up(limit + limit // 4)
             if limit > UNLIMITED_BYTES:
-                raise InputError(
-                    "The sequence fails under every limit.",
-                    hint="Check whether the driver has enough memory.",
-                )
+                raise InputError("The sequence fails under every limit.")
         return limit
 
     def bisect(self, fails: int, fits: int) -> int:
@@ -278,3 +226,76 @@ class LimitSearch:
             else:
                 fails = middle
         return fits
+
+
+def count_probes(operations: int, engine: Engine) -> int:
+    """Return how many limits to try for sequences with so many operations in all."""
+    budget = COMPILED_BUDGET if engine is Engine.COMPILED else PLAIN_BUDGET
+    return min(MOST_PROBES, max(FEWEST_PROBES, budget // max(operations, 1)))
+
+
+def find_shared_limits(
+    sequences: list[Sequence],
+    options: BfcOptions,
+    progress: Callable[[float], None] = lambda share: None,
+    *,
+    engine: Engine = Engine.AUTO,
+) -> Range:
+    """Return the limits below which none and above which all of several sequences succeed.
+
+    Each search uses the bounds found so far, and tries limits slightly beside the limits of
+    the search before, because similar orders fail and succeed at similar limits.
+
+    Args:
+        progress: Called with the share done, 0 to 1.
+    """
+    total = sum(map(len, sequences))
+    engine = choose(engine, FEWEST_PROBES * total)
+    count = count_probes(total, engine)
+    least_bytes, safe_bytes = UNLIMITED_BYTES, 0
+    for number, sequence in enumerate(sequences):
+        progress(number / len(sequences))
+        peak_bytes = int(sequence.live_rounded_bytes().max(initial=0))
+        search = LimitSearch(sequence, options, round_up(peak_bytes // FINENESS), engine)
+        near_bytes = search.bound // (8 * count)
+        shift_bytes = near_bytes * (number + 1) // len(sequences)
+        spacing = Spacing(count=count, near_bytes=near_bytes, shift_bytes=shift_bytes)
+        safe_bytes = search.find_above_failures(spacing, search.up(max(safe_bytes, search.bound)))
+        least_bytes = search.find_lowest_success(spacing, min(least_bytes, safe_bytes))
+    return Range(least_bytes, safe_bytes)
+
+
+def feed_sparing(
+    allocator: BfcAllocator, sequence: Sequence, first: int = 0
+) -> tuple[int, list[int]]:
+    """Run a sequence and skip optional buffers (``Sequence.spare``) that find no memory.
+
+    Args:
+        first: Operation to begin with; the allocator has run those before it.
+
+    Returns:
+        The number of operations done from the start of the sequence, and the skipped buffers.
+    """
+    slot, request, end = sequence.slot, sequence.request, len(sequence)
+    done = first
+    skipped: list[int] = []
+    frees: list[int] = []  # operations that free skipped buffers, as a heap
+    freed_at: NDArray[np.int64] | None = None  # operation that frees each buffer
+    while True:
+        while frees and frees[0] < done:
+            heappop(frees)
+        stop = frees[0] if frees else end
+        done += allocator.feed(slot[done:stop], request[done:stop])
+        if done == end:
+            return done, skipped
+        if done < stop:
+            buffer = int(slot[done])
+            if not sequence.spare.size or not sequence.spare[buffer]:
+                return done, skipped
+            skipped.append(buffer)
+            if freed_at is None:
+                freed_at = np.full(sequence.n_buffers, -1)
+                freed_at[slot[request == 0]] = np.flatnonzero(request == 0)
+            if freed_at[buffer] > done:
+                heappush(frees, int(freed_at[buffer]))
+        done += 1

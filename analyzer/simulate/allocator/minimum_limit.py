@@ -2,14 +2,14 @@
 
 Success is not monotone in the limit. With growth, the last region gets the rest of the limit, and
 another size of it makes the best fit choose other chunks: a limit a few per cent above a
-success may fail. So bisection alone is not enough. The search tries evenly spaced limits from a lower
-bound to a limit that surely suffices (the pool of an unlimited replay), then bisects at the lowest
-success and above the highest failure. ``limit_bytes`` is the smallest success; ``safe_bytes`` is the
-smallest limit above which no limit tried fails, and decides "does it fit".
+success may fail. So bisection alone is not enough. The search goes down from a limit that surely
+suffices (the pool of an unlimited replay) to the first failure, and up from a lower bound to the
+first success; both end in a bisection. ``limit_bytes`` is the smallest success; ``safe_bytes`` is
+the smallest limit above which no limit tried fails, and decides "does it fit".
 
 Without growth the pool is one region, and the unlimited run shows from which limit on all runs are
-equal; this is a fifth to a quarter above the need. The search goes down from there to the first
-failure, one run for each range of equal limits. No limit is skipped, so ``safe_bytes`` is proven.
+equal; this is a fifth to a quarter above the need. The search goes down from there, one run for
+each range of equal limits. No limit is skipped, so ``safe_bytes`` is proven.
 
     requested peak  1000 MB      requested bytes of the live tensors
     + rounding        12 MB      to multiples of 256 B
@@ -20,38 +20,17 @@ failure, one run for each range of equal limits. No limit is skipped, so ``safe_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Sequences
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+
+import numpy as np
 
 from analyzer.model.errors import AccountingError
-from analyzer.model.ranges import Range
 from analyzer.model.units import GRANULE_BYTES, round_up
-from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES, BfcOptions
-from analyzer.simulate.allocator.limit_search import (
-    FEWEST_PROBES,
-    MOST_PROBES,
-    LimitSearch,
-    Spacing,
-)
-from analyzer.simulate.allocator.replay import Engine, choose, replay
+from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
+from analyzer.simulate.allocator.limit_search import LimitSearch, Spacing, count_probes, engine_for
+from analyzer.simulate.allocator.replay import Engine, replay
 from analyzer.simulate.allocator.sequence import Sequence
-
-EXPECTED_RUNS: Final = 12
-"""Expected number of runs of a search, to choose the engine. Parts of runs count in proportion."""
-
-WHOLE_RUNS: Final = 2 * FEWEST_PROBES
-"""The same without growth: the size of the pool is the limit, so runs have nothing in common."""
-
-FEWEST_SHARED: Final = 16
-"""Fewest limits tried for each of several sequences."""
-
-SHARED_BUDGET: Final = 5_000_000
-"""Operations of all limits tried for several sequences with compiled code, if each needed a run."""
-
-FINENESS: Final = 10_000
-"""Steps in a peak when several sequences are searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +38,9 @@ class MinimumLimit:
     """The smallest limit found, its parts, and the precision of the search.
 
     Attributes:
-        limit_bytes: Smallest limit under which the sequence succeeded.
+        limit_bytes: Smallest limit under which the sequence succeeded; one step less fails.
         safe_bytes: Smallest limit above which no limit tried failed; often the same. Without growth
             it is proven, unless that takes too many runs.
-        bound_bytes: Lower bound of all limits: the peak of the rounded requests.
-        step_bytes: Precision of ``limit_bytes``: one step less fails.
-        spacing_bytes: Distance between the evenly spaced limits; narrower ranges of success or
-            failure may be missed.
-        requested_peak_bytes: Peak of the requested bytes alive.
         rounding_bytes: Added to that peak by rounding requests to 256 bytes.
         unsplit_bytes: Added by chunks handed out whole, at this limit.
         external_bytes: The limit minus the peak in use: free, but of no use.
@@ -77,8 +51,6 @@ class MinimumLimit:
     limit_bytes: int
     safe_bytes: int
     bound_bytes: int
-    step_bytes: int
-    spacing_bytes: int
     requested_peak_bytes: int
     rounding_bytes: int
     unsplit_bytes: int
@@ -88,11 +60,7 @@ class MinimumLimit:
     failed_above: tuple[int, ...]
 
     def check(self) -> None:
-        """Check that the parts add up to the two limits.
-
-        Raises:
-            AccountingError: they do not.
-        """
+        """Raise an ``AccountingError`` unless the parts add up to the two limits."""
         common = (self.requested_peak_bytes, self.rounding_bytes)
         for limit, parts in (
             (self.limit_bytes, (*common, self.unsplit_bytes, self.external_bytes)),
@@ -113,28 +81,28 @@ def minimum_limit(
     """Find the smallest memory limit under which ``sequence`` succeeds.
 
     Args:
-        sequence: Requests and frees, in order.
         options: The allocator's settings; their limit is ignored. The CPU's by default. A
             fragmentation fraction is a share of the limit being tried.
         step_bytes: Limits are multiples of this, itself a multiple of 256 bytes; 1 MiB matches
             ``TF_CPU_BFC_MEM_LIMIT_IN_MB``.
-        also: Additional limits to try, so that ``safe_bytes`` agrees with the
-            result under each of them.
-        engine: How the allocator runs.
+        also: Additional limits to try, so that ``safe_bytes`` agrees with the result under each.
     """
     options = BfcOptions.cpu() if options is None else options
     step_bytes = max(round_up(step_bytes), GRANULE_BYTES)
     if engine is Engine.AUTO:
         engine = engine_for(sequence, growth=options.growth)
     search = LimitSearch(sequence, options, step_bytes, engine)
-    spread = search.spread()
-    search.find_proven_minimum(spread)
-    bound = int(search.needed.live_rounded_bytes().max(initial=0))
-    for limit in (*spread, *(each // step_bytes * step_bytes for each in also)):
-        if limit >= bound:
+    count = count_probes(len(sequence), engine)
+    near_bytes = max(step_bytes, search.bound // (8 * count))
+    is_provable = not (options.growth or options.fragmentation_fraction)
+    spacing = Spacing(count=count, near_bytes=near_bytes, adjacent=count if is_provable else 0)
+    safe = search.find_above_failures(spacing, search.bound)
+    search.find_lowest_success(spacing, safe, island=0.0)
+    for limit in (each // step_bytes * step_bytes for each in also):
+        if limit >= search.bound:
             search.fits(limit)
     lowest = _find_lowest(search)
-    return _divide(search, lowest, _find_safe(search, lowest), spread.step)
+    return _divide(search, lowest, _find_safe(search, lowest))
 
 
 def _find_lowest(search: LimitSearch) -> int:
@@ -154,9 +122,13 @@ def _find_safe(search: LimitSearch, lowest: int) -> int:
     return search.bisect(failed, above)
 
 
-def _divide(search: LimitSearch, lowest: int, safe: int, spacing_bytes: int) -> MinimumLimit:
+def _divide(search: LimitSearch, lowest: int, safe: int) -> MinimumLimit:
     """Return the two limits found with their parts."""
-    served = search.served(lowest)
+    served = search.sequence
+    if served.spare.any():
+        skipped = np.zeros(served.n_buffers, bool)
+        skipped[search.run(lowest)[2]] = True
+        served = served.without(skipped)
     requested = int(served.live_requested_bytes().max(initial=0))
     bound = int(served.live_rounded_bytes().max(initial=0))
 
@@ -171,8 +143,6 @@ def _divide(search: LimitSearch, lowest: int, safe: int, spacing_bytes: int) -> 
         limit_bytes=lowest,
         safe_bytes=safe,
         bound_bytes=bound,
-        step_bytes=search.step_bytes,
-        spacing_bytes=spacing_bytes,
         requested_peak_bytes=requested,
         rounding_bytes=bound - requested,
         unsplit_bytes=in_use - bound,
@@ -183,50 +153,3 @@ def _divide(search: LimitSearch, lowest: int, safe: int, spacing_bytes: int) -> 
     )
     result.check()
     return result
-
-
-def shared_limits(
-    sequences: Sequences[Sequence],
-    options: BfcOptions,
-    *,
-    engine: Engine = Engine.AUTO,
-    progress: Callable[[float], None] | None = None,
-) -> Range:
-    """Return the limits below which none and above which all of several sequences succeed.
-
-    Each search uses the bounds found so far, and tries limits slightly beside the limits of
-    the search before, because similar orders fail and succeed at similar limits.
-
-    Args:
-        sequences: Orders in which one process may run; at least one.
-        options: The allocator's settings; their limit is ignored.
-        engine: How the allocator runs.
-        progress: Called with the share done, 0 to 1.
-    """
-    report = progress or (lambda share: None)
-    total = sum(map(len, sequences))
-    chosen = choose(engine, FEWEST_SHARED * total)
-    count = FEWEST_SHARED
-    if chosen is Engine.COMPILED:
-        count = min(MOST_PROBES, max(count, SHARED_BUDGET // total))
-    least_bytes, safe_bytes = UNLIMITED_BYTES, 0
-    for number, sequence in enumerate(sequences):
-        report(number / len(sequences))
-        peak_bytes = int(sequence.live_rounded_bytes().max(initial=0))
-        search = LimitSearch(sequence, options, round_up(peak_bytes // FINENESS), chosen)
-        bound, top = search.ends()
-        near_bytes = bound // (8 * count)
-        shift_bytes = near_bytes * (number + 1) // len(sequences)
-        spacing = Spacing(count=count, near_bytes=near_bytes, shift_bytes=shift_bytes)
-        safe_bytes = search.find_above_failures(spacing, top, search.up(max(safe_bytes, bound)))
-        least_bytes = search.find_lowest_success(spacing, bound, min(least_bytes, safe_bytes))
-    return Range(least_bytes, safe_bytes)
-
-
-def engine_for(sequence: Sequence, searches: int = 1, *, growth: bool = True) -> Engine:
-    """Return the fastest engine for a number of limit searches.
-
-    With growth, most of the runs of a search are shared between limits.
-    """
-    runs = EXPECTED_RUNS if growth else WHOLE_RUNS
-    return choose(Engine.AUTO, len(sequence) * runs * searches)

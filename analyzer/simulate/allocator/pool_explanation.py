@@ -1,25 +1,25 @@
-"""The cause of each region, the free chunks at a failure, and other settings compared.
-
-All functions return dataclasses with numbers; ``explain`` makes sentences of them.
-"""
+"""The cause of each region, the chunks of the pool, and the memory under other settings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Choice
-from analyzer.model.errors import InputError
+from analyzer.model.errors import AccountingError, InputError
 from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc.bfc_allocator import Extension
 from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
-from analyzer.simulate.allocator.minimum_limit import EXPECTED_RUNS, minimum_limit
-from analyzer.simulate.allocator.pool_state import chunks_at
+from analyzer.simulate.allocator.limit_search import EXPECTED_RUNS
+from analyzer.simulate.allocator.minimum_limit import minimum_limit
 from analyzer.simulate.allocator.replay import Engine, Replay, choose, replay
 from analyzer.simulate.allocator.sequence import NOWHERE, Sequence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MOST_CHUNKS: Final = 20
 """Free chunks that are listed at a failure."""
@@ -36,7 +36,6 @@ class Why(Choice):
     DOUBLING = "doubling"
     LARGE_REQUEST = "large request"
     LIMIT = "rest of the limit"
-    DRIVER = "rest of the driver's memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +43,7 @@ class Growth:
     """A region and the allocation that caused it.
 
     Attributes:
-        number: Index of the region, from 0.
-        size_bytes: Bytes of the region.
-        why: Rule that determined this size.
         op, instant, row: The allocation that no free chunk could serve.
-        requested_bytes: Bytes of that allocation.
         free_bytes, largest_free_bytes: Free in the pool just before.
         fragmented: Whether enough was free in total, but only in chunks that are too small.
     """
@@ -87,10 +82,8 @@ class Unserved:
     """The request that did not fit, and the free chunks.
 
     Attributes:
-        row: Source row of the request.
         requested_bytes, rounded_bytes: Bytes asked for.
         free_bytes, largest_free_bytes: Free in the pool.
-        n_free: Number of free chunks.
         chunks: The largest free chunks, largest first.
     """
 
@@ -110,8 +103,6 @@ class Remedy:
     Attributes:
         id: ``as-is``, ``restart``, ``fixed-shapes``, ``fragmentation-fraction``, ``growth``,
             ``no-growth`` or ``cuda-malloc-async``.
-        setting: The changed value in words; may be empty.
-        fits: Whether the sequence succeeds under the limit.
         peak_in_use_bytes, peak_pool_bytes: Under the limit, until a failure.
         minimum_limit_bytes: Smallest safe limit.
         limit_saved_bytes: Minimum limit of ``as-is`` minus this one; None for ``as-is``.
@@ -147,13 +138,11 @@ def growth_history(result: Replay) -> tuple[Growth, ...]:
 
 
 def _find_rule(extension: Extension, options: BfcOptions) -> Why:
-    if extension.size_bytes < extension.asked_bytes:
-        return Why.DRIVER
     if not options.growth:
         return Why.WHOLE_LIMIT
     rounded_bytes = round_up(extension.requested_bytes)
     planned_bytes, available_bytes = extension.planned_bytes, extension.available_bytes
-    if extension.asked_bytes == available_bytes < max(planned_bytes, rounded_bytes + 1):
+    if extension.size_bytes == available_bytes < max(planned_bytes, rounded_bytes + 1):
         return Why.LIMIT
     if rounded_bytes > planned_bytes:
         return Why.LARGE_REQUEST
@@ -182,6 +171,58 @@ def unserved(result: Replay) -> Unserved:
         n_free=int(free.size),
         chunks=tuple(_find_neighbours(chunks, int(at)) for at in largest_first[:_MOST_CHUNKS]),
     )
+
+
+def chunks_at(result: Replay, op: int) -> pd.DataFrame:
+    """Return the chunks after operation ``op``, including free ones, by address.
+
+    Free neighbours are always merged, so the free chunks of a region are the gaps between its
+    chunks in use.
+
+    Returns:
+        A table of region (index), address, size_bytes, buffer and source row (-1 if free).
+    """
+    base, length = _find_regions(result, op)
+    sequence = result.sequence
+    balance = np.zeros(sequence.n_buffers, np.int64)
+    births = np.where(sequence.request[: op + 1] > 0, 1, -1)
+    np.add.at(balance, sequence.slot[: op + 1], births)
+    buffer = np.flatnonzero(balance)
+    address, size = (column[buffer] for column in result.buffers())
+    # There is a gap before each chunk in use and at the end of each region; most are empty.
+    starts = np.sort(np.concatenate([base, address + size]))
+    ends = np.sort(np.concatenate([address, base + length]))
+    gaps = ends > starts
+    table: pd.DataFrame = pd.DataFrame(
+        {
+            "address": np.concatenate([address, starts[gaps]]),
+            "size_bytes": np.concatenate([size, (ends - starts)[gaps]]),
+            "buffer": np.concatenate([buffer, np.full(int(gaps.sum()), NOWHERE)]),
+        }
+    ).sort_values("address", ignore_index=True)
+    owner = table["buffer"].to_numpy()
+    table["region"] = np.searchsorted(base, table["address"].to_numpy(), side="right") - 1
+    table["row"] = np.where(owner != NOWHERE, sequence.row[owner], NOWHERE)
+    total, pool_bytes = int(table["size_bytes"].sum()), int(length.sum())
+    if total != pool_bytes:
+        raise AccountingError(f"chunks of {total} bytes do not tile a pool of {pool_bytes}")
+    return table
+
+
+def _find_regions(result: Replay, op: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return address and bytes of the regions after an operation; joined ones are one region."""
+    regions = {one.address: one.size_bytes for one in result.extensions if one.owner <= op}
+    for one in result.releases:
+        if one.op <= op:
+            taken = [e.owner for e in result.extensions if e.address == one.address]
+            if not any(one.op <= owner <= op for owner in taken):
+                regions.pop(one.address, None)
+    address = np.array(sorted(regions), np.int64)
+    size = np.array([regions[at] for at in address.tolist()], np.int64)
+    if result.options.coalesce_regions and address.size:
+        first = np.flatnonzero(np.append(True, address[1:] != (address + size)[:-1]))
+        address, size = address[first], np.add.reduceat(size, first)
+    return address, size
 
 
 def _find_neighbours(chunks: pd.DataFrame, at: int) -> FreeChunk:
@@ -216,12 +257,10 @@ def remedies(
     Minimum limits are searched with a precision of 1/512 of the requested peak.
 
     Args:
-        sequence: Requests and frees, in order.
         steps: First and last instant of each step, in order. *Restart* replays the buffers alive at
             the start of the last step and then this step, like a new process that loads a
             checkpoint. *Fixed shapes* does the same with the step of the highest peak: the need if
             all steps have its shapes.
-        engine: How the allocator runs.
     """
     cases: list[tuple[str, str, Sequence, BfcOptions]] = [("as-is", "", sequence, options)]
     ranges = [ops for step in steps if (ops := _step_operations(sequence, step)) is not None]

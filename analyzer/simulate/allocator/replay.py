@@ -1,8 +1,4 @@
-"""Replay a sequence through an allocator under given settings.
-
->>> sequence = from_events(events)                                # doctest: +SKIP
->>> replay(sequence, BfcOptions.gpu(8 << 30)).failure             # doctest: +SKIP
-"""
+"""Replay a sequence through an allocator under given settings."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from analyzer.model.choice import Choice
-from analyzer.model.errors import AccountingError
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import compiled_run
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator, Extension, Release
@@ -45,14 +40,7 @@ class Engine(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRequest:
-    """The request that did not fit, and the pool just before it.
-
-    Attributes:
-        op, instant, row: Operation of the sequence, event and source row.
-        requested_bytes, rounded_bytes: Bytes asked for.
-        in_use_bytes, pool_bytes, free_bytes, largest_free_bytes: State of the pool.
-        available_bytes: The limit minus the pool.
-    """
+    """The request that did not fit, and the pool just before it."""
 
     op: int
     instant: int
@@ -75,8 +63,6 @@ class Replay:
         address: Address of the operation's chunk.
         chunk_bytes: Bytes of that chunk.
         in_use_bytes, pool_bytes, largest_free_bytes, requested_bytes: After the operation.
-        extensions: Regions taken, in order; ``owner`` is the operation that caused it.
-        releases: Regions given back, in order.
         failure: The request that did not fit; None if all did. Columns end before it.
     """
 
@@ -132,24 +118,6 @@ class Replay:
         """Peak of the requested bytes alive."""
         return int(self.requested_bytes.max(initial=0))
 
-    def check(self) -> None:
-        """Check that bytes in use are the sum of the chunks and at least the requested bytes.
-
-        Raises:
-            AccountingError: they are not.
-        """
-        births = self.sequence.request[: len(self)] > 0
-        sums = np.cumsum(np.where(births, self.chunk_bytes, -self.chunk_bytes))
-        if not np.array_equal(sums, self.in_use_bytes):
-            at = int(np.argmax(sums != self.in_use_bytes))
-            raise AccountingError(
-                f"operation {at}: {self.in_use_bytes[at]} bytes in use, chunks sum up to {sums[at]}"
-            )
-        if (self.requested_bytes > self.in_use_bytes).any():
-            raise AccountingError("more is requested than in use")
-        if (self.in_use_bytes > self.pool_bytes).any():
-            raise AccountingError("more is in use than the pool holds")
-
     def buffers(self) -> tuple[Table, Table]:
         """Return address and chunk bytes of each buffer, -1 and 0 if it was not placed."""
         address = np.full(self.sequence.n_buffers, NOWHERE)
@@ -169,8 +137,6 @@ def replay(
     """Run a sequence through an allocator and return the result.
 
     Args:
-        sequence: Requests and frees, in order.
-        engine: How the code runs; by default compiled for long sequences.
         follow_addresses: Place regions at the addresses of the source. With the settings of the
             run in the trace, all addresses then equal the addresses of the trace.
     """

@@ -20,15 +20,12 @@ from analyzer.simulate.allocator.sequence import NOWHERE, integers, rows_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Shares = NDArray[np.float64]
-
-DETECTION_EVENTS = 50_000
+DETECTION_EVENTS: Final = 50_000
 """Events that are replayed to find the settings of a trace."""
 
-FRAGMENTATION_DIGITS = 6
+FRAGMENTATION_DIGITS: Final = 6
 """Significant digits of the fragmentation in a trace."""
 
-_FIELDS: Final = ("address", "chunk_bytes", "in_use_bytes", "peak_in_use_bytes", "fragmentation")
 _BLOCK_EVENTS: Final = 1 << 18
 """Events compared at a time, so that a long trace needs no whole table for each field."""
 
@@ -39,20 +36,13 @@ class Match:
 
     Attributes:
         events: Number of replayed events.
-        equal: Number of events that are equal in all fields.
-        address, chunk_bytes, in_use_bytes, peak_in_use_bytes, fragmentation: Number of events that
-            are equal in this field.
+        equal: Number of events with equal address, chunk, bytes in use, peak and fragmentation.
         first_difference: Row of the first event that differs; None if all are equal.
         replay: The replay.
     """
 
     events: int
     equal: int
-    address: int
-    chunk_bytes: int
-    in_use_bytes: int
-    peak_in_use_bytes: int
-    fragmentation: int
     first_difference: int | None
     replay: Replay
 
@@ -74,10 +64,7 @@ def compare(
     Regions get the addresses of the trace; all else follows from the requests alone.
 
     Args:
-        events: Table with the columns of ``EVENTS``.
         options: Settings of the run; the CPU's by default.
-        allocator: Name of the allocator; None if there is only one.
-        engine: How the allocator runs.
     """
     sequence = from_events(events, allocator=allocator)
     options = BfcOptions.cpu() if options is None else options
@@ -86,26 +73,20 @@ def compare(
     # Of an event with two operations (an implied free and an allocation) the last is compared.
     shown[:-1] &= np.diff(result.instant) != 0
     places = np.flatnonzero(shown)
-    counts = dict.fromkeys(_FIELDS, 0)
     equal, first = 0, None
     for start in range(0, places.size, _BLOCK_EVENTS):
         block = places[start : start + _BLOCK_EVENTS]
-        fields = _compare_fields(result, events, block)
-        is_equal = np.logical_and.reduce(list(fields.values()))
+        is_equal = _compare_block(result, events, block)
         equal += int(is_equal.sum())
         if first is None and not is_equal.all():
             first = int(result.instant[block[np.argmin(is_equal)]])
-        for name, column in fields.items():
-            counts[name] += int(column.sum())
-    return Match(
-        events=int(places.size), equal=equal, first_difference=first, replay=result, **counts
-    )
+    return Match(events=int(places.size), equal=equal, first_difference=first, replay=result)
 
 
-def _compare_fields(
+def _compare_block(
     result: Replay, events: pd.DataFrame, places: NDArray[np.int64]
-) -> dict[str, NDArray[np.bool_]]:
-    """Return for each field which operations of a replay equal their events."""
+) -> NDArray[np.bool_]:
+    """Return which operations of a replay equal their events."""
     rows = result.instant[places]
 
     def column(name: str) -> NDArray[Any]:
@@ -114,16 +95,16 @@ def _compare_fields(
     start = int(places[0])
     peak = np.maximum.accumulate(result.in_use_bytes[start : int(places[-1]) + 1])
     before = int(result.in_use_bytes[:start].max(initial=0))
-    return {
-        "address": result.address[places] == column("address"),
-        "chunk_bytes": result.chunk_bytes[places] == column("allocated_bytes"),
-        "in_use_bytes": result.in_use_bytes[places] == column("in_use_bytes"),
-        "peak_in_use_bytes": np.maximum(peak[places - start], before)
-        == column("peak_in_use_bytes"),
-        "fragmentation": _is_same_share(
-            result.fragmentation_after(places), column("fragmentation").astype(float)
-        ),
-    }
+    # Nothing free counts as 0; the trace has a few digits only.
+    ours = np.nan_to_num(result.fragmentation_after(places))
+    theirs = np.nan_to_num(column("fragmentation").astype(float))
+    unit = 10.0 ** (np.floor(np.log10(np.maximum(theirs, 1e-300))) - FRAGMENTATION_DIGITS + 1)
+    is_equal = np.asarray(np.abs(ours - theirs) <= 0.51 * unit)
+    is_equal &= result.address[places] == column("address")
+    is_equal &= result.chunk_bytes[places] == column("allocated_bytes")
+    is_equal &= result.in_use_bytes[places] == column("in_use_bytes")
+    is_equal &= np.maximum(peak[places - start], before) == column("peak_in_use_bytes")
+    return is_equal
 
 
 def recorded_options(
@@ -133,33 +114,17 @@ def recorded_options(
 
     The limit is the sum of bytes in use and bytes available. A trace does not show whether the pool
     grows: the events of a GPU are replayed both ways, and the better match counts.
-
-    Args:
-        events: Table with the columns of ``EVENTS``.
-        allocator: Name of the allocator; None if there is only one.
-        engine: How the allocator runs.
     """
     rows = rows_of(events, allocator, "events")
     rows = rows[integers(events, "kind")[rows] != 0]
     chosen = events.iloc[rows[:DETECTION_EVENTS]]
-    limits = chosen["in_use_bytes"] + chosen["available_bytes"]
-    limit = int(limits.iloc[0])
+    limit = int((chosen["in_use_bytes"] + chosen["available_bytes"]).iloc[0])
     if not 0 < limit <= UNLIMITED_BYTES:
         limit = UNLIMITED_BYTES
     if "GPU" not in str(chosen["allocator"].iloc[0]):
         return BfcOptions.cpu(limit)
-    candidates = [BfcOptions.gpu(limit, growth=growth) for growth in (False, True)]
-    equal = []
-    for options in candidates:
-        match = compare(chosen, options, engine=engine)
-        if match.is_exact:
-            return options
-        equal.append(match.address + match.fragmentation)
-    return candidates[int(np.argmax(equal))]
-
-
-def _is_same_share(ours: Shares, theirs: Shares) -> NDArray[np.bool_]:
-    """Return which fragmentations are equal in the digits of a trace; nothing free counts as 0."""
-    ours, theirs = np.nan_to_num(ours), np.nan_to_num(theirs)
-    unit = 10.0 ** (np.floor(np.log10(np.maximum(theirs, 1e-300))) - FRAGMENTATION_DIGITS + 1)
-    return np.asarray(np.abs(ours - theirs) <= 0.51 * unit)
+    whole, growing = (BfcOptions.gpu(limit, growth=growth) for growth in (False, True))
+    equal = compare(chosen, whole, engine=engine).equal
+    if equal == len(chosen):
+        return whole
+    return growing if compare(chosen, growing, engine=engine).equal > equal else whole

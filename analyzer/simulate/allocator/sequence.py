@@ -35,7 +35,6 @@ class Caution:
 
     Attributes:
         id: Stable name, such as ``double-free``.
-        count: Number of events or rows.
         message: One sentence with the count and the correction.
     """
 
@@ -95,11 +94,7 @@ class Sequence:
         return np.where(self.request > 0, 1, -1) * sizes[self.slot]
 
     def without(self, buffers: Mask) -> Sequence:
-        """Return the sequence without the operations on some buffers.
-
-        Args:
-            buffers: The buffers to leave out, shape ``(n_buffers,)``; their numbers stay unused.
-        """
+        """Return the sequence without the operations on some buffers, a mask of ``n_buffers``."""
         if not buffers.any():
             return self
         rest = ~buffers[self.slot]
@@ -140,9 +135,7 @@ def from_allocations(
     """Return the births and frees of the rows of an allocations table, in order.
 
     Args:
-        allocations: Table with at least ``requested_bytes``, ``born`` and ``dies``; ``allocator``
-            and ``address`` are used if present.
-        allocator: Name of the allocator; None if there is only one.
+        allocations: Table with at least ``requested_bytes``, ``born`` and ``dies``.
         n_events: Number of instants; a row that dies at this instant is never freed. None for the
             latest instant of the table.
 
@@ -193,9 +186,7 @@ def _sort_operations(
 ) -> tuple[Table, Table, Mask]:
     """Return buffer, instant and whether it is a birth, for all births and frees in order.
 
-    Args:
-        born, dies, address: Instants and address of each buffer, shape ``(n_buffers,)``.
-        last: Buffers that die at this instant or later are never freed.
+    Buffers that die at instant ``last`` or later are never freed.
     """
     ids = np.arange(born.size)
     freed = dies < last
@@ -209,17 +200,7 @@ def _sort_operations(
 
 
 def rows_of(table: pd.DataFrame, allocator: str | None, name: str) -> Table:
-    """Return the rows of one allocator.
-
-    Args:
-        table: Events or allocations.
-        allocator: Name of the allocator; None for the only one.
-        name: Name of the table in an error.
-
-    Raises:
-        TraceError: the table is empty, or has no rows of that allocator.
-        InputError: there are several allocators and none is named.
-    """
+    """Return the rows of one allocator; None for the only one. ``name`` is the table's."""
     if len(table) == 0:
         raise TraceError(f"The {name} table is empty: no memory events to replay.")
     if "allocator" not in table:
@@ -273,13 +254,7 @@ def _addresses(table: pd.DataFrame) -> Table:
 
 
 def refuse_sizes(requested: Table, rows: Table, name: str) -> None:
-    """Raise a ``TraceError`` for negative and impossibly large requests.
-
-    Args:
-        requested: Requested bytes, shape ``(n,)``.
-        rows: Row of each request in the table.
-        name: Name of a row in the error.
-    """
+    """Raise a ``TraceError`` for negative and impossibly large requests."""
     wrong = (requested < 0) | (requested > MAX_REQUEST_BYTES)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
@@ -291,12 +266,6 @@ def refuse_sizes(requested: Table, rows: Table, name: str) -> None:
 
 
 def caution(name: str, which: Mask | int, message: str) -> Caution:
-    """Return a caution whose message begins with the count.
-
-    Args:
-        name: Id of the caution.
-        which: The count, or a mask of the affected rows.
-        message: The text after the count.
-    """
+    """Return a caution; its message begins with the count, or the size of the mask."""
     count = which if isinstance(which, int) else int(which.sum())
     return Caution(id=name, count=count, message=f"{count} {message}")

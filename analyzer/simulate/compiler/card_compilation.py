@@ -34,8 +34,6 @@ class CardPlan:
     """The memory plan of a module on a card.
 
     Attributes:
-        plan: The buffers; their sums equal the compiler's totals.
-        compiled: The output of the compiler.
         products: ``triton`` or ``cublas``: the library for matrix products.
     """
 
@@ -64,17 +62,6 @@ def plan_for_card(
 
     Args:
         module: A serialized ``HloModuleProto``, not optimised, lowered for any device.
-        cache: Cache of compiled plans.
-        cublas: Use cuBLAS for all matrix products.
-        users: The user's XLA flags.
-        time_out_s: Longest time of a compilation.
-        folder: Parent of the compiler's temporary folder; None for the system's default.
-        progress: Called with the stage and the share done.
-
-    Raises:
-        CompilerRefused: the compiler refused the module or died.
-        CompilerUnavailable: the compiler is missing or took too long.
-        AccountingError: the buffers do not add up to the compiler's totals.
     """
     compiler = find_compiler()
     flags = (*users, *(CUBLAS_PRODUCTS if cublas else ()))
@@ -100,11 +87,7 @@ def plan_for_card(
 
 
 def checked_plan(compiled: CompiledModule, gpu: Gpu) -> BufferPlan:
-    """Return the plan in the compiler's output.
-
-    Raises:
-        AccountingError: the buffers do not add up to the compiler's totals.
-    """
+    """Return the plan in the compiler's output."""
     hlo = read_hlo(compiled.hlo)
     plan = build_plan(hlo, platform=gpu.name)
     for name in ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes"):

@@ -15,7 +15,6 @@ class CardOptions:
 
     Attributes:
         both: Whether to compile also with the products of cuBLAS; None for small modules only.
-        time_out_s: Longest time of one compilation.
     """
 
     both: bool | None = None

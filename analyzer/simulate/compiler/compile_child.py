@@ -52,7 +52,6 @@ class CompilerRefused(CompilerUnavailable):
     """The compiler did not compile this module; other flags may help.
 
     Args:
-        message: One line.
         ops: The framework's op names in the compiler's message.
         has_unknown_flag: Whether the compiler does not know one of the XLA flags.
     """
@@ -71,10 +70,7 @@ class CompiledModule:
 
     Attributes:
         hlo: The serialized HloProto: optimised module, schedule, buffer assignment, heap trace.
-        statistics: The compiler's totals.
-        compiler: Name and version of the compiler.
         module_sha256: Digest of the input module; empty if unknown.
-        is_cached: Whether it comes from the cache.
     """
 
     hlo: bytes
@@ -90,9 +86,7 @@ class Compilation:
 
     Attributes:
         target: The card: ``GpuTargetConfigProto`` in text form.
-        compiler: The compiler.
         flags: XLA flags in addition to the flags that write the plan.
-        time_out_s: Longest time of a compilation.
         folder: Parent of the temporary folder; None for the system's default.
         progress: Called with the stage and the estimated share of time.
     """
@@ -111,12 +105,7 @@ class Compilation:
 
 
 def compile_with_retries(module: bytes, how: Compilation) -> CompiledModule:
-    """Compile a module; retry with cuBLAS for products on which Triton fails.
-
-    Raises:
-        CompilerRefused: the compiler failed for another reason.
-        CompilerUnavailable: the compiler took too long.
-    """
+    """Compile a module; retry with cuBLAS for products on which Triton fails."""
     variant = module
     for _ in range(_MOST_RETRIES):
         try:
@@ -132,12 +121,7 @@ def compile_with_retries(module: bytes, how: Compilation) -> CompiledModule:
 
 
 def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
-    """Compile ``module``, a serialized ``HloModuleProto`` that is not optimised.
-
-    Raises:
-        CompilerRefused: the compiler refused the module or died; the message is one line.
-        CompilerUnavailable: it took too long, or its answer cannot be read.
-    """
+    """Compile ``module``, a serialized ``HloModuleProto`` that is not optimised."""
     with tempfile.TemporaryDirectory(
         prefix=".xla-", dir=how.folder, ignore_cleanup_errors=True
     ) as temporary:
@@ -171,12 +155,7 @@ def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
 
 
 def _statistics(place: Path, code: int, log: Path) -> Statistics:
-    """Return the compiler's totals in the child's answer.
-
-    Raises:
-        CompilerRefused: the compiler refused the module or died.
-        CompilerUnavailable: the answer cannot be read.
-    """
+    """Return the compiler's totals in the child's answer."""
     file = place / ANSWER_FILE
     if not file.is_file():
         message = _describe_death(code, log)
@@ -219,11 +198,7 @@ def _run(
     time_out_s: float,
     waiting: Callable[[float], None],
 ) -> int:
-    """Run the child to its end and return its exit status.
-
-    Raises:
-        CompilerUnavailable: the compiler took too long.
-    """
+    """Run the child to its end and return its exit status."""
     started = time.monotonic()
     with log.open("wb") as log_file:
         # In a new session, ptxas, which the child starts, ends with it.

@@ -24,11 +24,7 @@ from analyzer.simulate.compiler.pjrt import PjrtError, Plugin
 
 
 def main(folder: Path) -> None:
-    """Compile the module in ``folder``; write the statistics, or the compiler's error, there.
-
-    Raises:
-        AnalyzerError: the request is damaged or of another version.
-    """
+    """Compile the module in ``folder``; write the statistics, or the compiler's error, there."""
     die_with_parent()
     request = read_message(folder / REQUEST_FILE, CompileRequest, COMPILE_VERSION)
     try:

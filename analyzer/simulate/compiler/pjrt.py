@@ -42,58 +42,45 @@ class PjrtError(Exception):
     """The library refused a call; the message is the library's."""
 
 
-def _struct(name: str, *fields: tuple[str, Any]) -> type[ctypes.Structure]:
-    head = [("struct_size", ctypes.c_size_t), ("extension", ctypes.c_void_p)]
-    return type(name, (ctypes.Structure,), {"_fields_": [*head, *fields]})
+_SIZE, _POINTER, _TEXT, _INT = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
 
 
-_Version = _struct("_Version", ("major", ctypes.c_int), ("minor", ctypes.c_int))
-_Error = _struct("_Error", ("error", ctypes.c_void_p))
-_Message = _struct(
-    "_Message",
-    ("error", ctypes.c_void_p),
-    ("message", ctypes.c_void_p),
-    ("message_size", ctypes.c_size_t),
-)
+def _struct(name: str, /, **fields: Any) -> type[ctypes.Structure]:
+    head = [("struct_size", _SIZE), ("extension", _POINTER)]
+    return type(name, (ctypes.Structure,), {"_fields_": [*head, *fields.items()]})
+
+
+_Version = _struct("_Version", major=_INT, minor=_INT)
+_Error = _struct("_Error", error=_POINTER)
+_Message = _struct("_Message", error=_POINTER, message=_POINTER, message_size=_SIZE)
 _Nothing = _struct("_Nothing")
 _NamedValue = _struct(
-    "_NamedValue",
-    ("name", ctypes.c_char_p),
-    ("name_size", ctypes.c_size_t),
-    ("type", ctypes.c_int),
-    ("value", ctypes.c_char_p),
-    ("value_size", ctypes.c_size_t),
+    "_NamedValue", name=_TEXT, name_size=_SIZE, type=_INT, value=_TEXT, value_size=_SIZE
 )
 _Topology = _struct(
     "_Topology",
-    ("name", ctypes.c_char_p),
-    ("name_size", ctypes.c_size_t),
-    ("options", ctypes.c_void_p),
-    ("option_count", ctypes.c_size_t),
-    ("topology", ctypes.c_void_p),
+    name=_TEXT,
+    name_size=_SIZE,
+    options=_POINTER,
+    option_count=_SIZE,
+    topology=_POINTER,
 )
-_Program = _struct(
-    "_Program",
-    ("code", ctypes.c_char_p),
-    ("code_size", ctypes.c_size_t),
-    ("format", ctypes.c_char_p),
-    ("format_size", ctypes.c_size_t),
-)
+_Program = _struct("_Program", code=_TEXT, code_size=_SIZE, format=_TEXT, format_size=_SIZE)
 _Compile = _struct(
     "_Compile",
-    ("topology", ctypes.c_void_p),
-    ("program", ctypes.c_void_p),
-    ("options", ctypes.c_char_p),
-    ("options_size", ctypes.c_size_t),
-    ("client", ctypes.c_void_p),
-    ("executable", ctypes.c_void_p),
+    topology=_POINTER,
+    program=_POINTER,
+    options=_TEXT,
+    options_size=_SIZE,
+    client=_POINTER,
+    executable=_POINTER,
 )
 # Five fields of the header are read; the library writes all of them.
 _Statistics = _struct(
     "_Statistics",
-    ("executable", ctypes.c_void_p),
-    *((name, ctypes.c_int64) for name in STATISTICS),
-    ("others", ctypes.c_int64 * 10),
+    executable=_POINTER,
+    **dict.fromkeys(STATISTICS, ctypes.c_int64),
+    others=ctypes.c_int64 * 10,
 )
 
 
@@ -133,13 +120,6 @@ class Plugin:
 
         Args:
             target: ``GpuTargetConfigProto`` in text form.
-            module: A serialized ``HloModuleProto``.
-
-        Returns:
-            The compiler's totals.
-
-        Raises:
-            PjrtError: the library refused.
         """
         options = (_NamedValue * 2)(
             _text_option(b"target_config", target.encode()), _text_option(b"topology", b"1x1x1")

@@ -28,7 +28,6 @@ class PlanCache:
 
     Args:
         folder: Folder of the plans; None for no cache.
-        limit_bytes: Largest total size; the least recently used plans are removed.
     """
 
     def __init__(self, folder: Path | None, *, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -114,14 +113,7 @@ def default_cache() -> PlanCache:
 
 
 def make_key(module: bytes, target: str, flags: tuple[str, ...], compiler: str) -> str:
-    """Return the key of a plan: a digest of all inputs of the compiler.
-
-    Args:
-        module: A serialized ``HloModuleProto``.
-        target: The card: ``GpuTargetConfigProto`` in text form.
-        flags: XLA flags.
-        compiler: Name and version of the compiler.
-    """
+    """Return the key of a plan: a digest of all inputs of the compiler."""
     digest = hashlib.sha256()
     for part in (_FORMAT.encode(), module, target.encode(), "\n".join(flags).encode()):
         digest.update(len(part).to_bytes(8, "big") + part)

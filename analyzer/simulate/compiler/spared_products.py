@@ -55,10 +55,6 @@ def without_triton(module: bytes, ops: Iterable[str]) -> bytes | None:
 
     Products with the same shapes move also: they are repeated layers.
 
-    Args:
-        module: A serialized ``HloModuleProto``, not optimised.
-        ops: Names of the framework's ops of the products.
-
     Returns:
         None if no product with such a name is left to Triton.
     """

@@ -60,7 +60,6 @@ class CardStep:
 
     Attributes:
         plans: Plan of each function, by the name of the op that calls it.
-        doubts: Uncertainty of the plans.
         compiler: Name and version of the compiler; empty if the plans are for the CPU.
     """
 
@@ -90,12 +89,7 @@ def card_step(
     """Return the plans of a note's compiled functions on a card.
 
     Args:
-        note: The note; a function without a module has no plan.
         folder: The run folder; plans stored there are used.
-        cache: Cache of compiled plans.
-        options: The user's options.
-        keep: Store the plans in the run folder.
-        progress: Called with the stage and the share done.
 
     Raises:
         CompilerUnavailable: the compiler is missing, refused, died or took too long, now or when the
@@ -222,11 +216,7 @@ def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
 
 
 def module_of(one: CompiledNote) -> bytes:
-    """Return the serialized module of a function, before XLA's passes.
-
-    Raises:
-        TraceError: the file cannot be read.
-    """
+    """Return the serialized module of a function, before XLA's passes."""
     assert one.module is not None
     try:
         return unpack(read_regular_file(one.module))

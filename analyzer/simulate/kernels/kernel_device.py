@@ -21,9 +21,7 @@ class KernelDevice:
     """The kernels of one device.
 
     Attributes:
-        kind: ``cpu`` or ``gpu``.
         allocator: TensorFlow's name of the device's allocator.
-        plan: Function from a call to the memory plan of its kernel.
         held_bytes: Function from a constant or an argument, which something outside the step holds,
             to its bytes on the device.
         handle_bytes: Bytes of the handle of a variable on the device.

@@ -15,13 +15,7 @@ from analyzer.tracing.parse.run_folder import RunNote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A device to predict for.
-
-    Attributes:
-        device: Its kernels.
-        options: Its allocator by default.
-        gpu: The card; None for the CPU.
-    """
+    """A device to predict for."""
 
     device: KernelDevice
     options: BfcOptions
@@ -29,11 +23,7 @@ class Target:
 
 
 def target_of(note: RunNote) -> Target:
-    """Return the device of a note.
-
-    Raises:
-        InputError: the note names an unknown card.
-    """
+    """Return the device of a note."""
     device = note.device
     if device.kind != "gpu":
         return Target(device=CPU, options=BfcOptions.cpu())

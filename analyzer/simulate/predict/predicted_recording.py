@@ -23,16 +23,16 @@ from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.kernels.kernel_device import KernelDevice
-from analyzer.simulate.predict.buffers.predicted_events import place
+from analyzer.simulate.predict.buffers.buffer_table import place
 from analyzer.simulate.predict.measured_workspaces import describe_like
-from analyzer.simulate.predict.played_step import Draw
 from analyzer.simulate.predict.predicted_device import Target, target_of
 from analyzer.simulate.predict.prepared_step import STEPS, Owner
 from analyzer.simulate.predict.process_table import History, make_history
 from analyzer.simulate.predict.representative import Chosen, choose
-from analyzer.simulate.predict.schedules import Prediction, predict
+from analyzer.simulate.predict.sampling import Prediction, predict
+from analyzer.simulate.predict.schedule import Schedule
 from analyzer.simulate.predict.startup import find_rehomed, find_shared_slots
-from analyzer.simulate.predict.uncertainty.assumptions import (
+from analyzer.simulate.predict.uncertainty.decisions import (
     check_assumptions,
     describe_decision,
     describe_input_sizes,
@@ -85,12 +85,7 @@ def predict_note(
         inter_op: Inter-op threads; None for the number of the noted machine, compared with one.
         plans: Memory plans of XLA-compiled functions, by the name of the calling op; None for those in
             the note.
-        allocator: The allocator; None for the device's default.
         search: Whether to search the memory limits under which some and all schedules run (a second).
-        progress: Called with the share done, 0 to 1.
-
-    Raises:
-        TraceError: the note has no graph.
     """
     structure = index_note_graph(note)
     if structure is None:
@@ -110,10 +105,10 @@ def predict_note(
         compiled=compiled,
         steps=STEPS if note.steps_wanted is None else note.steps_wanted,
         assumed=read_assumptions(note),
-        draws=1 if whole else None,
+        count=1 if whole else None,
         progress=lambda share: report(share / 2),
     )
-    check_assumptions(note, prediction)
+    check_assumptions(note, prediction.decisions)
     chosen = choose(
         note,
         prediction,
@@ -134,12 +129,13 @@ def _measured(
     target: Target,
 ) -> Measured:
     """Return the chosen schedule as a recording, like a measured one."""
-    history, draw = make_history(prediction, chosen.played), chosen.played.draw
+    history, schedule = make_history(prediction, chosen.played), chosen.played.schedule
     table, sharing = _attribute(note, structure, history)
-    uncertainty = state_range(prediction, chosen, unsized=len(_find_unsized(prediction, draw)))
+    uncertainty = state_range(prediction, chosen, unsized=len(_find_unsized(prediction, schedule)))
     if target.gpu is not None and not is_whole(note, compiled):
         limit = target.options.memory_limit_bytes
         uncertainty = add_gpu_uncertainty(uncertainty, prediction, chosen.played, limit)
+    ran = {prediction.prepared.wiring.ops[node].name for node in schedule.nodes}
     table, events, options = place(table, history.instants, target.options)
     shown = divide_temporaries(
         table,
@@ -168,14 +164,17 @@ def _measured(
         steps=shown.steps,
         make_graph=partial(build_graph, structure),
         make_tensor_links=structure.tensor_links,
-        warnings=(*describe_run_sizes(note, prediction, draw), *find_warnings(prediction, draw)),
+        warnings=(
+            *describe_run_sizes(note, ran, prediction.least_bytes),
+            *find_warnings(prediction, schedule),
+        ),
         recompiled_functions=find_recompiled_functions(note, compiled),
         versions=dict(note.versions),
         notes=(*note.notes, *describe_input_sizes(note), *describe_like(note)),
         unmodelled=tuple(UnmodelledType(**row) for row in prediction.unmodelled.to_dict("records")),
         uncertainty=uncertainty,
     )
-    return Measured(recording, structure, sharing, _op_runs(prediction, draw), note)
+    return Measured(recording, structure, sharing, _op_runs(prediction, schedule), note)
 
 
 def choose_inter_op(threads: ThreadsNote) -> tuple[int, ...]:
@@ -241,13 +240,13 @@ def _attribute(
     return labels.apply(table), sharing
 
 
-def _op_runs(prediction: Prediction, draw: Draw) -> pd.DataFrame:
+def _op_runs(prediction: Prediction, schedule: Schedule) -> pd.DataFrame:
     """Return the order in which the ops run; times are ranks."""
     ops = prediction.prepared.wiring.ops
-    order = np.arange(len(draw.order), dtype=np.int64)
+    order = np.arange(len(schedule.nodes), dtype=np.int64)
     return pd.DataFrame(
         {
-            "op": [ops[node].name for node in draw.order],
+            "op": [ops[node].name for node in schedule.nodes],
             "start_ps": order,
             "end_ps": order,
             "thread": 0,
@@ -255,7 +254,7 @@ def _op_runs(prediction: Prediction, draw: Draw) -> pd.DataFrame:
     )
 
 
-def find_warnings(prediction: Prediction, draw: Draw) -> tuple[str, ...]:
+def find_warnings(prediction: Prediction, schedule: Schedule) -> tuple[str, ...]:
     """Return sentences about decisions, and about ops whose memory is unknown."""
     warnings = [describe_decision(decision) for decision in prediction.decisions[:_MOST_DECISIONS]]
     if prediction.stranded:
@@ -273,7 +272,7 @@ def find_warnings(prediction: Prediction, draw: Draw) -> tuple[str, ...]:
         warnings.append(
             f"Ops of the types {kinds} have no rule: each of their outputs counts as allocated."
         )
-    if unsized := _find_unsized(prediction, draw):
+    if unsized := _find_unsized(prediction, schedule):
         names = ", ".join(unsized[:3])
         warnings.append(
             f"{len(unsized)} tensors have a data-dependent shape ({names}) and count 0 bytes. Measure "
@@ -296,12 +295,12 @@ def _describe_misfits(prediction: Prediction) -> list[str]:
     ]
 
 
-def _find_unsized(prediction: Prediction, draw: Draw) -> list[str]:
+def _find_unsized(prediction: Prediction, schedule: Schedule) -> list[str]:
     """Return the tensors of ops that ran whose size neither graph nor kernel rule defines."""
     plans, ops = prediction.prepared.kernels.plans, prediction.prepared.wiring.ops
     return [
         f"{ops[node].name}:{index}"
-        for node in dict.fromkeys(draw.order)
+        for node in dict.fromkeys(schedule.nodes)
         for index, spec in enumerate(ops[node].outputs)
         if spec.size_bytes is None
         and ops[node].type not in _TINY_RESULTS

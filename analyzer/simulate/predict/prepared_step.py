@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, VariableAccess
-from analyzer.simulate.predict.executor.data_decisions import NO_ASSUMPTIONS, Assumptions
-from analyzer.simulate.predict.executor.op_duration import (
-    estimate_cpu_seconds,
-    estimate_launch_seconds,
-    find_asynchronous,
-    find_compiled_kernels,
-)
-from analyzer.simulate.predict.graph.constant_folding import fold
+from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
+from analyzer.simulate.predict.executor.op_duration import OpTiming, estimate_timing
 from analyzer.simulate.predict.graph.edges import SWITCHES, Wiring, wire_all
 from analyzer.simulate.predict.graph.kernel_calls import Kernels, plan_kernels
 from analyzer.tracing.xla.buffer_plan import BufferPlan
@@ -43,8 +37,6 @@ class Owner:
     Attributes:
         op: Name of the op that brings in its handle.
         path: Path of the variable, as Keras or TensorFlow names it.
-        size_bytes: Bytes of its value.
-        category: Parameter, optimizer state and so on.
         is_counter: Whether it is an integer that may decide a branch; it starts at 0.
         begins_with: Equal for variables that start with one shared buffer; empty for a buffer of
             its own.
@@ -64,24 +56,15 @@ class Prepared:
 
     Attributes:
         wirings: Nodes and edges, in several orders of creation; nodes keep their numbers.
-        kernels: Memory behaviour of each node's kernel.
-        owners: The variables.
         variables: For each node, the number of the variable behind its first input; -1 for none.
         arguments: For each call of a compiled function, the same for every input.
         counters: Nodes that bring in the handle of a counter.
         held_bytes: Bytes of each node's output that lives outside the step.
-        results: Nodes that return a tensor to the caller.
         shares: Variable -> an earlier variable whose buffer it shares before the first step.
         has_assigned_constants: Whether a variable is assigned a kernel's constant (an accumulator set to
             zero), so that the second step starts with other buffers than the first.
         has_counted_branches: Whether a counter decides a branch, so that steps differ.
         is_growing: Whether each step retains memory (a step that is compiled again keeps old values).
-        seconds: Expected duration of each node.
-        waits: For each node, whether the executor waits for it after its kernel returned; cards only.
-        compiles: For each node, the kernel that is compiled at its first run; cards only.
-        device: The device.
-        steps: Number of steps from the start.
-        assumed: Assumed outcomes of decisions that data make.
     """
 
     wirings: tuple[Wiring, ...]
@@ -96,9 +79,7 @@ class Prepared:
     has_assigned_constants: bool
     has_counted_branches: bool
     is_growing: bool
-    seconds: tuple[float, ...]
-    waits: tuple[bool, ...] = ()
-    compiles: tuple[str, ...] = ()
+    timing: OpTiming
     device: KernelDevice = CPU
     steps: int = STEPS
     assumed: Assumptions = NO_ASSUMPTIONS
@@ -108,11 +89,6 @@ class Prepared:
         """Nodes and edges in the order in which the graph lists them."""
         return self.wirings[0]
 
-    @property
-    def has_waits(self) -> bool:
-        """Whether the executor waits for any node."""
-        return any(self.waits)
-
     def select_threads(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return the numbers of inter-op threads that lead to different schedules.
 
@@ -121,7 +97,7 @@ class Prepared:
         """
         if not self.device.is_cheap:
             return tuple(dict.fromkeys(numbers))
-        return tuple(numbers[:1]) if self.has_waits else (1,)
+        return tuple(numbers[:1]) if any(self.timing.waits) else (1,)
 
 
 def prepare(
@@ -133,17 +109,9 @@ def prepare(
     compiled: Mapping[str, BufferPlan] | None = None,
     steps: int = STEPS,
 ) -> Prepared:
-    """Rebuild the graph's edges and look up its kernels.
-
-    Args:
-        ops: The graph that the executor runs.
-        threads: Intra-op threads of the device.
-        compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
-        steps: Number of steps from the start.
-    """
+    """Rebuild the graph's edges and look up its kernels."""
     wirings = _wire(ops, device)
     wiring = wirings[0]
-    ops = wiring.ops
     kernels = plan_kernels(wiring, threads=threads, device=device, compiled=compiled)
     number = {op.name: node for node, op in enumerate(ops)}
     used = [owner for owner in owners if owner.op in number]
@@ -165,9 +133,9 @@ def prepare(
         has_assigned_constants=_assigns_constants(wiring, kernels),
         has_counted_branches=wiring.has_branches and _counters_decide(wiring, counters),
         is_growing=any(map(_retains_old_values, kernels.plans)),
+        timing=estimate_timing(wiring, kernels.plans, is_on_card=device.is_cheap),
         device=device,
         steps=steps,
-        **_estimate_durations(wiring, kernels, is_cheap=device.is_cheap),
     )
 
 
@@ -186,24 +154,12 @@ def _retains_old_values(plan: MemoryPlan) -> bool:
     return call is not None and call.holds_constants and bool(call.recompiled)
 
 
-def _estimate_durations(wiring: Wiring, kernels: Kernels, *, is_cheap: bool) -> dict[str, Any]:
-    """Return the fields of ``Prepared`` about durations; ``is_cheap`` for a card."""
-    if not is_cheap:
-        return {"seconds": estimate_cpu_seconds(wiring)}
-    return {
-        "seconds": estimate_launch_seconds(wiring, kernels.plans),
-        "waits": find_asynchronous(wiring),
-        "compiles": find_compiled_kernels(wiring, kernels.plans),
-    }
-
-
 def _wire(ops: Sequence[Op], device: KernelDevice) -> tuple[Wiring, ...]:
-    """Fold constants and rebuild the graph's edges, for several orders of oneDNN rewrites."""
-    folded = fold(ops)
+    """Rebuild the graph's edges, for several orders of oneDNN rewrites."""
     rewrites: list[int | None] = [None]
-    if not device.is_cheap and any(op.type.startswith("_Mkl") for op in folded):
-        rewrites = list(range(REWRITES if len(folded) < LARGE_OPS else REWRITES // 2))
-    return tuple(wire_all(folded, rewrites, is_cheap=device.is_cheap, unfolded=ops))
+    if not device.is_cheap and any(op.type.startswith("_Mkl") for op in ops):
+        rewrites = list(range(REWRITES if len(ops) < LARGE_OPS else REWRITES // 2))
+    return tuple(wire_all(ops, rewrites, is_cheap=device.is_cheap))
 
 
 def _find_shared_buffers(owners: Sequence[Owner]) -> dict[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from analyzer.model.contract.categories import Category
@@ -13,14 +12,17 @@ from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform
 from analyzer.simulate.allocator import Sequence, from_allocations
-from analyzer.simulate.predict.buffers.draw_table import make_allocations, rows_of
-from analyzer.simulate.predict.played_step import Draw, play
+from analyzer.simulate.predict.buffers.buffer_table import make_allocations, rows_of
 from analyzer.simulate.predict.prepared_step import Owner, Prepared
-from analyzer.simulate.predict.schedules import Prediction
+from analyzer.simulate.predict.sampling import Prediction
+from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.simulate.predict.startup import Startup, StartupBuffer, play_startup
 from analyzer.tracing.measure.step_bounds import find_steps_of_births
 from analyzer.tracing.measure.variable_buffers import Holding, variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
+
+_Request = tuple[int, int, int, str]
+"""Bytes, instants of birth and end, and region of a buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,6 @@ class History:
     """Startup and steps in one table: rows of the schedule, then rows of the startup alone.
 
     Attributes:
-        table: Columns of ``ALLOCATIONS``, without labels.
-        instants: Number of allocations and frees.
-        steps: The steps.
-        holdings: Which row holds which variable of the note, and since when.
         labels: Row -> category and role from the startup.
     """
 
@@ -47,13 +45,11 @@ class Played:
     """Startup and steps of one schedule.
 
     Attributes:
-        draw: The steps.
-        startup: The startup.
         position_of: Number of a variable in the note -> its position among the schedule's owners.
         origin: Buffer of the schedule from before the first step -> buffer of the startup.
     """
 
-    draw: Draw
+    schedule: Schedule
     startup: Startup
     position_of: dict[int, int]
     origin: dict[int, int]
@@ -61,7 +57,7 @@ class Played:
     @property
     def instants(self) -> int:
         """Number of allocations and frees."""
-        return self.startup.instants + self.draw.instants
+        return self.startup.instants + self.schedule.instants
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -69,22 +65,22 @@ class Played:
         offset = self.startup.instants
         return tuple(
             Step(index=index, number=index, first=first + offset, last=last + offset)
-            for index, (first, last) in enumerate(self.draw.steps)
+            for index, (first, last) in enumerate(self.schedule.steps)
         )
 
     @property
     def last_step_begins(self) -> int:
         """The instant at which the last step begins."""
-        return self.startup.instants + self.draw.steps[-1][0]
+        return self.startup.instants + self.schedule.steps[-1][0]
 
     @property
     def born(self) -> list[int]:
         """The instant of birth of each buffer of the schedule that has bytes."""
         offset, made = self.startup.instants, self.startup.buffers
-        born = self.draw.buffers.born
+        born = self.schedule.buffers.born
         return [
             made[self.origin[buffer]].born if born[buffer] < 0 else born[buffer] + offset
-            for buffer in rows_of(self.draw.buffers)
+            for buffer in rows_of(self.schedule.buffers)
         ]
 
     @property
@@ -101,58 +97,63 @@ class Played:
 
     def sequence(self) -> Sequence:
         """Return the requests and frees of the process."""
-        return from_allocations(self._requests(), n_events=self.instants)
+        return _make_sequence(self._requests(), self.instants)
 
-    def _requests(self) -> pd.DataFrame:
-        """Return size, birth, end and region of the schedule's buffers, then of the startup's alone."""
-        buffers, total = self.draw.buffers, self.instants
-        offset, steps_end = self.startup.instants, self.draw.instants
-        rows = rows_of(buffers)
+    def _requests(self) -> list[_Request]:
+        """Return the requests of the schedule's buffers, then of the startup's alone."""
+        buffers, total = self.schedule.buffers, self.instants
+        offset, steps_end = self.startup.instants, self.schedule.instants
+        requests = [
+            (
+                buffers.size_bytes[k],
+                born,
+                offset + (buffers.dies[k] if buffers.dies[k] >= 0 else steps_end),
+                buffers.region[k],
+            )
+            for k, born in zip(rows_of(buffers), self.born, strict=True)
+        ]
         extra = [self.startup.buffers[number] for number in self.alone]
-        dies = [offset + (buffers.dies[k] if buffers.dies[k] >= 0 else steps_end) for k in rows]
-        numbers = pd.DataFrame(
-            {
-                "requested_bytes": [buffers.size_bytes[k] for k in rows]
-                + [made.size_bytes for made in extra],
-                "born": self.born + [made.born for made in extra],
-                "dies": dies + [total if made.dies is None else made.dies for made in extra],
-            },
-            dtype="int64",
-        )
-        return numbers.assign(region=[buffers.region[k] for k in rows] + [""] * len(extra))
+        return requests + [
+            (made.size_bytes, made.born, total if made.dies is None else made.dies, "")
+            for made in extra
+        ]
 
-    def end_with(self, draw: Draw) -> tuple[Sequence, Step]:
+    def end_with(self, schedule: Schedule) -> tuple[Sequence, Step]:
         """Return the requests with another schedule as the last step, and this step.
 
         A schedule of one step starts as every later step of a process does. So it need not be
         played from the process's start: its variables are those that this process's last step
         finds.
         """
-        begins = self.last_step_begins
-        total = begins + draw.instants
-        requests = self._requests()
-        requests = requests[requests["born"] < begins]
-        row_of = {buffer: row for row, buffer in enumerate(rows_of(self.draw.buffers))}
-        same = dict(zip(draw.entering, self.draw.entering, strict=True))
-        same |= {draw.held[node]: buffer for node, buffer in self.draw.held.items()}
-        dies = np.where(requests["dies"] < begins, requests["dies"], total)
-        for theirs, ours in same.items():
-            if draw.buffers.dies[theirs] >= 0 and ours in row_of:
-                dies[row_of[ours]] = begins + draw.buffers.dies[theirs]
-        new = [k for k in rows_of(draw.buffers) if draw.buffers.born[k] >= 0]
-        ends = draw.buffers.dies
-        columns = {
-            "requested_bytes": [draw.buffers.size_bytes[k] for k in new],
-            "born": [begins + draw.buffers.born[k] for k in new],
-            "dies": [begins + ends[k] if ends[k] >= 0 else total for k in new],
+        begins, buffers = self.last_step_begins, schedule.buffers
+        total = begins + schedule.instants
+        row_of = {buffer: row for row, buffer in enumerate(rows_of(self.schedule.buffers))}
+        same = dict(zip(schedule.entering, self.schedule.entering, strict=True))
+        same |= {schedule.held[node]: buffer for node, buffer in self.schedule.held.items()}
+        ends = {
+            row_of[ours]: begins + buffers.dies[theirs]
+            for theirs, ours in same.items()
+            if buffers.dies[theirs] >= 0 and ours in row_of
         }
-        later = pd.DataFrame(columns, dtype="int64").assign(
-            region=[draw.buffers.region[k] for k in new]
-        )
-        joined = pd.concat([requests.assign(dies=dies), later], ignore_index=True)
-        last = len(self.draw.steps) - 1
+        joined = [
+            (size, born, ends.get(row, dies if dies < begins else total), region)
+            for row, (size, born, dies, region) in enumerate(self._requests())
+            if born < begins
+        ]
+        for k in rows_of(buffers):
+            if buffers.born[k] >= 0:
+                dies = begins + buffers.dies[k] if buffers.dies[k] >= 0 else total
+                joined.append(
+                    (buffers.size_bytes[k], begins + buffers.born[k], dies, buffers.region[k])
+                )
+        last = len(self.schedule.steps) - 1
         step = Step(index=last, number=last, first=begins, last=total - 1)
-        return from_allocations(joined, n_events=total), step
+        return _make_sequence(joined, total), step
+
+
+def _make_sequence(requests: list[_Request], instants: int) -> Sequence:
+    columns = ["requested_bytes", "born", "dies", "region"]
+    return from_allocations(pd.DataFrame(requests, columns=columns), n_events=instants)
 
 
 def play_from_start(
@@ -166,14 +167,14 @@ def play_from_start(
 
     Args:
         owners: Index of a variable in the note -> the op that owns it.
-        seed: Seed of the schedule.
-        threads: Inter-op threads.
     """
-    draw = play(prepared, seed, threads=threads, steps=prepared.steps)
+    schedule = play(prepared, seed, threads=threads, steps=prepared.steps)
     startup = build_startup(note, prepared)
     place = {owner.op: position for position, owner in enumerate(prepared.owners)}
     positions = {number: place[owner.op] for number, owner in owners.items() if owner.op in place}
-    return Played(draw, startup, positions, _match_origins(prepared, draw, startup, positions))
+    return Played(
+        schedule, startup, positions, _match_origins(prepared, schedule, startup, positions)
+    )
 
 
 def build_startup(note: RunNote, prepared: Prepared) -> Startup:
@@ -197,7 +198,7 @@ def build_startup(note: RunNote, prepared: Prepared) -> Startup:
 
 
 def _match_origins(
-    prepared: Prepared, draw: Draw, startup: Startup, position_of: Mapping[int, int]
+    prepared: Prepared, schedule: Schedule, startup: Startup, position_of: Mapping[int, int]
 ) -> dict[int, int]:
     """Return the startup's buffer of each schedule buffer from before the first step.
 
@@ -205,12 +206,12 @@ def _match_origins(
     """
     ops = prepared.wiring.ops
     origin: dict[int, int] = {
-        draw.values[position]: startup.values[number]
+        schedule.values[position]: startup.values[number]
         for number, position in position_of.items()
         if number in startup.values
     }
     variable_of = {prepared.owners[p].op: n for n, p in position_of.items()}
-    for node, buffer in draw.held.items():
+    for node, buffer in schedule.held.items():
         op = ops[node]
         if op.type not in ARGUMENT_TYPES:
             origin[buffer] = startup.constants[node]
@@ -220,19 +221,19 @@ def _match_origins(
             origin[buffer] = startup.handles[variable_of[op.name]]
         elif op.outputs[0].dtype != "resource" and startup.inputs[index : index + 1] > [-1]:
             origin[buffer] = startup.inputs[index]
-    for buffer in rows_of(draw.buffers):
-        if draw.buffers.born[buffer] < 0 and buffer not in origin:
+    for buffer in rows_of(schedule.buffers):
+        if schedule.buffers.born[buffer] < 0 and buffer not in origin:
             origin[buffer] = startup.allocate(
-                draw.buffers.size_bytes[buffer], Category.CONSTANT, "tensor held by Python"
+                schedule.buffers.size_bytes[buffer], Category.CONSTANT, "tensor held by Python"
             )
     return origin
 
 
 def make_history(prediction: Prediction, played: Played) -> History:
     """Return the table of a schedule with its startup, and the labels of rows."""
-    draw, startup = played.draw, played.startup
+    schedule, startup = played.schedule, played.startup
     offset, total = startup.instants, played.instants
-    table = make_allocations(prediction.prepared, draw)
+    table = make_allocations(prediction.prepared, schedule)
     alone = played.alone
     allocator = prediction.prepared.device.allocator
     extra = _make_extra_rows([startup.buffers[number] for number in alone], total, allocator)
@@ -242,7 +243,7 @@ def make_history(prediction: Prediction, played: Played) -> History:
         turns_at=joined["turns_at"] + offset,
         step=find_steps_of_births(joined["born"].to_numpy(), played.steps),
     )
-    holdings, labels = find_holdings(draw, startup, played.position_of, played.origin)
+    holdings, labels = find_holdings(schedule, startup, played.position_of, played.origin)
     for row, number in enumerate(alone, start=len(table)):
         made = startup.buffers[number]
         if made.variable is not None:
@@ -253,7 +254,7 @@ def make_history(prediction: Prediction, played: Played) -> History:
 
 
 def find_holdings(
-    draw: Draw, startup: Startup, position_of: Mapping[int, int], origin: Mapping[int, int]
+    schedule: Schedule, startup: Startup, position_of: Mapping[int, int], origin: Mapping[int, int]
 ) -> tuple[list[Holding], dict[int, tuple[Category, str]]]:
     """Return which row holds which variable, and labels of rows from the startup."""
     offset = startup.instants
@@ -261,16 +262,16 @@ def find_holdings(
     holdings: list[Holding] = []
     labels: dict[int, tuple[Category, str]] = {}
     last: dict[int, int] = {}
-    turned = draw.buffers.turned
+    turned = schedule.buffers.turned
     # In the order in which they became values: a value may be older than the one before it.
-    for row, buffer in sorted(enumerate(rows_of(draw.buffers)), key=lambda at: turned[at[1]]):
-        position = draw.buffers.variable[buffer]
+    for row, buffer in sorted(enumerate(rows_of(schedule.buffers)), key=lambda at: turned[at[1]]):
+        position = schedule.buffers.variable[buffer]
         if position >= 0:
             since = None
             if turned[buffer] >= 0:
                 # As in a trace: the old value stays the variable's until its end. If it never ends,
                 # the new one is the variable's from its birth on.
-                previous_end = draw.buffers.dies[last[position]] if position in last else 0
+                previous_end = schedule.buffers.dies[last[position]] if position in last else 0
                 if previous_end >= 0:
                     since = max(turned[buffer], previous_end) + offset
             last[position] = buffer

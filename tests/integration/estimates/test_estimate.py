@@ -64,10 +64,10 @@ def test_in_the_order_that_really_ran_the_peak_is_the_real_one(pairs: Pairs, nam
     measured = open_measured(pairs.folder / f"{name}-trace")
     step, runs = measured.recording.steps[-1], measured.op_runs
     inside = (runs["start_ps"] >= step.start_ps) & (runs["start_ps"] <= step.end_ps)
-    draw = play_in_order(prepared, runs["op"][inside].tolist())
+    schedule = play_in_order(prepared, runs["op"][inside].tolist())
     # What Python holds (inputs of another size, small constants) is not the graph's.
     real = trace.document["peak"]["requested_bytes"] - trace.document["resident"]["requested_bytes"]
-    assert draw.peak_bytes - draw.resident_bytes == pytest.approx(real, rel=0.001)
+    assert schedule.peak_bytes - schedule.resident_bytes == pytest.approx(real, rel=0.001)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,10 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
-
 from analyzer.model.errors import AccountingError
 from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc.bfc_allocator import Extension
 from analyzer.simulate.allocator.bfc.bfc_options import (
-    BACK_PEDAL,
     UPPER_ADDRESS,
     BfcOptions,
 )
@@ -34,11 +31,6 @@ def bin_of(size_bytes: int) -> int:
     """
     number = (size_bytes // GRANULE_BYTES).bit_length() - 1
     return number if number < BINS - 1 else BINS - 1
-
-
-def shrink_ask(ask_bytes: int) -> int:
-    """Return the next ask of a driver that refused ``ask_bytes``: a tenth less, rounded up."""
-    return round_up(int(np.float32(ask_bytes) * BACK_PEDAL))
 
 
 @dataclass(slots=True, eq=False)
@@ -109,7 +101,7 @@ class Sameness:
         self._limit_bytes = options.memory_limit_bytes
         self.least_bytes, self.most_bytes = -ANY_BYTES, ANY_BYTES
         self.flexible: Chunk | None = None
-        if options.fragmentation_fraction > 0 or options.driver_bytes is not None:
+        if options.fragmentation_fraction > 0:
             self.end()
 
     def end(self) -> None:
@@ -392,20 +384,12 @@ class OracleAllocator:
         planned_bytes = self._next_region_bytes
         while rounded_bytes > self._next_region_bytes:
             self._next_region_bytes *= 2
-        asked_bytes = ask_bytes = min(self._next_region_bytes, available_bytes)
+        ask_bytes = min(self._next_region_bytes, available_bytes)
         is_rest = available_bytes <= self._next_region_bytes
         self._sameness.observe_region(
             self.pool_bytes + (rounded_bytes if is_rest else self._next_region_bytes),
             self.pool_bytes + self._next_region_bytes if is_rest else ANY_BYTES,
         )
-        while (
-            self.options.driver_bytes is not None
-            and self.pool_bytes + ask_bytes > self.options.driver_bytes
-        ):
-            smaller_bytes = shrink_ask(ask_bytes)
-            if smaller_bytes < rounded_bytes or smaller_bytes == ask_bytes:
-                return False
-            ask_bytes = smaller_bytes
         if self._next_region_bytes == planned_bytes:
             self._next_region_bytes *= 2
         address = self._place(ask_bytes, region_address)
@@ -416,7 +400,6 @@ class OracleAllocator:
                 owner=owner,
                 requested_bytes=requested_bytes,
                 planned_bytes=planned_bytes,
-                asked_bytes=asked_bytes,
                 number=len(self.extensions),
                 free_bytes=self.free_bytes,
                 largest_free_bytes=self.largest_free_bytes,

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import OracleAllocator, bin_of, shrink_ask
+from oracle import OracleAllocator, bin_of
 
 from analyzer.model.errors import AccountingError, InputError
 from analyzer.simulate.allocator.bfc import bfc_chunks
@@ -27,7 +27,6 @@ setups = st.builds(
     coalesce_regions=st.booleans(),
     garbage_collection=st.booleans(),
     fragmentation_fraction=st.sampled_from([0.0, 0.01, 0.5]),
-    driver_bytes=st.sampled_from([None, 3 * MIB, 100 * MIB]),
     descending=st.booleans(),
     gap_bytes=st.sampled_from([0, 4096]),
 )
@@ -100,22 +99,6 @@ def test_neighbouring_regions_join_only_where_the_device_allows_it():
         bfc.check()
         assert len(bfc.regions) == (1 if coalesce else 2)
         assert bfc.largest_free_bytes == (6 if coalesce else 4) * MIB
-
-
-def test_a_driver_that_refuses_is_asked_for_a_tenth_less():
-    assert shrink_ask(100 * MIB) == 94371840
-    bfc = OracleAllocator(
-        BfcOptions(memory_limit_bytes=100 * MIB, growth=False, driver_bytes=80 * MIB)
-    )
-    bfc.allocate(1)
-    assert bfc.pool_bytes == shrink_ask(shrink_ask(shrink_ask(100 * MIB)))
-    assert bfc.allocate(80 * MIB) is None
-
-
-@pytest.mark.parametrize("size", [256, 512, 1024, 2304])
-def test_a_driver_with_nothing_ends_the_asking(size):
-    bfc = OracleAllocator(BfcOptions(memory_limit_bytes=size, driver_bytes=0))
-    assert bfc.allocate(1) is None
 
 
 def test_free_regions_are_given_back_before_failing():

@@ -28,9 +28,7 @@ def test_recorded_traces_are_reproduced_event_by_event(name):
     match = compare(events, engine=Engine.PLAIN)
     assert match.first_difference is None
     assert match.is_exact
-    assert match.replay.cautions == ()
-    counts = {match.address, match.chunk_bytes, match.in_use_bytes, match.peak_in_use_bytes}
-    assert counts | {match.fragmentation, match.events} == {len(events)}
+    assert match.equal == match.events == len(events)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -77,24 +75,21 @@ def test_rows_of_one_allocator_are_replayed():
         from_events(table, allocator="gpu")
 
 
-def test_frees_of_unknown_addresses_are_left_out_and_counted():
+def test_frees_of_unknown_addresses_are_left_out():
     events = events_table((1, 10, 500), (-1, 77, 0), (-1, 10, 500))
     sequence = from_events(events)
-    assert cautions(sequence) == {"unknown-free": 1}
     assert sequence.slot.tolist() == [0, 0]
     assert sequence.instant.tolist() == [0, 2]
 
 
-def test_a_second_free_is_left_out_and_counted():
+def test_a_second_free_is_left_out():
     events = events_table((1, 10, 500), (-1, 10, 500), (-1, 10, 500), (1, 10, 700))
     sequence = from_events(events)
-    assert cautions(sequence) == {"double-free": 1}
     assert sequence.request.tolist() == [500, 0, 700]
 
 
 def test_an_address_allocated_twice_ends_the_first_buffer():
     sequence = from_events(events_table((1, 10, 500), (1, 10, 700), (-1, 10, 700)))
-    assert cautions(sequence) == {"duplicate-address": 1}
     assert sequence.slot.tolist() == [0, 0, 1, 1]
     assert sequence.request.tolist() == [500, 0, 700, 0]
     assert sequence.instant.tolist() == [0, 1, 1, 2]
@@ -102,7 +97,6 @@ def test_an_address_allocated_twice_ends_the_first_buffer():
 
 def test_requests_of_0_bytes_take_no_chunk():
     sequence = from_events(events_table((1, 10, 0), (1, 20, 5), (-1, 10, 0)))
-    assert cautions(sequence) == {"zero-size": 1}
     assert sequence.request.tolist() == [5]
     table = allocations_table((0, 0, 2), (5, 1, 3))
     assert cautions(from_allocations(table)) == {"zero-size": 1}
@@ -112,7 +106,6 @@ def test_events_out_of_order_are_sorted_where_that_explains_the_bytes_in_use():
     events = sample("mlp_jit")
     shuffled = events.sample(frac=1, random_state=1)
     sequence = from_events(shuffled)
-    assert set(cautions(sequence)) == {"out-of-order"}
     np.testing.assert_array_equal(
         replay(sequence, BfcOptions.cpu()).in_use_bytes, events["in_use_bytes"]
     )
@@ -122,28 +115,18 @@ def test_times_that_contradict_the_bytes_in_use_are_not_followed():
     events = events_table((1, 10, 500), (1, 20, 600), (-1, 10, 500), (-1, 20, 600))
     events["time_ps"] = [0, 5, 3, 9]
     sequence = from_events(events)
-    assert cautions(sequence) == {"time-runs-back": 1}
     assert sequence.request.tolist() == [500, 600, 0, 0]
 
 
 def test_lost_events_are_noticed():
     events = sample("mlp_jit").drop(index=[100, 101, 102]).reset_index(drop=True)
-    assert "books-broken" in cautions(from_events(events))
-
-
-def test_a_free_of_another_size_is_counted():
-    events = events_table((1, 10, 500), (-1, 10, 300))
-    events.loc[1, "allocated_bytes"] = 512
-    assert "size-differs" in cautions(from_events(events))
+    assert not compare(events).is_exact
 
 
 def test_a_trace_that_begins_late_keeps_what_was_alive():
     events = sample("mlp_jit")
     late = events.iloc[400:].reset_index(drop=True)
     sequence = from_events(late)
-    found = cautions(sequence)
-    assert found["early-free"] == int((sequence.row == -1).sum()) - 1
-    assert found["unseen-resident"] == 1
     before = events["in_use_bytes"][399]
     held = sequence.requested_bytes[sequence.row == -1].sum()
     assert before * 0.9 <= held <= before

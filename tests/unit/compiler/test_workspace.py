@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.simulate.compiler.workspace import XLA_LIMIT_BYTES, workspaces
+from analyzer.simulate.compiler.plan_uncertainty import XLA_LIMIT_BYTES, workspaces
 from analyzer.tracing.parse.hlo_module import Hlo, Instruction
 from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse
 

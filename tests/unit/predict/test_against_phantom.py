@@ -9,15 +9,12 @@ import json
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.report.writing import plain_report
 from analyzer.report.document import build_document
 from analyzer.session.opening import explain, open_estimate
-from analyzer.simulate.allocator import BfcOptions, from_recording, replay
-from analyzer.simulate.predict.buffers.predicted_events import UNSEEN, add_unseen
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.tracing.parse.run_folder import read_run
 
@@ -89,17 +86,3 @@ def test_the_stated_least_limit_is_the_same_whatever_limit_is_asked_about(asked_
 def verdict_under(limit_bytes):
     asked = WhatIf(memory_limit_bytes=limit_bytes)
     return open_estimate(FOLDER, what_if=asked).document["verdict"]
-
-
-def test_tiny_requests_are_laid_out_beside_those_of_an_order_and_change_nothing_else(measured):
-    sequence = from_recording(measured.recording)
-    more = add_unseen(sequence, seed=3)
-    added = more.slot >= sequence.n_buffers
-    assert more.n_buffers == sequence.n_buffers + UNSEEN
-    assert np.array_equal(more.slot[~added], sequence.slot)
-    assert np.array_equal(more.request[~added], sequence.request)
-    assert (np.diff(more.instant) >= 0).all()
-    assert sorted(more.slot[added & (more.request > 0)]) == list(
-        range(sequence.n_buffers, more.n_buffers)
-    )
-    assert replay(more, BfcOptions.gpu(1 << 30)).failure is None

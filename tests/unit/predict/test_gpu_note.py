@@ -17,9 +17,9 @@ from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.report.document import build_document
 from analyzer.session.opening import explain, predict_step
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.simulate.predict.played_step import live_bytes, play
 from analyzer.simulate.predict.predicted_recording import predict_note
-from analyzer.simulate.predict.schedules import predict
+from analyzer.simulate.predict.sampling import predict
+from analyzer.simulate.predict.schedule import live_bytes, play
 from analyzer.simulate.predict.uncertainty.workspace_range import find_workspaces
 from analyzer.tracing.parse.run_folder import read_run
 
@@ -104,16 +104,16 @@ def test_what_is_uncertain_is_said_and_one_sided(document):
 
 
 def test_the_peaks_over_the_likely_algorithms_contain_the_shown_one(note):
-    prediction = predict(note.ops, [], device=gpu_device(find_gpu("t4")), draws=1)
-    draw = play(prediction.prepared, prediction.middle.seed, steps=3)
-    found = find_workspaces(prediction, draw, limit_bytes=1 << 40)
-    assert found.steady.low <= draw.peak_bytes <= found.steady.high
+    prediction = predict(note.ops, [], device=gpu_device(find_gpu("t4")), count=1)
+    schedule = play(prediction.prepared, prediction.middle.seed, steps=3)
+    found = find_workspaces(prediction, schedule, limit_bytes=1 << 40)
+    assert found.steady.low <= schedule.peak_bytes <= found.steady.high
     plans = [plan.workspace for plan in prediction.prepared.kernels.plans if plan.workspace]
     largest = max(max(one.sizes_bytes) for one in plans)
-    bare = live_bytes(draw.buffers, draw.instants)
+    bare = live_bytes(schedule.buffers, schedule.instants)
     assert found.steady.high <= int(bare.max()) + largest
     assert found.trial_bytes >= largest + (16 << 20)
-    assert found.first_step.high >= int(bare[: draw.steps[0][1] + 2].max())
+    assert found.first_step.high >= int(bare[: schedule.steps[0][1] + 2].max())
     assert not found.unmeasured
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analyzer.model.contract.run_note import Input
-from analyzer.simulate.predict.startup import Startup, create_input
+from analyzer.simulate.predict.startup import Startup
 
 MIB = 1 << 20
 
@@ -16,7 +16,7 @@ def test_what_random_numbers_are_made_from_comes_first(before: int, small: list[
     history = Startup()
     for _ in range(before):
         history.allocate(256)
-    number = create_input(history, Input(name="rows", dtype="float32", shape=(1024, 1024)))
+    number = history.add_input(Input(name="rows", dtype="float32", shape=(1024, 1024)))
     sizes = [made.size_bytes for made in history.buffers[before:]]
     assert sizes == [*small, 4 * MIB, 4 * MIB, 4 * MIB]
     assert [made.dies is None for made in history.buffers[before:]] == [False] * (

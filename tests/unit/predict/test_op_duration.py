@@ -1,18 +1,15 @@
 """How long ops run: only which of two takes longer is relied on."""
 
-from dataclasses import replace
-
 import pytest
 
-from analyzer.cards import find_gpu
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.ops import PLACE
-from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.predict.executor.op_duration import (
     BYTES_PER_SECOND,
     FLOPS,
     INLINE_SECONDS,
-    estimate_cpu_seconds,
+    OpTiming,
+    estimate_timing,
 )
 from analyzer.simulate.predict.executor.threads import CALL_BACK_SECONDS, Workers
 from analyzer.simulate.predict.graph.edges import Wiring
@@ -34,7 +31,7 @@ def op(name, kind, *inputs, shape, **attrs):
 
 def seconds_of(*ops):
     prepared = prepare(ops, [], threads=1)
-    return dict(zip((o.name for o in prepared.wiring.ops), prepared.seconds, strict=True))
+    return dict(zip((o.name for o in prepared.wiring.ops), prepared.timing.seconds, strict=True))
 
 
 def test_a_product_takes_as_long_as_its_operations():
@@ -96,12 +93,14 @@ def test_what_hands_a_tensor_on_does_not_read_it():
 
 def test_tensors_of_unknown_shape_take_the_time_of_the_call():
     wiring = Wiring([Op("x", "_MklMatMul", outputs=(TensorSpec("float32", None),))],
-                    [[]], [[]], [[]], [[]], [0], [0], [True], False, False)  # fmt: skip
-    assert estimate_cpu_seconds(wiring)[0] < 1e-4
+                    [[]], [[]], [[]], [[]], [0], [True])  # fmt: skip
+    assert estimate_timing(wiring, [], is_on_card=False).seconds[0] < 1e-4
 
 
-class _NoMemory:
-    has_tried = False
+class NoMemory:
+    """A ledger without buffers; ``trials`` counts trials of algorithms."""
+
+    trials = 0
 
     def take(self):
         return []
@@ -110,60 +109,76 @@ class _NoMemory:
         raise AssertionError(buffer)
 
 
+class Follower:
+    """Runs task 0 and its successors; lists the tasks in the order of their begins and ends."""
+
+    def __init__(self, follow, tries=()):
+        self.follow, self.tries, self.ledger = follow, tries, NoMemory()
+        self.begun, self.ended = [], []
+
+    def roots(self):
+        return [0]
+
+    def node_of(self, task):
+        return task
+
+    def begin(self, task):
+        self.ledger.trials += task in self.tries
+        self.begun.append(task)
+
+    def end(self, task, outputs):
+        self.ended.append(task)
+        return self.follow.get(task, [])
+
+    def on(self, threads, seconds, waits=(), *, seed=1, expensive=False):
+        """Return the threads that will run it; ``waits`` are the tasks that are copies."""
+        timing = OpTiming(tuple(seconds), tuple(n in waits for n in range(len(seconds))))
+        is_expensive = [expensive] * len(seconds)
+        return Workers(self, self.ledger, is_expensive, timing, threads, seed)
+
+
 @pytest.mark.parametrize(("lasts", "threads"), [(1e-9, {0}), (10.0, {0, 1})])
 def test_a_sleeping_thread_takes_part_where_there_is_time_to_wake_it(lasts, threads):
     """Of two tasks the thread keeps one; the other goes to who is free first."""
-    workers = Workers(2, _NoMemory(), [1e-9, lasts, lasts], [True] * 3, seed=1)
+    executor = Follower({0: [1, 2]})
+    workers = executor.on(2, [1e-9, lasts, lasts], expensive=True)
     ran = {}
-    follow = {0: [1, 2]}
     going_on = workers._work  # which thread runs a task is seen nowhere else
 
-    def spying(worker, now, begin, end):
-        going_on(worker, now, lambda task: ran.setdefault(task, worker) and None, end)
+    def spying(worker, now):
+        executor.begin = lambda task: ran.setdefault(task, worker) and None
+        going_on(worker, now)
 
     workers._work = spying
-    workers.run([0], lambda task: None, lambda task, _: follow.get(task, []), lambda task: task)
+    workers.run()
     assert set(ran) == {0, 1, 2}
     assert set(ran.values()) == threads
 
 
 def test_what_follows_a_copy_does_not_hold_up_what_was_ready_before_it():
     """0 makes 1, a copy, and 2 ready; 3 waits for the copy, and 4 follows 2."""
-    workers = Workers(
-        2, _NoMemory(), [1e-6] * 5, [False] * 5, seed=1, waits=[False, True] + [False] * 3
-    )
-    begun, ended = [], []
-    follow = {0: [1, 2], 1: [3], 2: [4]}
-
-    def end(task, _):
-        ended.append(task)
-        return follow.get(task, [])
-
-    workers.run([0], lambda task: begun.append(task), end, lambda task: task)
-    assert begun == [0, 1, 2, 4, 3]
-    assert ended == [0, 2, 4, 1, 3]
+    executor = Follower({0: [1, 2], 1: [3], 2: [4]})
+    executor.on(2, [1e-6] * 5, {1}).run()
+    assert executor.begun == [0, 1, 2, 4, 3]
+    assert executor.ended == [0, 2, 4, 1, 3]
 
 
 def test_one_thread_finishes_its_line_before_it_takes_what_a_copy_made_ready():
-    long, waits = [1e-6, 1e-6, 10.0, 1e-6, 1e-6], [False, True] + [False] * 3
-    follow = {0: [1, 2], 1: [3], 2: [4]}
     orders = []
     for threads in (1, 2):
-        begun = []
-        workers = Workers(threads, _NoMemory(), long, [False] * 5, seed=1, waits=waits)
-        workers.run([0], begun.append, lambda task, _: follow.get(task, []), lambda task: task)
-        orders.append(begun)
+        executor = Follower({0: [1, 2], 1: [3], 2: [4]})
+        executor.on(threads, [1e-6, 1e-6, 10.0, 1e-6, 1e-6], {1}).run()
+        orders.append(executor.begun)
     assert orders == [[0, 1, 2, 4, 3], [0, 1, 2, 3, 4]]
 
 
 def test_copies_that_are_over_while_the_caller_sleeps_go_on_one_right_after_the_other():
     """0 makes three copies ready, 1 to 3, each followed by one of 4 to 6 that lasts."""
-    waits = [False, True, True, True, False, False, False]
-    follow = {0: [1, 2, 3], 1: [4], 2: [5], 3: [6]}
     gaps = []
     for seed in range(20):
         ended = []
-        workers = Workers(4, _NoMemory(), [1e-6] * 7, [False] * 7, seed=seed, waits=waits)
+        executor = Follower({0: [1, 2, 3], 1: [4], 2: [5], 3: [6]})
+        workers = executor.on(4, [1e-6] * 7, {1, 2, 3}, seed=seed)
         calling = workers._call_back  # when it calls back is seen nowhere else
 
         def spying(now, calling=calling, ended=ended):
@@ -171,50 +186,15 @@ def test_copies_that_are_over_while_the_caller_sleeps_go_on_one_right_after_the_
             calling(now)
 
         workers._call_back = spying
-        workers.run([0], lambda task: None, lambda task, _: follow.get(task, []), lambda task: task)
+        workers.run()
         gaps.append(ended[-1] - ended[0])
     assert max(gaps) == pytest.approx(3 * CALL_BACK_SECONDS)
 
 
-def test_a_kernel_is_compiled_once_and_meanwhile_what_a_copy_made_ready_overtakes():
-    """0 makes 1, a copy, and 2 ready; 2 waits for its kernel, which 5 has then; 3 follows the copy."""
-    waits = [False, True] + [False] * 4
-    follow = {0: [1, 2], 1: [3], 3: [4], 2: [5]}
-    for compiles, order in (
-        ((), [0, 1, 2, 5, 3, 4]),
-        (("", "", "Pow float32", "", "", "Pow float32"), [0, 1, 3, 4, 2, 5]),
-    ):
-        begun = []
-        workers = Workers(2, _NoMemory(), [1e-6] * 6, [False] * 6, 1, waits, compiles)
-        workers.run([0], begun.append, lambda task, _: follow.get(task, []), lambda task: task)
-        assert begun == order
-
-
 def test_trying_algorithms_takes_longer_than_most_copies():
-    waits = [False, True] + [False] * 3
-    follow = {0: [1, 2], 1: [3], 2: [4]}
     orders = []
-    for tries in (False, True):
-        begun, machine = [], _NoMemory()
-        workers = Workers(2, machine, [1e-6] * 5, [False] * 5, seed=2, waits=waits)
-
-        def begin(task, machine=machine, tries=tries, begun=begun):
-            machine.has_tried = tries and task == 2
-            begun.append(task)
-
-        workers.run([0], begin, lambda task, _: follow.get(task, []), lambda task: task)
-        orders.append(begun)
+    for tries in ((), (2,)):
+        executor = Follower({0: [1, 2], 1: [3], 2: [4]}, tries)
+        executor.on(2, [1e-6] * 5, {1}, seed=2).run()
+        orders.append(executor.begun)
     assert orders == [[0, 1, 2, 4, 3], [0, 1, 2, 3, 4]]
-
-
-def test_elementwise_kernels_that_the_wheel_has_as_programs_are_compiled_on_a_card():
-    ops = (
-        arg("x", 0, 8),
-        op("power", "Pow", "x", "x", shape=(8,)),
-        op("product", "Mul", "x", "x", shape=(8,)),
-        replace(op("whole", "Pow", "x", "x", shape=()), outputs=(TensorSpec("int32", ()),)),
-    )
-    prepared = prepare(ops, [], threads=1, device=gpu_device(find_gpu("t4")))
-    kernels = dict(zip((o.name for o in prepared.wiring.ops), prepared.compiles, strict=True))
-    assert kernels == {"x": "", "power": "Pow float32", "product": "", "whole": ""}
-    assert prepare(ops, [], threads=1).compiles == ()

@@ -14,13 +14,11 @@ from analyzer.model.graph.ops import MERGED_PLACE, PLACE
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.kernel_device import CPU, HANDLE_BYTES
 from analyzer.simulate.predict import Owner, predict
-from analyzer.simulate.predict.buffers.draw_table import make_allocations
-from analyzer.simulate.predict.executor.data_decisions import Assumptions
+from analyzer.simulate.predict.buffers.buffer_table import make_allocations
+from analyzer.simulate.predict.executor.node_execution import Assumptions
 from analyzer.simulate.predict.executor.threads import OVERLAPPED
-from analyzer.simulate.predict.graph.constant_folding import fold
-from analyzer.simulate.predict.graph.edges import EdgeOrder, wire, wire_all
-from analyzer.simulate.predict.graph.onednn_rewrite_order import RewriteOrder
-from analyzer.simulate.predict.played_step import live_bytes, play
+from analyzer.simulate.predict.graph.edge_order import RewriteOrder
+from analyzer.simulate.predict.graph.edges import EdgeOrder, wire_all
 from analyzer.simulate.predict.predicted_device import target_of
 from analyzer.simulate.predict.predicted_recording import (
     _describe_misfits,
@@ -30,14 +28,15 @@ from analyzer.simulate.predict.predicted_recording import (
 )
 from analyzer.simulate.predict.prepared_step import prepare
 from analyzer.simulate.predict.process_table import play_from_start
-from analyzer.simulate.predict.schedules import (
+from analyzer.simulate.predict.sampling import (
     COVERAGE,
-    DRAWS,
-    EQUAL_DRAWS,
+    EQUAL_SCHEDULES,
     EQUAL_SHARE,
-    Schedules,
-    limit_draws,
+    MOST_SCHEDULES,
+    ScheduleSample,
+    limit_schedules,
 )
+from analyzer.simulate.predict.schedule import live_bytes, play
 from analyzer.tracing.parse.run_folder import read_run
 
 KIB = 1024
@@ -86,9 +85,9 @@ def test_what_is_needed_later_is_not_taken_over():
 
 def test_a_result_lives_until_the_next_step_returns():
     ops = [arg("x", 0), op("a", "Exp", "x"), result("a", "a:0")]
-    draw = play(prepare(ops, [], threads=1), steps=3)
-    live = live_bytes(draw.buffers, draw.instants)
-    peaks = [int(live[first : last + 2].max()) for first, last in draw.steps]
+    schedule = play(prepare(ops, [], threads=1), steps=3)
+    live = live_bytes(schedule.buffers, schedule.instants)
+    peaks = [int(live[first : last + 2].max()) for first, last in schedule.steps]
     assert peaks == [2 * KIB, 3 * KIB, 3 * KIB]
     again = play(prepare(ops, [], threads=1))  # the later ones at once
     assert (again.resident_bytes, again.peak_bytes) == (2 * KIB, 3 * KIB)
@@ -158,7 +157,7 @@ def test_a_step_follows_an_order_that_was_seen():
     ]
     prepared = prepare(ops, [], threads=1)
     names = [
-        prepared.wiring.ops[node].name for node in play_in_order(prepared, ["b", "a", "c"]).order
+        prepared.wiring.ops[node].name for node in play_in_order(prepared, ["b", "a", "c"]).nodes
     ]
     assert [name for name in names if name in "abc"] == ["b", "a", "c"]
     assert sorted(names) == sorted(o.name for o in prepared.wiring.ops)
@@ -251,72 +250,10 @@ def test_a_loop_runs_as_often_as_its_counter_says(count):
 def test_every_draw_frees_what_it_allocates():
     prepared = prepare(loop_graph(12), [], threads=1)
     for seed in range(6):
-        draw = play(prepared, seed, steps=2)
-        buffers, (first, _) = draw.buffers, draw.steps[-1]
+        schedule = play(prepared, seed, steps=2)
+        buffers, (first, _) = schedule.buffers, schedule.steps[-1]
         born = [k for k, instant in enumerate(buffers.born) if 0 <= instant < first]
         assert all(buffers.dies[k] > buffers.born[k] for k in born)
-
-
-def test_what_another_op_waits_for_runs_beside_the_constant_computed_from_it():
-    """As seen: a later constant waits for the gradient of a mean, which is a constant itself."""
-    ops = [
-        arg("x", 0),
-        constant("one", 1),
-        op("tile", "Tile", "one", "one"),
-        op("share", "Mul", "tile", "tile"),
-        op("two", "Const", control=("share",), spec=SCALAR),
-        op("product", "Mul", "x", "share"),
-        op("scaled", "Mul", "product", "two"),
-        result("scaled", "scaled:0"),
-    ]
-    folded = {o.name: o for o in fold(ops)}
-    assert {"tile", "share"} < folded.keys()
-    assert folded["product"].inputs == ("x:0", "share/__cf__:0")
-    assert folded["share/__cf__"].type == "Const"
-    rows = allocations(predict(ops, []))
-    assert (rows.op == "tile").sum() == 1
-    assert (rows.op == "share/__cf__").sum() == 1
-
-
-def test_constants_that_are_computed_alike_are_one():
-    ops = [
-        arg("x", 0),
-        constant("one", 1),
-        constant("uno", 1),
-        constant("two", 2),
-        op("a", "Tile", "one", "two"),
-        op("b", "Tile", "uno", "two"),
-        op("c", "Tile", "two", "two"),
-        op("sum", "AddN", "x", "a", "b", "c"),
-    ]
-    folded = {o.name: o for o in fold(ops)}
-    assert folded["sum"].inputs == ("x:0", "a:0", "a:0", "c:0")
-    assert "b" not in folded
-
-
-def test_constants_of_constants_are_computed_beforehand():
-    ops = [constant("a", 1), constant("b", 2), op("sum", "AddV2", "a", "b", spec=SCALAR)]
-    ops += [arg("x", 0), op("use", "Tile", "x", "sum")]
-    folded = {o.name: o.type for o in fold(ops)}
-    assert folded == {"sum": "Const", "x": "_Arg", "use": "Tile"}
-
-
-def test_a_chain_that_ends_in_more_than_a_constant_may_have_is_computed_in_each_step():
-    """As seen: a gradient of 6 MiB, spread to 19; what reads only the 6 MiB reads a constant."""
-    small, large = TensorSpec("float32", (1 << 20,)), TensorSpec("float32", (3, 1 << 20))
-    ops = [
-        constant("one", 1),
-        op("small", "Tile", "one", "one", spec=small),
-        op("large", "Tile", "small", "one", spec=large),
-        arg("x", 0),
-        op("product", "Mul", "x", "large", spec=large),
-        op("sum", "Mul", "x", "small", spec=small),
-    ]
-    folded = {o.name: o for o in fold(ops)}
-    assert folded["product"].inputs == ("x:0", "large:0")
-    assert folded["large"].inputs == ("small:0", "one:0")
-    assert folded["sum"].inputs == ("x:0", "small/__cf__:0")
-    assert "small/__cf__" not in {o.name for o in fold(ops[:-1])}
 
 
 def test_only_what_ran_is_said_to_have_no_known_shape():
@@ -376,13 +313,13 @@ def test_an_argument_is_one_variables():
 
 def test_a_graph_that_names_what_it_does_not_hold_is_refused():
     with pytest.raises(InputError, match="names the missing op"):
-        wire([op("a", "Exp", "x")])
+        wire_all([op("a", "Exp", "x")], [None])
 
 
 def test_edges_in_a_hash_set_are_shuffled_by_the_seed_and_few_edges_are_not():
     ops = [arg("x", 0), *(op(f"a{k}", "Exp", "x") for k in range(9))]
     ops += [op(f"b{k}", "Exp", "a0") for k in range(8)]
-    wiring = wire(ops)
+    (wiring,) = wire_all(ops, [None])
     orders = {tuple(EdgeOrder(wiring, seed).data[0]) for seed in range(8)}
     assert len(orders) > 1
     assert all(sorted(order) == wiring.data_out[0] for order in orders)
@@ -405,7 +342,7 @@ def two_gradients(places):
 def test_rewritten_nodes_follow_the_walk_of_the_graph_before_the_rewriting():
     """The walk takes the last consumer first; reverse postorder puts it last again."""
     for places, first in (((0, 1, 2, 3), "a"), ((0, 1, 3, 2), "b")):
-        wiring = wire(two_gradients(places), 0)
+        (wiring,) = wire_all(two_gradients(places), [0])
         consumers = [wiring.ops[node].name for node, _, _ in wiring.data_out[1]]
         assert consumers[0] == first
 
@@ -436,26 +373,6 @@ def test_a_merged_gradient_fills_a_gap_that_two_erased_edges_leave(places, consu
     assert [ops[node].name for node in order._out[1]] == consumers
 
 
-def test_the_pass_rewrote_the_graph_before_its_constants_were_computed():
-    """What is folded later is there when the pass walks, and leads it to other nodes first."""
-    ops = [constant(f"c{k}", k + 1) for k in range(12)]
-    ops += [op(f"t{k}", "Tile", f"c{k}", f"c{(k + 1) % 12}") for k in range(12)]
-    ops += [arg("x", 0)]
-    ops += [op(f"m{k}", "_MklMatMul", "x", f"t{k}") for k in range(4)]
-    folded = fold(ops)
-    assert len(folded) < len(ops)
-    number = {o.name: n for n, o in enumerate(ops)}
-    sources = [[number[tensor[:-2]] for tensor in o.inputs] for o in ops]
-    orders = set()
-    for seed in range(20):
-        wired = wire_all(folded, [seed], unfolded=ops)[0]
-        x = next(n for n, o in enumerate(folded) if o.name == "x")
-        made = [folded[n].name for n, _, _ in wired.data_out[x]]
-        assert made == RewriteOrder(ops, sources).draw(seed)
-        orders.add(tuple(made))
-    assert len(orders) > 1
-
-
 COUNTED = [Owner(op="n", path="iteration", size_bytes=8)]
 
 
@@ -472,7 +389,7 @@ def side_by_side(count=6):
 def test_several_threads_run_every_op_once_and_hold_more_at_once():
     prepared = prepare(side_by_side(), [], threads=1)
     one, four = play(prepared), play(prepared, threads=4)
-    assert sorted(four.order) == sorted(one.order)
+    assert sorted(four.nodes) == sorted(one.nodes)
     assert four.peak_bytes > one.peak_bytes
     assert play(prepared, threads=4).buffers == four.buffers
 
@@ -490,7 +407,7 @@ def test_the_range_of_several_threads_includes_one_thread_and_full_overlap():
     overlapped = play(two.prepared, threads=OVERLAPPED)
     assert one.peak_bytes < two.peak_bytes < overlapped.peak_bytes
     assert (two.range.low, two.range.high) == (one.peak_bytes, overlapped.peak_bytes)
-    assert sorted(overlapped.order) == sorted(one.middle.order)
+    assert sorted(overlapped.nodes) == sorted(one.middle.nodes)
     assert not one.bound_schedules
 
 
@@ -502,11 +419,11 @@ def test_no_more_is_drawn_where_all_peak_alike():
         uneven += [op(f"a{k}", "Exp", "x", spec=large), op(f"b{k}", "Sum", f"a{k}", spec=VECTOR)]
     uneven += [result(f"b{k}", f"b{k}:0") for k in range(12)]
     alike, apart = predict(chain, []), predict(uneven, [], inter_op=(3,))
-    assert len(alike.main.seeds) == EQUAL_DRAWS
+    assert len(alike.main.seeds) == EQUAL_SCHEDULES
     assert alike.range.is_exact
     assert apart.range.width > EQUAL_SHARE * apart.peak_bytes
-    assert len(apart.main.seeds) == DRAWS
-    assert len(predict(chain, [], draws=DRAWS).main.seeds) == DRAWS
+    assert len(apart.main.seeds) == MOST_SCHEDULES
+    assert len(predict(chain, [], count=MOST_SCHEDULES).main.seeds) == MOST_SCHEDULES
 
 
 def in_order_of_birth(slots):
@@ -524,9 +441,9 @@ def test_a_draw_in_the_place_of_the_last_step_is_that_draw_from_the_start(name, 
     prepared = prepare(note.ops, list(owners.values()), threads=1, device=device)
     for seed in range(3):
         played = play_from_start(note, prepared, owners, seed, threads)
-        draw = play(prepared, seed, threads=threads)
-        assert draw.order == played.draw.order
-        whole, (joined, step) = played.sequence(), played.end_with(draw)
+        schedule = play(prepared, seed, threads=threads)
+        assert schedule.nodes == played.schedule.nodes
+        whole, (joined, step) = played.sequence(), played.end_with(schedule)
         # The results of the step before are let go of when all is over, which changes nothing.
         assert 0 <= len(whole) - len(joined) <= len(prepared.results)
         count = len(joined)
@@ -542,14 +459,14 @@ def test_another_draw_takes_the_last_steps_place_and_frees_what_it_replaces():
     prepared = prepare(note.ops, list(owners.values()), threads=1)
     played = play_from_start(note, prepared, owners, 0, 2)
     for seed in range(1, 4):
-        draw = play(prepared, seed, threads=2)
-        joined, step = played.end_with(draw)
+        schedule = play(prepared, seed, threads=2)
+        joined, step = played.end_with(schedule)
         live = joined.live_requested_bytes()[int(np.searchsorted(joined.instant, step.first)) :]
-        assert live.max() == draw.peak_bytes + played.aside_bytes
+        assert live.max() == schedule.peak_bytes + played.aside_bytes
 
 
-def kind_of(*draws_bytes):
-    return Schedules(threads=1, seeds=tuple(range(len(draws_bytes))), draws_bytes=draws_bytes)
+def kind_of(*peaks_bytes):
+    return ScheduleSample(threads=1, seeds=tuple(range(len(peaks_bytes))), peaks_bytes=peaks_bytes)
 
 
 def test_a_range_of_many_draws_leaves_the_rarest_out_and_one_of_few_none():
@@ -573,12 +490,12 @@ def test_one_more_draw_lies_in_the_range_as_often_as_it_says(count):
 
 def test_several_threads_take_branches_and_loops():
     one, four = (play(prepare(cond_graph(), COUNTED, threads=1), threads=k) for k in (1, 4))
-    assert sorted(four.order) == sorted(one.order)
+    assert sorted(four.nodes) == sorted(one.nodes)
     assert one.branches == four.branches
 
 
 def test_the_more_a_draw_costs_the_fewer_are_made():
-    assert [limit_draws(1000, each, 5, 41) for each in (1, 50, 10_000)] == [41, 21, 5]
+    assert [limit_schedules(1000, each, 5, 41) for each in (1, 50, 10_000)] == [41, 21, 5]
 
 
 def test_what_a_loop_brings_out_is_used_after_it_whatever_the_order():
@@ -593,9 +510,9 @@ def test_what_a_loop_brings_out_is_used_after_it_whatever_the_order():
     for order in (ops, [*ops[:-8], ops[-3], *ops[-8:-3], *ops[-2:]]):
         prepared = prepare(order, [], threads=1)
         for seed in range(6):
-            draw = play(prepared, seed, steps=1)
-            assert draw.stranded == ()
-            names = [prepared.wiring.ops[node].name for node in draw.order]
+            schedule = play(prepared, seed, steps=1)
+            assert schedule.stranded == ()
+            names = [prepared.wiring.ops[node].name for node in schedule.nodes]
             assert names.count("after") == 1
 
 

@@ -1,8 +1,8 @@
 """Since when a buffer is a variable's value, where buffers are made long before they are assigned."""
 
 from analyzer.simulate.predict.buffers.variable_values import Buffers
-from analyzer.simulate.predict.played_step import Draw
 from analyzer.simulate.predict.process_table import find_holdings
+from analyzer.simulate.predict.schedule import Schedule
 from analyzer.simulate.predict.startup import Startup
 
 
@@ -18,7 +18,7 @@ def test_a_value_follows_the_one_before_it_not_the_one_made_before_it():
         turned=[-1, 4, 1],
         region=["", "output", "temp"],
     )
-    draw = Draw(
+    schedule = Schedule(
         seed=0,
         threads=1,
         buffers=buffers,
@@ -32,7 +32,7 @@ def test_a_value_follows_the_one_before_it_not_the_one_made_before_it():
         stranded=(),
         values=(0,),
         held={},
-        order=(),
+        nodes=(),
     )
-    holdings, _ = find_holdings(draw, Startup(instants=100), {0: 0}, {})
+    holdings, _ = find_holdings(schedule, Startup(instants=100), {0: 0}, {})
     assert {holding.row: holding.since for holding in holdings} == {0: None, 1: 105, 2: 102}

@@ -7,7 +7,7 @@ from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.shared.op_call import Call
 from analyzer.simulate.kernels.shared.tensor_list_kernels import HANDLE_BYTES
 from analyzer.simulate.predict import predict
-from analyzer.simulate.predict.buffers.draw_table import make_allocations
+from analyzer.simulate.predict.buffers.buffer_table import make_allocations
 
 ROW, TENSOR = TensorSpec("float32", (64,)), TensorSpec("float32", (3, 64))
 LIST, INDEX = TensorSpec("variant", ()), TensorSpec("int32", ())
@@ -59,7 +59,7 @@ def test_an_item_takes_the_place_of_the_one_before():
 def test_a_list_in_use_is_not_changed_but_its_elements_are_shared():
     books = make_ledger(MADE_OF, SET)
     (made,) = books.compute(0, [books.allocate(0, 3 * ROW_BYTES, 0, "output"), -1])
-    books.retain(made)  # as the second consumer's slot does
+    books.references[made] += 1  # as the second consumer's slot does
     value = books.allocate(1, ROW_BYTES, 0, "output")
     (other,) = books.compute(1, [made, -1, value], 0)
     assert other != made
@@ -72,12 +72,12 @@ def test_an_item_is_read_where_it_lies_and_zeros_where_none_was_set():
     assert GET.outputs[0].is_known
     books = make_ledger(MADE_OF, GET, RESERVED, GET)
     (made,) = books.compute(0, [-1, -1])
-    books.retain(made)
+    books.references[made] += 1
     (item,) = books.compute(1, [made, -1, -1], 1)
     assert item == books.lists.elements[made][1]
     assert live_bytes(books) == HANDLE_BYTES + 3 * ROW_BYTES
     (empty,) = books.compute(2, [-1, -1], 3)
-    books.retain(empty)
+    books.references[empty] += 1
     before = live_bytes(books)
     books.compute(3, [empty, -1, -1], 1)
     assert live_bytes(books) == before + ROW_BYTES
@@ -109,7 +109,7 @@ def test_zeros_like_a_list_has_zeros_for_what_is_set():
     books = make_ledger(RESERVED, SET, ZEROS)
     (made,) = books.compute(0, [-1, -1], 3)
     (made,) = books.compute(1, [made, -1, books.allocate(1, ROW_BYTES, 0, "output")], 2)
-    books.retain(made)
+    books.references[made] += 1
     (zeros,) = books.compute(2, [made])
     assert [element >= 0 for element in books.lists.elements[zeros]] == [False, False, True]
     assert live_bytes(books) == HANDLE_BYTES + 2 * ROW_BYTES

@@ -7,7 +7,7 @@ import pytest
 
 from analyzer.model.ranges import Range
 from analyzer.session.opening import open_result
-from analyzer.simulate.predict.schedules import Schedules
+from analyzer.simulate.predict.sampling import ScheduleSample
 from analyzer.simulate.predict.uncertainty.stated_range import (
     describe_schedules,
     estimate_allocated_range,
@@ -18,20 +18,22 @@ NOTES = Path(__file__).parent / "notes"
 
 
 @pytest.mark.parametrize(
-    ("draws_bytes", "said"),
+    ("peaks_bytes", "said"),
     [
         ((5 * MIB, 6 * MIB, 7 * MIB), "between 5.00 MiB and 7.00 MiB, median 6.00 MiB."),
         ((5 * MIB, 5 * MIB, 5 * MIB + 8), "3 sampled orders peak at 5.00 MiB."),
     ],
 )
-def test_peaks_that_read_alike_are_named_once(draws_bytes: tuple[int, ...], said: str) -> None:
-    sentence = describe_schedules(Schedules(threads=2, seeds=(0, 1, 2), draws_bytes=draws_bytes))
+def test_peaks_that_read_alike_are_named_once(peaks_bytes: tuple[int, ...], said: str) -> None:
+    sentence = describe_schedules(
+        ScheduleSample(threads=2, seeds=(0, 1, 2), peaks_bytes=peaks_bytes)
+    )
     assert sentence.startswith("On 2 inter-op threads")
     assert sentence.endswith(said)
 
 
 def test_what_is_alive_beside_the_draws_is_in_the_sentence() -> None:
-    kind = Schedules(threads=1, seeds=(0, 1, 2), draws_bytes=(5 * MIB, 6 * MIB, 7 * MIB))
+    kind = ScheduleSample(threads=1, seeds=(0, 1, 2), peaks_bytes=(5 * MIB, 6 * MIB, 7 * MIB))
     assert "between 6.00 MiB and 8.00 MiB, median 7.00 MiB" in describe_schedules(kind, MIB)
 
 

@@ -30,7 +30,6 @@ from analyzer.model.ranges import Range
 from analyzer.simulate.allocator.bfc import bfc_operations, compiled_run
 from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
 from analyzer.simulate.allocator.bfc.bfc_pool import (
-    FAILED,
     FULL,
     IN_USE,
     INVALID,
@@ -41,7 +40,6 @@ from analyzer.simulate.allocator.bfc.bfc_pool import (
     NONE,
     OUT_COLUMNS,
     OUTCOME,
-    PEAK_IN_USE,
     POOL_BYTES,
     PoolSettings,
     copied,
@@ -64,11 +62,8 @@ class Extension:
         owner: Operation whose request no free chunk could serve.
         requested_bytes: Bytes of that request.
         planned_bytes: Size of the region by the doubling rule, before looking at the request.
-        asked_bytes: Bytes first asked of the driver: at least the request, at most
-            ``available_bytes``.
         free_bytes, largest_free_bytes: Free in the pool just before.
         available_bytes: The limit minus the pool just before.
-        number: Index of the region, from 0.
     """
 
     address: int
@@ -76,7 +71,6 @@ class Extension:
     owner: int
     requested_bytes: int
     planned_bytes: int
-    asked_bytes: int
     free_bytes: int
     largest_free_bytes: int
     available_bytes: int
@@ -96,9 +90,7 @@ class BfcAllocator:
     """One allocator with its pool.
 
     Args:
-        options: Limit, growth and other settings.
         slots: Number of buffers that can be alive at once; a slot may be used again after its free.
-        is_compiled: Whether to run the compiled code, if Numba is available.
     """
 
     def __init__(self, options: BfcOptions, slots: int, *, is_compiled: bool = False) -> None:
@@ -122,14 +114,11 @@ class BfcAllocator:
         """Run operations; return how many succeed before one fails.
 
         Args:
-            slot: Buffer of each operation, shape ``(n_ops,)``.
+            slot: Buffer of each operation.
             request: Bytes asked for; 0 frees the slot's buffer.
             known: Addresses from a trace, to place regions by.
             record: Table to fill with address, chunk bytes, bytes in use, pool bytes and, if it
                 has a fifth column, the largest free chunk after each operation.
-
-        Raises:
-            AccountingError: a slot is allocated twice or freed while empty.
         """
         slots = len(self._chunk_of)
         if slot.size and not (slot.min() >= 0 and slot.max() < slots):
@@ -182,19 +171,9 @@ class BfcAllocator:
         return Range(least, most)
 
     @property
-    def failed(self) -> bool:
-        """Whether the last call of ``feed`` ended with a request that did not fit."""
-        return self._total(OUTCOME) == FAILED
-
-    @property
     def in_use_bytes(self) -> int:
         """Bytes of the chunks in use."""
         return self._total(IN_USE)
-
-    @property
-    def peak_in_use_bytes(self) -> int:
-        """Highest ``in_use_bytes`` so far."""
-        return self._total(PEAK_IN_USE)
 
     @property
     def pool_bytes(self) -> int:

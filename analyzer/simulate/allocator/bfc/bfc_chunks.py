@@ -145,9 +145,7 @@ def restrict_by_choice(
     region.
 
     Args:
-        pool: The pool, with ``chunk`` not yet split.
-        rounded: Bytes asked for, rounded up.
-        chunk: The chunk that was chosen; ``NONE`` if no chunk is large enough.
+        chunk: The chunk that was chosen, not yet split; ``NONE`` if none is large enough.
         next_size: Size of the next larger free chunk.
         least_spare: Spare bytes from which on the chunk is split.
     """

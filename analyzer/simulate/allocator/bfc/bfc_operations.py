@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from analyzer.simulate.allocator.bfc.bfc_chunks import (
     drop,
     new_chunk,
@@ -18,7 +16,7 @@ from analyzer.simulate.allocator.bfc.bfc_chunks import (
     restrict_limits,
     take,
 )
-from analyzer.simulate.allocator.bfc.bfc_options import BACK_PEDAL, UPPER_ADDRESS
+from analyzer.simulate.allocator.bfc.bfc_options import UPPER_ADDRESS
 from analyzer.simulate.allocator.bfc.bfc_pool import (
     ANY_BYTES,
     BIN_MASK,
@@ -38,7 +36,6 @@ from analyzer.simulate.allocator.bfc.bfc_pool import (
     NEXT_REGION,
     NONE,
     OUTCOME,
-    PEAK_IN_USE,
     POOL_BYTES,
     REGION_ADDRESS,
     REGION_BYTES,
@@ -61,10 +58,7 @@ def find_largest_free(pool: PoolState) -> int:
 def place_region(settings: PoolSettings, pool: PoolState, size: int, known: int) -> int:
     """Return the address of a new region: the known one if it is free, else beside the others.
 
-    Args:
-        pool: The pool; its lowest and highest address are updated.
-        size: Bytes of the new region.
-        known: Address that the trace gives for the region; ``NONE`` if it gives none.
+    Updates the pool's lowest and highest address.
     """
     totals = pool.totals
     address = known
@@ -93,29 +87,10 @@ def place_region(settings: PoolSettings, pool: PoolState, size: int, known: int)
     return address
 
 
-def ask_driver(settings: PoolSettings, pool: PoolState, ask: int, rounded: int) -> int:
-    """Return the bytes that the driver gives when asked for ``ask``; 0 if too few for a request.
-
-    TensorFlow asks for a tenth less until the driver has enough. The product is in single precision.
-    """
-    if settings.driver_bytes < 0:
-        return ask
-    restrict_limits(pool, settings.limit_bytes, settings.limit_bytes)
-    while pool.totals[POOL_BYTES] + ask > settings.driver_bytes:
-        smaller = (int(np.float32(ask) * BACK_PEDAL) + 255) >> 8 << 8
-        if smaller < rounded or smaller == ask:
-            return 0
-        ask = smaller
-    return ask
-
-
 def extend(settings: PoolSettings, pool: PoolState, request: int, known: int, op: int) -> bool:
     """Take one more region that can hold the request; return whether the limit allows it.
 
-    Args:
-        request: Bytes asked for, not rounded.
-        known: Address that the trace gives for the new region; ``NONE`` if it gives none.
-        op: Index of the operation in the sequence.
+    ``known`` is the address that the trace gives for the region, or ``NONE``.
     """
     totals = pool.totals
     rounded = (request + 255) >> 8 << 8
@@ -129,15 +104,12 @@ def extend(settings: PoolSettings, pool: PoolState, request: int, known: int, op
     while rounded > totals[NEXT_REGION]:
         totals[NEXT_REGION] *= 2
     following = totals[NEXT_REGION]
-    asked = min(following, available)
+    given = min(following, available)
     is_cut_short = available <= following
     if is_cut_short:
         restrict_limits(pool, in_pool + rounded, in_pool + following)
     else:
         restrict_limits(pool, in_pool + following, ANY_BYTES)
-    given = ask_driver(settings, pool, asked, rounded)
-    if given == 0:
-        return False
     if following == planned:
         totals[NEXT_REGION] *= 2
     address = place_region(settings, pool, given, known)
@@ -148,10 +120,9 @@ def extend(settings: PoolSettings, pool: PoolState, request: int, known: int, op
     row[2] = op
     row[3] = request
     row[4] = planned
-    row[5] = asked
-    row[6] = in_pool - totals[IN_USE]
-    row[7] = find_largest_free(pool)
-    row[8] = available
+    row[5] = in_pool - totals[IN_USE]
+    row[6] = find_largest_free(pool)
+    row[7] = available
     totals[POOL_BYTES] += given
     chunk = new_chunk(pool, address, given)
     if is_cut_short:
@@ -255,8 +226,6 @@ def run(
     """Run operations from ``start`` on; return how many are done and set ``OUTCOME``.
 
     Args:
-        slot: Buffer of each operation; a number may be used again after its free.
-        request: Bytes asked for by each operation; 0 for a free.
         known: Address that a trace gives for each operation; empty without a trace.
         chunk_of: Chunk of each buffer, ``NONE`` if it has none.
         start, first_op: First operation to run; index of operation 0 in the whole sequence.
@@ -284,7 +253,6 @@ def run(
                 return op
             address, size = addresses[chunk], sizes[chunk]
             totals[IN_USE] += size
-            totals[PEAK_IN_USE] = max(totals[PEAK_IN_USE], totals[IN_USE])
             chunk_of[buffer] = chunk
         else:
             chunk_of[buffer] = NONE

@@ -1,11 +1,9 @@
-"""PoolSettings of an allocator: limit, growth, coalescing, collection of free regions."""
+"""Settings of an allocator: limit, growth, coalescing, collection of free regions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Final
-
-import numpy as np
 
 from analyzer.model.errors import InputError
 from analyzer.model.units import round_up
@@ -25,13 +23,10 @@ MAX_REQUEST_BYTES: Final = 1 << 44
 UPPER_ADDRESS: Final = 1 << 50
 """End of the regions that are placed downwards if the trace gives no address."""
 
-BACK_PEDAL: Final = np.float32(0.9)
-"""Factor of the next ask when the driver refuses a region (``kBackpedalFactor``)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BfcOptions:
-    """PoolSettings of one best-fit allocator with coalescing (BFC).
+    """Settings of one best-fit allocator with coalescing (BFC).
 
     Attributes:
         memory_limit_bytes: Most bytes that the pool may hold.
@@ -42,8 +37,6 @@ class BfcOptions:
         garbage_collection: Give wholly free regions back to the driver before failing.
         fragmentation_fraction: Share of the limit; a chunk with more spare bytes is always split
             (``internal_fragmentation_fraction``). 0 for the default of 128 MiB.
-        driver_bytes: Bytes that the driver can give in all, if less than the limit. After a
-            refusal TensorFlow asks for a tenth less. None if the driver has enough.
         descending: Place regions as Linux places large blocks of a CPU process: the first lowest,
             on the heap, each later one below the one before. Addresses matter because the lowest
             of several free chunks of one size is taken.
@@ -56,7 +49,6 @@ class BfcOptions:
     coalesce_regions: bool = True
     garbage_collection: bool = False
     fragmentation_fraction: float = 0.0
-    driver_bytes: int | None = None
     descending: bool = False
     first_address: int = 1 << 40
     gap_bytes: int = 4096

@@ -35,7 +35,6 @@ REGION_ADDRESS, REGION_BYTES, REGION_FIRST = range(3)
 
 (
     IN_USE,
-    PEAK_IN_USE,
     POOL_BYTES,
     NEXT_REGION,
     LOWEST_ADDRESS,
@@ -51,7 +50,7 @@ REGION_ADDRESS, REGION_BYTES, REGION_FIRST = range(3)
     MOST_LIMIT,
     BIN_MASK,
     N_TOTALS,
-) = range(17)
+) = range(16)
 """Indices of ``PoolState.totals``, and their number.
 
 ``NEXT_REGION`` is the size of the next region. ``OUTCOME`` says why ``run`` stopped. ``LAST_CHUNK``
@@ -64,7 +63,7 @@ ENDED, FAILED, FULL, INVALID = range(4)
 """Values of ``OUTCOME``: all done, a request failed, a column is too short, a wrong slot."""
 
 REGION_COLUMNS: Final = 3
-EXTENSION_COLUMNS: Final = 9
+EXTENSION_COLUMNS: Final = 8
 RELEASE_COLUMNS: Final = 3
 OUT_COLUMNS: Final = 5
 """Columns of the record of a run: address, chunk bytes, in use, pool, largest free."""
@@ -74,17 +73,12 @@ _FEWEST_REGIONS: Final = 64
 
 
 class PoolSettings(NamedTuple):
-    """``BfcOptions`` as whole numbers.
-
-    Attributes:
-        driver_bytes: Bytes that the driver can give in all; -1 if it has enough.
-    """
+    """``BfcOptions`` as whole numbers."""
 
     limit_bytes: int
     max_spare_bytes: int
     coalesce_regions: int
     garbage_collection: int
-    driver_bytes: int
     descending: int
     first_address: int
     gap_bytes: int
@@ -97,7 +91,6 @@ class PoolSettings(NamedTuple):
             max_spare_bytes=options.max_spare_bytes,
             coalesce_regions=int(options.coalesce_regions),
             garbage_collection=int(options.garbage_collection),
-            driver_bytes=NONE if options.driver_bytes is None else options.driver_bytes,
             descending=int(options.descending),
             first_address=options.first_address,
             gap_bytes=options.gap_bytes,

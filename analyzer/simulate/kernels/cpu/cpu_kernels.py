@@ -1,14 +1,18 @@
 """CPU kernels: what each op type allocates, forwards, aliases and holds.
 
-The rules are read from TensorFlow's kernels (``tensorflow/core/kernels``, and the headers of the 2.21
-wheel) and were checked against the allocator's events. An op type without a rule is assumed to
-allocate each output, and is reported as unmodelled.
+The table ``op_types.toml`` lists the op types of each effect. The rules are read from TensorFlow's
+kernels (``tensorflow/core/kernels``, and the headers of the 2.21 wheel) and were checked against the
+allocator's events. An op type without a rule is assumed to allocate each output, and is reported as
+unmodelled.
 """
 
 from __future__ import annotations
 
 import math
+from importlib.resources import files
 from typing import Final
+
+import msgspec
 
 from analyzer.model.graph.ops import op_types
 from analyzer.simulate.kernels.cpu import native_convolution as native
@@ -33,156 +37,17 @@ from analyzer.simulate.kernels.shared.op_call import (
     rule_table,
 )
 
-ALIASES: Final = op_types(
-    """
-    _EagerConst _ParallelConcatStart Assign AssignAdd AssignSub Bitcast CheckNumerics
-    CheckNumericsV2 Copy DebugIdentityV2 DestroyTemporaryVariable EnsureShape Enter Exit
-    ExpandDims Identity IdentityN LoopCond NextIteration OptimizationBarrier
-    PlaceholderWithDefault PreventGradient RefEnter Reshape Snapshot Squeeze StopGradient
-    XlaSharding
-    """
-)
-"""Kernels that pass on the buffer of their input (``IdentityOp``, ``ReshapeOp``: ``set_output``).
-Grappler makes a large ``AddN`` of ``TemporaryVariable``, ``Assign``, ``AssignAdd`` and
-``DestroyTemporaryVariable``: one buffer to which each addend is added."""
-
-UNARY: Final = op_types(
-    """
-    _UnaryOpsComposition Abs Acos Acosh Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1
-    BesselI1e BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Ceil
-    Cholesky ClipByValue Conj Cos Cosh Dawsn Digamma Elu Erf Erfc Erfinv Exp Expint Expm1
-    FakeQuantWithMinMaxArgs Floor FresnelCos FresnelSin Inv Invert IsFinite IsInf IsNan
-    LeakyRelu Lgamma Log Log1p LogicalNot LogSoftmax MatrixInverse Ndtri Neg OnesLike
-    Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softmax Softplus
-    Softsign Spence Sqrt Square Tan Tanh TensorScatterAdd TensorScatterMax TensorScatterMin
-    TensorScatterSub TensorScatterUpdate ZerosLike
-    """
-)
-"""Kernels that forward input 0: ``forward_input_or_allocate_output({0}, ...)``, most of them element by
-element. If the output has another type (``IsFinite``), no input fits and the kernel allocates.
-(``TensorScatterOp``; ``LinearAlgebraOp::PrepareOutputs``.)"""
-
-BINARY: Final = op_types(
-    """
-    Add AddV2 ApproximateEqual Atan2 BiasAdd BitwiseAnd BitwiseOr BitwiseXor Complex Div
-    DivNoNan EluGrad Equal FloorDiv FloorMod Greater GreaterEqual Igamma Igammac InvGrad
-    LeakyReluGrad LeftShift Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mod Mul
-    MulNoNan NextAfter NotEqual Pow RealDiv ReciprocalGrad Relu6Grad ReluGrad RightShift
-    RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad SquaredDifference Sub
-    TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta
-    """
-)
-"""Element-wise kernels of two tensors, which forward input 0 or 1. A broadcast input has fewer elements
-than the output and does not fit (``BinaryOp``, ``BinaryElementWiseOp``, ``BiasOp``)."""
-
-ALLOCATING_ANYWHERE: Final = op_types(
-    """
-    Angle ArgMax ArgMin AvgPool BatchToSpaceND Betainc BroadcastGradientArgs Bucketize
-    CompareAndBitpack ComplexAbs ConcatOffset CropAndResize CropAndResizeGradBoxes
-    CropAndResizeGradImage DepthToSpace Diag DiagPart Dilation2D Dilation2DBackpropFilter
-    Dilation2DBackpropInput DynamicStitch Empty ExtractImagePatches FakeQuantWithMinMaxVars
-    FakeQuantWithMinMaxVarsGradient FakeQuantWithMinMaxVarsPerChannel FFT FFT2D FFT3D Fill
-    FusedBatchNormGradV3 GatherNd GatherV2 IFFT IFFT2D IFFT3D Imag ImageProjectiveTransformV2
-    InTopKV2 InvertPermutation IteratorGetNext LinSpace LowerBound LRN LRNGrad MatrixBandPart
-    MatrixDiagPartV3 MatrixDiagV3 MatrixSetDiagV3 MatrixTriangularSolve MaxPool
-    MaxPoolGradGrad MaxPoolV2 MaxPoolWithArgmax MirrorPad MirrorPadGrad Multinomial OneHot
-    OptionalHasValue Pad PadV2 ParallelDynamicStitch Polygamma PopulationCount
-    QuantizeAndDequantizeV2 QuantizeAndDequantizeV4 QuantizeAndDequantizeV4Grad
-    RandomStandardNormal RandomUniform RandomUniformInt Range Rank Real ResizeBicubic
-    ResizeBilinear ResizeBilinearGrad ResizeNearestNeighbor ResizeNearestNeighborGrad
-    ReverseSequence ReverseV2 RFFT RFFT2D RFFT3D RngReadAndSkip Roll ScaleAndTranslateGrad
-    ScatterNd SegmentSum Shape ShapeN Size SpaceToBatchND SpaceToDepth SparseSegmentSum
-    SparseTensorDenseMatMul StatefulStandardNormalV2 StatefulTruncatedNormal StatefulUniform
-    StatefulUniformFullInt StatefulUniformInt StatelessMultinomial StatelessRandomGetAlg
-    StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg StatelessRandomNormal
-    StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformIntV2
-    StatelessRandomUniformV2 StatelessTruncatedNormal StatelessTruncatedNormalV2
-    StridedSliceGrad TemporaryVariable TensorListElementShape TensorListLength TruncatedNormal
-    UnsortedSegmentMax UnsortedSegmentSum UpperBound VariableShape VarIsInitializedOp
-    """
-)
-"""Kernels that allocate each output (``allocate_output``) on a CPU and on a GPU, no temporaries."""
-
-_ALLOCATING: Final = op_types(
-    """
-    _FusedBatchNormEx _FusedConv2D _TensorToHashBucketFast AdjustContrastv2 AdjustHue
-    AdjustSaturation AsString AvgPool3D AvgPool3DGrad AvgPoolGrad BiasAddGrad Bincount
-    CombinedNonMaxSuppression Conv2D Conv3D Conv3DBackpropFilterV2 Conv3DBackpropInputV2 Cross
-    CTCGreedyDecoder CTCLoss CTCLossV2 Cumprod Cumsum CumulativeLogsumexp DenseBincount
-    DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter
-    DepthwiseConv2dNativeBackpropInput DynamicPartition Einsum ExtractVolumePatches
-    FusedBatchNormV3 HSVToRGB ImageProjectiveTransformV3 IRFFT IRFFT2D IRFFT3D L2Loss
-    LogMatrixDeterminant LookupTableFindV2 LookupTableSizeV2 Lu MatrixDeterminant
-    MatrixLogarithm MatrixSolve MaxPool3D NonMaxSuppressionV3 NonMaxSuppressionV4
-    NonMaxSuppressionV5 NthElement Qr RaggedGather RaggedRange RaggedTensorToSparse
-    RaggedTensorToTensor RandomGamma RandomGammaGrad RandomPoissonV2 RandomShuffle ResizeArea
-    ResizeBicubicGrad SegmentMax SegmentMaxV2 SegmentMean SegmentMin SegmentMinV2 SegmentProd
-    SegmentProdV2 SegmentSumV2 SelfAdjointEigV2 SparseFillEmptyRows SparseFillEmptyRowsGrad
-    SparseReduceSum SparseReorder SparseReshape SparseSegmentMean SparseSegmentMeanGrad
-    SparseSegmentSqrtN SparseSegmentSqrtNGrad SparseSegmentSumGrad SparseSlice SparseSoftmax
-    SparseTensorDenseAdd SparseToDense StatefulRandomBinomial StatelessRandomBinomial
-    StatelessRandomGammaV3 StatelessRandomPoisson StatelessRandomUniformFullInt
-    StatelessRandomUniformFullIntV2 StatelessRandomUniformInt StatelessShuffle StringLength
-    StringToHashBucketFast StringToHashBucketStrong StringToNumber Svd TopKV2 Unique UniqueV2
-    UniqueWithCounts UniqueWithCountsV2 UnsortedSegmentMin UnsortedSegmentProd Where
-    """
-)
-"""Kernels that only allocate their outputs on a CPU. Eigen's products and convolutions take their
-temporaries from the C heap, which TensorFlow's allocator does not see."""
-
-_ONEDNN_ALLOCATING: Final = op_types(
-    """
-    _FusedMish _MklFusedMish _MklLayerNorm _MklLeakyRelu _MklNativeAvgPool _MklNativeAvgPool3D
-    _MklNativeAvgPool3DGrad _MklNativeAvgPoolGrad _MklNativeConcatV2
-    _MklNativeConv2DBackpropFilter _MklNativeConv2DBackpropFilterWithBias
-    _MklNativeConv2DBackpropInput _MklNativeConv3DBackpropFilterV2
-    _MklNativeConv3DBackpropInputV2 _MklNativeDepthwiseConv2dNative
-    _MklNativeDepthwiseConv2dNativeBackpropFilter _MklNativeDepthwiseConv2dNativeBackpropInput
-    _MklNativeFusedBatchNormEx _MklNativeFusedBatchNormGradV3 _MklNativeFusedBatchNormV3
-    _MklNativeFusedDepthwiseConv2dNative _MklNativeFusedMatMul _MklNativeMaxPool
-    _MklNativeMaxPool3D _MklNativeMaxPool3DGrad _MklNativeMaxPoolGrad _MklSwish _MklTanh
-    """
-)
-"""oneDNN kernels without a notable scratchpad: products and gradients of convolutions use the buffers
-given; activations write a new output (``mkl_eltwise_activation_base_op.h``)."""
-
-REDUCTIONS: Final = op_types("Sum Mean Prod Max Min All Any EuclideanNorm _MklNativeReduce")
-
-IN_PLACE: Final = op_types(
-    """
-    AssignAddVariableOp AssignSubVariableOp ResourceApplyAdadelta ResourceApplyAdagrad
-    ResourceApplyAdagradV2 ResourceApplyAdam ResourceApplyAdaMax ResourceApplyAdamWithAmsgrad
-    ResourceApplyCenteredRMSProp ResourceApplyFtrl ResourceApplyFtrlV2
-    ResourceApplyGradientDescent ResourceApplyKerasMomentum ResourceApplyMomentum
-    ResourceApplyProximalGradientDescent ResourceApplyRMSProp
-    """
-)
-"""Kernels that write into the variable's buffer, and copy it first if a read of it is still alive
-(``PrepareToUpdateVariable``, ``training_op_helpers.h`` 233 to 262)."""
-
-SCATTERS: Final = op_types(
-    """
-    ResourceScatterAdd ResourceScatterDiv ResourceScatterMax ResourceScatterMin
-    ResourceScatterMul ResourceScatterNdAdd ResourceScatterNdMax ResourceScatterNdMin
-    ResourceScatterNdSub ResourceScatterNdUpdate ResourceScatterSub ResourceScatterUpdate
-    ResourceSparseApplyAdadelta ResourceSparseApplyAdagrad ResourceSparseApplyAdagradV2
-    ResourceSparseApplyCenteredRMSProp ResourceSparseApplyFtrl ResourceSparseApplyFtrlV2
-    ResourceSparseApplyKerasMomentum ResourceSparseApplyMomentum ResourceSparseApplyRMSProp
-    ResourceStridedSliceAssign
-    """
-)
-"""Kernels that write parts of a variable. The first one switches the variable to *copy-on-read mode* for
-good: each read copies it, and so does each assignment (``EnsureSparseVariableAccess``, same header,
-44 to 103; ``ReadVariableOp``, ``AssignVariableOp``)."""
-
-GATHERS: Final = op_types("ResourceGather ResourceGatherNd")
-"""Kernels that read parts of a variable under its lock. They also switch it to copy-on-read mode
-(``ResourceGatherOp::Compute``, ``ResourceGatherNdOp::Compute`` in ``resource_variable_ops.cc``)."""
-
-NOTHING: Final = op_types(
-    "NoOp ControlTrigger _Retval _DeviceRetval Assert PrintV2 _SOURCE DestroyResourceOp"
-)
-CONSTANT: Final = op_types("Const HostConst _Arg _DeviceArg VarHandleOp Placeholder ImmutableConst")
+_TYPES: Final = {
+    effect: op_types(text)
+    for effect, text in msgspec.toml.decode(
+        (files("analyzer.simulate.kernels.cpu") / "op_types.toml").read_text(encoding="utf-8"),
+        type=dict[str, str],
+    ).items()
+}
+ALIASES, UNARY, BINARY = _TYPES["aliases"], _TYPES["unary"], _TYPES["binary"]
+ALLOCATING_ANYWHERE, REDUCTIONS = _TYPES["allocating_anywhere"], _TYPES["reductions"]
+IN_PLACE, SCATTERS, GATHERS = _TYPES["in_place"], _TYPES["scatters"], _TYPES["gathers"]
+NOTHING, CONSTANT = _TYPES["nothing"], _TYPES["constant"]
 
 
 def plan(call: Call) -> MemoryPlan:
@@ -313,7 +178,10 @@ _RULES: Final = lists.RULES | rule_table(
     (_plan_alias, ALIASES),
     (_plan_unary, UNARY),
     (_plan_binary, BINARY),
-    (plan_allocation, ALLOCATING_ANYWHERE | _ALLOCATING | _ONEDNN_ALLOCATING),
+    (
+        plan_allocation,
+        ALLOCATING_ANYWHERE | _TYPES["allocating"] | _TYPES["onednn_allocating"],
+    ),
     (layout.plan_reduction, REDUCTIONS),
     (_plan_update, IN_PLACE),
     (_plan_in_part, SCATTERS | GATHERS),

@@ -93,11 +93,6 @@ def find_rows(call: Call, shape: tuple[int, ...], entries: int) -> tuple[int, in
 
     Masks and negative indices are resolved like in ``ValidateStridedSliceOp``.
 
-    Args:
-        call: The slice; its second and third inputs are ``begin`` and ``end``.
-        shape: Shape of the sliced tensor.
-        entries: Numbers in ``begin``.
-
     Returns:
         None if the slice cuts another axis, or depends on an unknown value.
     """
@@ -147,13 +142,7 @@ def _find_span(
 
 
 def _is_view(call: Call, shape: tuple[int, ...], first: int, last: int) -> bool:
-    """Return whether rows of the first axis are shared (``IsDim0SliceAligned``, ``ops_util.h``).
-
-    Args:
-        shape: Shape of the sliced tensor.
-        first: Its first row.
-        last: The row after its last, or the number of rows; the alignment is the same.
-    """
+    """Return whether rows of the first axis are shared (``IsDim0SliceAligned``, ``ops_util.h``)."""
     row_bytes = call.input_size(0) // max(shape[0], 1)
     if len(shape) > 1:
         return bool(row_bytes) and _is_aligned(row_bytes)
@@ -190,10 +179,6 @@ def merge_axes(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int,
     """Return length and whether reduced, with neighbouring axes of one kind merged.
 
     Axes of length 1 are left out.
-
-    Args:
-        shape: Shape of the input of a reduction.
-        axes: The reduced axes.
     """
     reduced = {axis % max(len(shape), 1) for axis in axes}
     groups: list[tuple[int, bool]] = []

@@ -120,14 +120,11 @@ class MemoryPlan:
     Temporaries are freed when the kernel returns, unless said otherwise.
 
     Attributes:
-        outputs: The outputs, in order.
         before_bytes: Temporaries allocated before the outputs.
         scratch_bytes: Temporaries that are freed before the last output is allocated.
         amid_bytes: Temporaries allocated just before the last output that needs memory.
         after_bytes: Temporaries allocated after the outputs.
-        variable: Access to the variable whose handle is the first input.
         value: Input that becomes the value of the variable, or an element of a TensorList.
-        lists: Operation on the TensorList in the first input.
         rows_bytes: Bytes of each element, if the kernel makes a TensorList of a tensor.
         workspace: Workspace allocated after everything else except what follows an early trial.
         unknown_bytes: Upper bound of a library's further memory during the run. The prediction

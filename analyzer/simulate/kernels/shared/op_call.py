@@ -77,11 +77,7 @@ Rule: TypeAlias = Callable[[Call], MemoryPlan]
 
 
 def rule_table(*rows: tuple[Rule, str | frozenset[str]]) -> dict[str, Rule]:
-    """Return the rule of each op type; of several rows with one op type the last counts.
-
-    Args:
-        rows: A rule and its op types, as a set or separated by spaces.
-    """
+    """Return the rule of each op type; of several rows with one op type the last counts."""
     return {
         op_type: rule
         for rule, types in rows
@@ -93,7 +89,6 @@ def allocate(call: Call, index: int = 0, region: str = "output") -> Output:
     """Return output ``index`` as a new allocation.
 
     Args:
-        index: Index of the output.
         region: TensorFlow's type of the request: ``output`` or ``temp``.
     """
     size_bytes = call.size(index)
@@ -115,10 +110,6 @@ def forward(call: Call, sources: Sequence[int], index: int = 0) -> Output:
 
     The input must have the same element type and number of elements; its shape may differ
     (``OpKernelContext::forward_input``). Otherwise the output is allocated.
-
-    Args:
-        sources: Indices of the inputs to try, in order.
-        index: Index of the output.
     """
     spec = call.op.outputs[index]
     shape = call.out_shape(index)
@@ -148,12 +139,7 @@ def plan_forward(call: Call, sources: Sequence[int]) -> MemoryPlan:
 def plan_allocation(
     call: Call, *, before_bytes: Sequence[int] = (), after_bytes: Sequence[int] = ()
 ) -> MemoryPlan:
-    """Return the plan of a kernel that allocates all outputs and some temporaries.
-
-    Args:
-        before_bytes: Temporaries allocated before the outputs; sizes of 0 are ignored.
-        after_bytes: Temporaries allocated after the outputs; sizes of 0 are ignored.
-    """
+    """Return the plan of a kernel that allocates all outputs and some temporaries."""
     return MemoryPlan(
         outputs=allocate_all(call),
         before_bytes=without_zeros(before_bytes),

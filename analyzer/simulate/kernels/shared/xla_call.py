@@ -40,12 +40,10 @@ class CompiledCall:
     Attributes:
         requests: Bytes and output index of each request; the index of a buffer that is freed after
             the call is ``TEMPORARY`` or ``TABLE``.
-        updates: Input index of the handle and bytes, for each variable that gets a new value.
         recompiled: Updated variables whose old value is a constant of the compiled function, so
             that the next call recompiles it; input indices.
         holds_constants: Whether each compiled function stays alive with these values
             (``DeviceCompilationClusterSignature``; on a card it has copies).
-        trials: Requests of the compilation, at the first call.
     """
 
     requests: tuple[tuple[int, int], ...]
@@ -56,12 +54,7 @@ class CompiledCall:
 
 
 def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> MemoryPlan:
-    """Return the memory plan of one call of a compiled function.
-
-    Args:
-        plan: The buffers of the compiled function.
-        on_host: Whether the device uses host memory.
-    """
+    """Return the memory plan of one call of a compiled function."""
     sources = _find_sources(call, plan)
     aliased = {result: sources[p] for result, p in plan.aliases.items() if p < len(sources)}
     given = [result for result in range(len(plan.outputs)) if result not in aliased]

@@ -22,7 +22,7 @@ from analyzer.simulate.kernels.shared.memory_plan import (
     Workspace,
 )
 from analyzer.simulate.kernels.shared.xla_call import TABLE, CompiledCall
-from analyzer.simulate.predict.buffers.tensor_lists import TensorLists
+from analyzer.simulate.predict.buffers.tensor_lists import ListCall, TensorLists
 from analyzer.simulate.predict.buffers.variable_values import (
     NO_BUFFER,
     NO_NODE,
@@ -59,9 +59,9 @@ class Ledger:
         shares_buffers: Whether variables that start with one buffer still share it.
         has_run: Whether the step has run before. Partially read or written variables are then in
             copy-on-read mode, and algorithms have been tried.
+        is_timed: Whether ops take time: ``compute`` then leaves the buffers in use to ``take``.
 
     Attributes:
-        buffers: All buffers.
         held: Buffer of each node's output that lives outside the step.
         instants: Number of allocations and frees so far.
         ran: Nodes in the order in which they ran since the last step began.
@@ -69,8 +69,15 @@ class Ledger:
     """
 
     def __init__(
-        self, prepared: Prepared, *, shares_buffers: bool = False, has_run: bool = False
+        self,
+        prepared: Prepared,
+        *,
+        shares_buffers: bool = False,
+        has_run: bool = False,
+        is_timed: bool = False,
     ) -> None:
+        self._is_timed = is_timed
+        self._in_use: list[int] = []
         self._plans = plans = prepared.kernels.plans
         self._results = prepared.results
         self._arguments = prepared.arguments
@@ -118,10 +125,6 @@ class Ledger:
                 self.buffers.born[before] = -1
                 self.instants -= 1
 
-    def retain(self, buffer: int) -> None:
-        """Add a reference."""
-        self.references[buffer] += 1
-
     def release(self, buffer: int) -> None:
         """Drop a reference; free the buffer with the last one."""
         self.references[buffer] -= 1
@@ -134,13 +137,16 @@ class Ledger:
             self.instants += 1
 
     def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
-        """Run an op to its end and return its output buffers.
+        """Run an op and return its output buffers.
 
         Args:
             buffers: Buffer of each input.
             index: For a TensorList's kernel, the value of its second input; None if unknown.
         """
-        outputs, in_use = self.begin(node, buffers, index)
+        outputs, in_use = self._begin(node, buffers, index)
+        if self._is_timed:
+            self._in_use = in_use
+            return outputs
         references = self.references
         for buffer in in_use:
             if references[buffer] > 1:
@@ -149,8 +155,13 @@ class Ledger:
                 self.release(buffer)
         return outputs
 
+    def take(self) -> list[int]:
+        """Return the buffers that the last op uses until it ends."""
+        in_use, self._in_use = self._in_use, []
+        return in_use
+
     # Complex: one branch for each kind of kernel; runs for every op of every schedule.
-    def begin(
+    def _begin(
         self, node: int, buffers: list[int], index: int | None = None
     ) -> tuple[list[int], list[int]]:
         """Run an op until its kernel has all its memory; arguments as for ``compute``.
@@ -177,7 +188,7 @@ class Ledger:
         if plan.compiled is not None:
             outputs = self._compute_compiled(node, plan, plan.compiled, buffers)
         elif plan.lists is not _NO_LIST:
-            outputs, more = self.lists.compute(node, plan, buffers, index)
+            outputs, more = self.lists.compute(ListCall(node, plan, buffers, index))
             temporaries += more
         elif variable is _READ:
             outputs = [self._variables.read(node)]
@@ -328,8 +339,6 @@ class Ledger:
         """Request a buffer and return it, with one reference.
 
         Args:
-            node: The requesting node.
-            size_bytes: Requested bytes.
             output: Index of the node's output; -1 for a temporary.
             region: TensorFlow's type of the request: ``output`` or ``temp``.
         """
@@ -358,31 +367,3 @@ class Ledger:
         self.buffers.born[buffer] = -1
         self.buffers.variable[buffer] = variable
         return buffer
-
-
-class TimedLedger:
-    """A ledger for ops that take time: an op's buffers are released when it ends.
-
-    Attributes:
-        has_tried: Whether the last op tried a library's algorithms, which takes long.
-    """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self.references = ledger.references
-        self._in_use: list[int] = []
-        self.retain = ledger.retain
-        self.release = ledger.release
-        self.has_tried = False
-
-    def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
-        """Start an op and return its output buffers; arguments as for ``Ledger.compute``."""
-        trials_before = self._ledger.trials
-        outputs, self._in_use = self._ledger.begin(node, buffers, index)
-        self.has_tried = self._ledger.trials > trials_before
-        return outputs
-
-    def take(self) -> list[int]:
-        """Return the buffers that the last op uses until it ends."""
-        in_use, self._in_use = self._in_use, []
-        return in_use

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from analyzer.simulate.predict.buffers.reference_counts import Ledger
 
 NO_BUFFER: Final = -1
 NO_NODE: Final = -1
@@ -20,13 +23,11 @@ class Buffers:
     """Buffers in order of birth, one entry each.
 
     Attributes:
-        size_bytes: Requested bytes.
         born, dies: Instants; ``dies`` is -1 while the buffer lives.
         node: Node that requested it; -1 for buffers from before the step.
         output: Output of that node; -1 for a temporary.
         variable: Number of the variable whose value it is or became; -1 for none.
         turned: Instant from which it is that variable's value; -1 for none.
-        region: The allocator's region type.
     """
 
     size_bytes: list[int] = field(default_factory=list)
@@ -39,39 +40,17 @@ class Buffers:
     region: list[str] = field(default_factory=list)
 
 
-class BufferOwner(Protocol):
-    """Allocates and counts references; the ledger."""
-
-    buffers: Buffers
-    references: list[int]
-    instants: int
-
-    def allocate(self, node: int, size_bytes: int, output: int, region: str) -> int:
-        """Request a buffer and return it, with one reference."""
-
-    def size_bytes(self, buffer: int) -> int:
-        """Return the bytes of a buffer."""
-
-    def release(self, buffer: int) -> None:
-        """Drop a reference."""
-
-
 class VariableValues:
     """The buffer of each variable's value.
 
     Args:
-        owner: Allocates the buffers.
         of_nodes: For each node, the number of the variable behind its first input; -1 for none.
-        sizes_bytes: For each variable, bytes of its value.
         copied_on_read: Variables that are in copy-on-read mode at the start.
-
-    Attributes:
-        buffers: For each variable, the buffer of its value.
     """
 
     def __init__(
         self,
-        owner: BufferOwner,
+        owner: Ledger,
         of_nodes: Sequence[int],
         sizes_bytes: Sequence[int],
         copied_on_read: set[int],

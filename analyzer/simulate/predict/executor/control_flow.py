@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-from analyzer.simulate.predict.executor.data_decisions import (
+from analyzer.simulate.predict.executor.node_execution import (
+    MERGES,
     NO_ASSUMPTIONS,
     Assumptions,
     DecisionLog,
     Entry,
     Frame,
     Iteration,
+    NodeExecution,
 )
-from analyzer.simulate.predict.executor.node_execution import MERGES, NodeExecution
 from analyzer.simulate.predict.executor.scalar_values import Value
-from analyzer.simulate.predict.executor.sequential import NodeRunner, Pool
-from analyzer.simulate.predict.executor.threads import Workers
+from analyzer.simulate.predict.executor.sequential import Pool
 from analyzer.simulate.predict.graph.edges import EdgeOrder, Wiring
+
+if TYPE_CHECKING:
+    from analyzer.simulate.predict.buffers.reference_counts import Ledger
 
 _ENTER: Final = frozenset(("Enter", "RefEnter"))
 _EXIT: Final = frozenset(("Exit", "RefExit"))
@@ -38,27 +41,24 @@ class ControlExecutor:
     """Runs a graph with control flow.
 
     Args:
-        runner: Runs nodes.
         handles: For each node, the node behind the resource handle in its first input; -1 for none.
         variables: Values of integer variables by that node; the run changes them.
         assumed: Assumed outcomes of decisions that data make.
-
-    Attributes:
-        decisions: The decisions of this run.
     """
 
     def __init__(
         self,
         wiring: Wiring,
         edges: EdgeOrder,
-        runner: NodeRunner,
+        ledger: Ledger,
         handles: Sequence[int],
         variables: dict[int, Value],
         assumed: Assumptions = NO_ASSUMPTIONS,
     ) -> None:
         self._wiring = wiring
         self._edges = edges
-        self._runner = runner
+        self._ledger = ledger
+        self._ready: list[Task] = []
         self._types = [op.type for op in wiring.ops]
         self._is_merge = [kind in MERGES for kind in self._types]
         self._at_border = [kind in _BORDER for kind in self._types]
@@ -68,61 +68,55 @@ class ControlExecutor:
                 wiring.inputs, wiring.control, self._is_merge, strict=True
             )
         ]
-        self._references = runner.references
-        self._pool = Pool(self._process)  # type: ignore[arg-type]
+        self._references = ledger.references
+        self._pool = Pool(lambda task: self._drain_queue(deque((task,))))
         self._enters: dict[str, int] = {}
         for op in wiring.ops:
             if op.type in _ENTER:
                 name = str(op.attrs["frame_name"])
                 self._enters[name] = self._enters.get(name, 0) + 1
         self.decisions = DecisionLog(wiring, assumed)
-        self._execution = NodeExecution(wiring, runner, handles, variables, self.decisions)
+        self._execution = NodeExecution(wiring, ledger, handles, variables, self.decisions)
         self._reached = [False] * len(wiring.ops)
 
     def run(self) -> None:
         """Run the graph once, on one thread."""
         queue: deque[Task] = deque()
-        self._schedule(self._roots(), queue)
+        self._queue(self.roots(), queue)
         self._drain_queue(queue)
         self._pool.drain()
 
-    def run_on(self, workers: Workers[Task]) -> None:
-        """Run the graph once, on several threads in simulated time."""
-        workers.run(self._roots(), self._begin, self._end, lambda task: -1 if task[2] else task[0])
+    def node_of(self, task: Task) -> int:
+        """Return the node that a task runs; -1 for a dead task."""
+        return -1 if task[2] else task[0]
 
     @property
     def stranded(self) -> list[int]:
         """Nodes that neither ran nor were dead; none in a graph that can run."""
         return [node for node, reached in enumerate(self._reached) if not reached]
 
-    def _roots(self) -> list[Task]:
+    def roots(self) -> list[Task]:
+        """Return the tasks that are ready at the start."""
         root = Frame(name="", parent=None, pending_inputs=0, parallel=1)
         iteration = root.iterations[0] = Iteration(root, 0)
         ready = [(node, iteration, False) for node in self._edges.roots]
         iteration.outstanding = len(ready)
         return ready
 
-    def _process(self, task: Task) -> None:
-        self._drain_queue(deque((task,)))
-
-    def _schedule(self, ready: list[Task], queue: deque[Task]) -> None:
-        expensive: list[Any] = []
+    def _queue(self, ready: list[Task], queue: deque[Task]) -> None:
+        """Queue inexpensive tasks, and hand expensive ones over to the pool."""
+        expensive: list[Task] = []
         for task in ready:
-            if self._wiring.expensive[task[0]] and not task[2]:
-                expensive.append(task)
-            else:
-                queue.append(task)
-        if expensive and not queue:
-            queue.append(expensive.pop())
-        if expensive:
-            self._pool.dispatch(expensive)
+            is_expensive = self._wiring.expensive[task[0]] and not task[2]
+            (expensive if is_expensive else queue).append(task)
+        self._pool.dispatch(expensive, queue)
 
     def _drain_queue(self, queue: deque[Task]) -> None:
         while queue:
             task = queue.popleft()
-            self._schedule(self._end(task, self._begin(task)), queue)
+            self._queue(self.end(task, self.begin(task)), queue)
 
-    def _begin(self, task: Task) -> list[Entry | None]:
+    def begin(self, task: Task) -> list[Entry | None]:
         """Start a node and return its outputs."""
         node, iteration, dead = task
         self._reached[node] = True
@@ -134,18 +128,18 @@ class ControlExecutor:
             return [None] * len(self._wiring.ops[node].outputs)
         return self._execution.compute(node, slots, iteration)
 
-    def _end(self, task: Task, outputs: list[Entry | None]) -> list[Task]:
+    def end(self, task: Task, outputs: list[Entry | None]) -> list[Task]:
         """Pass a node's outputs on and return the tasks that became ready."""
         node, iteration, dead = task
-        ready: list[Task] = []
+        ready = self._ready = []
         if self._at_border[node]:
-            self._cross(node, iteration, outputs, dead, ready)
+            self._cross(node, iteration, outputs, dead)
         else:
-            self._activate(node, iteration, outputs, dead, ready)
+            self._activate(node, iteration, outputs, dead)
         self._drop(outputs)
         iteration.outstanding -= 1
         if not iteration.outstanding and iteration.frame.parent is not None:
-            self._clean_up(iteration.frame, iteration.number, ready)
+            self._clean_up(iteration.frame, iteration.number)
         return ready
 
     def _drop(self, entries: Sequence[Entry | None]) -> None:
@@ -155,7 +149,7 @@ class ControlExecutor:
                 if references[entry[0]] > 1:
                     references[entry[0]] -= 1
                 else:
-                    self._runner.release(entry[0])
+                    self._ledger.release(entry[0])
 
     def _cross(
         self,
@@ -163,16 +157,15 @@ class ControlExecutor:
         iteration: Iteration,
         outputs: list[Entry | None],
         dead: bool,
-        ready: list[Task],
     ) -> None:
         """Pass outputs into a loop, to its next iteration, or out of it."""
         kind = self._types[node]
         frame = iteration.frame
         if kind in _ENTER:
-            self._enter(node, iteration, outputs, dead, ready)
+            self._enter(node, iteration, outputs, dead)
         elif kind in _EXIT:
             if not dead and frame.parent is not None:
-                self._activate(node, frame.parent, outputs, False, ready)
+                self._activate(node, frame.parent, outputs, False)
             elif iteration.number == frame.count:
                 frame.dead_exits.append(node)
         else:
@@ -184,8 +177,8 @@ class ControlExecutor:
                     self._hold(entry)
                     frame.deferred.append((node, entry))
                     return
-                self._increment(frame, ready)
-            self._activate(node, frame.iterations[iteration.number + 1], outputs, False, ready)
+                self._increment(frame)
+            self._activate(node, frame.iterations[iteration.number + 1], outputs, False)
 
     def _enter(
         self,
@@ -193,7 +186,6 @@ class ControlExecutor:
         iteration: Iteration,
         outputs: list[Entry | None],
         dead: bool,
-        ready: list[Task],
     ) -> None:
         attrs = self._wiring.ops[node].attrs
         child = self._child(
@@ -203,9 +195,9 @@ class ControlExecutor:
             self._hold(outputs[0])
             child.invariants.append((node, outputs[0]))
             for number in sorted(child.iterations):
-                self._activate(node, child.iterations[number], outputs, dead, ready)
+                self._activate(node, child.iterations[number], outputs, dead)
         else:
-            self._activate(node, child.iterations[0], outputs, dead, ready)
+            self._activate(node, child.iterations[0], outputs, dead)
         child.pending_inputs -= 1
 
     def _child(self, iteration: Iteration, name: str, parallel: int) -> Frame:
@@ -228,7 +220,6 @@ class ControlExecutor:
         iteration: Iteration,
         outputs: list[Entry | None],
         dead: bool,
-        ready: list[Task],
     ) -> None:
         waits, waits_for, is_merge = iteration.pending, self._waits_for, self._is_merge
         slots, inputs, references = iteration.slots, self._wiring.inputs, self._references
@@ -237,7 +228,7 @@ class ControlExecutor:
             entry = outputs[output] if output < live else None
             pending = waits.get(consumer, waits_for[consumer])
             if is_merge[consumer]:
-                self._activate_merge(consumer, iteration, slot, entry, pending, ready)
+                self._activate_merge(consumer, iteration, slot, entry, pending)
                 continue
             if entry is None:
                 iteration.dead[consumer] = iteration.dead.get(consumer, 0) + 1
@@ -249,13 +240,11 @@ class ControlExecutor:
                 slots[consumer][slot] = entry
             waits[consumer] = pending - 1
             if pending == 1:
-                self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)), ready)
+                self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)))
         if self._edges.control[node]:
-            self._activate_controlled(node, iteration, dead, ready)
+            self._activate_controlled(node, iteration, dead)
 
-    def _activate_controlled(
-        self, node: int, iteration: Iteration, dead: bool, ready: list[Task]
-    ) -> None:
+    def _activate_controlled(self, node: int, iteration: Iteration, dead: bool) -> None:
         """Tell the nodes that only wait for this one that it has run, or that it is dead."""
         waits, waits_for = iteration.pending, self._waits_for
         for consumer in self._edges.control[node]:
@@ -265,13 +254,13 @@ class ControlExecutor:
                 waits[consumer] = pending
                 all_dead = iteration.dead.get(consumer, 0) == len(self._wiring.inputs[consumer])
                 if pending == 0 or (pending == 1 and all_dead):
-                    self._make_ready(consumer, iteration, all_dead, ready)
+                    self._make_ready(consumer, iteration, all_dead)
                 continue
             if dead:
                 iteration.dead[consumer] = iteration.dead.get(consumer, 0) + 1
             waits[consumer] = pending - 1
             if pending == 1:
-                self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)), ready)
+                self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)))
 
     def _activate_merge(
         self,
@@ -280,7 +269,6 @@ class ControlExecutor:
         slot: int,
         entry: Entry | None,
         pending: int,
-        ready: list[Task],
     ) -> None:
         """Pass an input to a merge, which forwards the first live one; until then bit 0 is set."""
         if entry is not None:
@@ -288,11 +276,11 @@ class ControlExecutor:
                 self._deliver(node, iteration, slot, entry)
                 iteration.pending[node] = pending & ~1
                 if pending == 1:
-                    self._make_ready(node, iteration, False, ready)
+                    self._make_ready(node, iteration, False)
             return
         iteration.dead[node] = iteration.dead.get(node, 0) + 1
         if pending == 1 and iteration.dead[node] == len(self._wiring.inputs[node]):
-            self._make_ready(node, iteration, True, ready)
+            self._make_ready(node, iteration, True)
 
     def _deliver(self, node: int, iteration: Iteration, slot: int, entry: Entry) -> None:
         if entry[0] >= 0:
@@ -302,41 +290,41 @@ class ControlExecutor:
             slots = iteration.slots[node] = [None] * len(self._wiring.inputs[node])
         slots[slot] = entry
 
-    def _make_ready(self, node: int, iteration: Iteration, dead: bool, ready: list[Task]) -> None:
+    def _make_ready(self, node: int, iteration: Iteration, dead: bool) -> None:
         iteration.outstanding += 1
-        ready.append((node, iteration, dead))
+        self._ready.append((node, iteration, dead))
 
-    def _increment(self, frame: Frame, ready: list[Task]) -> None:
+    def _increment(self, frame: Frame) -> None:
         frame.count += 1
         iteration = frame.iterations[frame.count] = Iteration(frame, frame.count)
         frame.dead_exits.clear()
         deferred, frame.deferred = frame.deferred, []
         for node, entry in deferred:
-            self._activate(node, iteration, [entry], False, ready)
+            self._activate(node, iteration, [entry], False)
             self._drop([entry])
         for node, entry in frame.invariants:
-            self._activate(node, iteration, [entry], False, ready)
+            self._activate(node, iteration, [entry], False)
 
-    def _clean_up(self, frame: Frame, number: int, ready: list[Task]) -> None:
+    def _clean_up(self, frame: Frame, number: int) -> None:
         while number in frame.iterations and self._is_done(frame, frame.iterations[number]):
             finished = frame.iterations.pop(number)
             for slots in finished.slots.values():
                 self._drop(slots)
             if frame.deferred:
-                self._increment(frame, ready)
+                self._increment(frame)
             number += 1
         if frame.pending_inputs or frame.iterations or frame.parent is None:
             return
         parent = frame.parent
         for node in frame.dead_exits:
-            self._activate(node, parent, [None], True, ready)
+            self._activate(node, parent, [None], True)
         for _, entry in frame.invariants:
             self._drop([entry])
         frame.invariants.clear()
         parent.frame.children.pop((parent.number, frame.name), None)
         parent.frames -= 1
         if parent.frame.parent is not None and not parent.outstanding and not parent.frames:
-            self._clean_up(parent.frame, parent.number, ready)
+            self._clean_up(parent.frame, parent.number)
 
     def _is_done(self, frame: Frame, iteration: Iteration) -> bool:
         if iteration.outstanding or iteration.frames:

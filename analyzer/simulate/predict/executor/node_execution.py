@@ -1,12 +1,18 @@
-"""Execution of one node in a graph with control flow: its buffers, and the scalars that it computes."""
+"""Execution of one node in a graph with control flow, and decisions that data make.
+
+A loop whose condition includes a bound (``while i < limit and not done``) runs as often as the bound
+allows; any other runs once. ``uncertainty.decisions`` tries which branch needs most. An assumed
+predicate counts as known from then on: the gradient of a branch reads the same predicate.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-from analyzer.model.contract.graph_note import TensorSpec
-from analyzer.simulate.predict.executor.data_decisions import DecisionLog, Entry, Iteration
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.graph.host_copies import COPY, COPY_BACK
 from analyzer.simulate.predict.executor.scalar_values import (
     ASSIGNS,
     INPUT_FREE,
@@ -17,32 +23,163 @@ from analyzer.simulate.predict.executor.scalar_values import (
     evaluate,
     list_index,
 )
-from analyzer.simulate.predict.executor.sequential import NO_BUFFER, NodeRunner
+from analyzer.simulate.predict.executor.sequential import NO_BUFFER
 from analyzer.simulate.predict.graph.edges import SWITCHES, Wiring
+
+if TYPE_CHECKING:
+    from analyzer.simulate.predict.buffers.reference_counts import Ledger
 
 MERGES: Final = frozenset(("Merge", "RefMerge"))
 
+_PASSES_ON: Final = frozenset(
+    (
+        *("Identity", "Snapshot", "StopGradient", "PreventGradient", "Squeeze", "Reshape"),
+        *("Enter", COPY, COPY_BACK),
+    )
+)
+UNBOUNDED_TRIPS: Final = 1
+"""Trips of a loop if its condition has no known bound."""
+
+Entry = tuple[int, Value | None]
+"""A live tensor: its buffer, and its value if it is known."""
+
+
+@dataclass(eq=False, slots=True)
+class Iteration:
+    """One iteration of a loop (``IterationState`` in ``propagator_state.h``).
+
+    Attributes:
+        slots: Inputs of each node that has received one; None for a missing or dead input.
+        pending: For each node that has received an input, the number of inputs it still waits for.
+        dead: For each node, the number of its dead inputs.
+        outstanding: Number of nodes that are ready or run.
+        frames: Number of unfinished loops inside it.
+        bounded: Whether only some operands of the loop condition's ``and`` were unknown.
+    """
+
+    frame: Frame
+    number: int
+    slots: dict[int, list[Entry | None]] = field(default_factory=dict)
+    pending: dict[int, int] = field(default_factory=dict)
+    dead: dict[int, int] = field(default_factory=dict)
+    outstanding: int = 0
+    frames: int = 0
+    bounded: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Frame:
+    """A loop, or the graph itself (``FrameState`` in ``propagator_state.h``).
+
+    Attributes:
+        parent: The iteration that entered it; None for the graph.
+        pending_inputs: Number of ``Enter`` nodes that have not run.
+        parallel: Number of iterations that may run at once.
+        iterations: Unfinished iterations by number.
+        count: Number of the last iteration.
+        children: Loops inside it, by iteration and name.
+        deferred: Inputs of an iteration that has to wait.
+    """
+
+    name: str
+    parent: Iteration | None
+    pending_inputs: int
+    parallel: int
+    iterations: dict[int, Iteration] = field(default_factory=dict)
+    count: int = 0
+    children: dict[tuple[int, str], Frame] = field(default_factory=dict)
+    deferred: list[tuple[int, Entry]] = field(default_factory=list)
+    invariants: list[tuple[int, Entry]] = field(default_factory=list)
+    dead_exits: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """Assumed outcomes of decisions that data make.
+
+    Attributes:
+        trips: Name of a loop -> its trips, as far as its condition is unknown.
+        most_trips: Trips of every other bounded loop; None for its bound.
+        branches: Op that computes the predicate -> branch index; 1 (true) for any other.
+    """
+
+    trips: Mapping[str, int] = field(default_factory=dict)
+    most_trips: int | None = None
+    branches: Mapping[str, int] = field(default_factory=dict)
+
+
+NO_ASSUMPTIONS: Final = Assumptions()
+
+
+@dataclass(slots=True)
+class Loop:
+    """A loop whose condition is unknown.
+
+    Attributes:
+        bounded: Whether its condition had a bound at every evaluation.
+    """
+
+    bounded: bool = True
+    trips: int = 0
+
+
+class DecisionLog:
+    """Decides unknown predicates of one run by assumption, and logs them.
+
+    Attributes:
+        loops: Name of each loop with an unknown condition -> its outcome.
+        branches: Node of each unknown predicate -> number of branches.
+        watched: Nodes whose unknown value needs an assumption.
+    """
+
+    def __init__(self, wiring: Wiring, assumed: Assumptions) -> None:
+        self._assumed = assumed
+        self._ops = wiring.ops
+        self._branch_counts = _find_predicates(wiring)
+        self._conditions = _find_conjunctions(wiring)
+        self.watched = frozenset(self._branch_counts) | self._conditions
+        self.loops: dict[str, Loop] = {}
+        self.branches: dict[int, int] = {}
+
+    def assume(
+        self, node: int, values: Sequence[Value | None], iteration: Iteration
+    ) -> Value | None:
+        """Return the assumed value of a watched node; None for part of a loop condition."""
+        if node in self._conditions:
+            # A false operand of ``and`` would have decided the value.
+            iteration.bounded = iteration.bounded or any(value is not None for value in values)
+            return None
+        count = self._branch_counts[node]
+        self.branches[node] = count
+        return (min(self._assumed.branches.get(self._ops[node].name, 1), count - 1),)
+
+    def continue_loop(self, iteration: Iteration) -> bool:
+        """Return whether a loop with an unknown condition makes another trip."""
+        name, number = iteration.frame.name, iteration.number
+        loop = self.loops.setdefault(name, Loop())
+        loop.bounded = loop.bounded and iteration.bounded
+        most = self._assumed.trips.get(name)
+        if most is None:
+            most = self._assumed.most_trips if iteration.bounded else UNBOUNDED_TRIPS
+        is_taken = most is None or number < most
+        if is_taken:
+            loop.trips = max(loop.trips, number + 1)
+        return is_taken
+
 
 class NodeExecution:
-    """Computes the outputs of nodes.
-
-    Args:
-        runner: Runs nodes in memory.
-        handles: For each node, the node behind the resource handle in its first input; -1 for none.
-        variables: Values of integer variables by that node; the run changes them.
-        decisions: Decides unknown predicates.
-    """
+    """Computes the outputs of nodes; the first arguments are those of ``ControlExecutor``."""
 
     def __init__(
         self,
         wiring: Wiring,
-        runner: NodeRunner,
+        ledger: Ledger,
         handles: Sequence[int],
         variables: dict[int, Value],
         decisions: DecisionLog,
     ) -> None:
         self._wiring = wiring
-        self._runner = runner
+        self._ledger = ledger
         self._handles = handles
         self._variables = variables
         self._decisions = decisions
@@ -59,7 +196,7 @@ class NodeExecution:
         buffers = [NO_BUFFER if entry is None else entry[0] for entry in slots]
         if kind in LISTS:
             return self._compute_list(node, kind, buffers, values, iteration)
-        outputs = self._runner.compute(node, buffers)
+        outputs = self._ledger.compute(node, buffers)
         if kind in MERGES:
             live = next((k for k, entry in enumerate(slots) if entry is not None), 0)
             return [(outputs[0], values[live]), *((buffer, None) for buffer in outputs[1:])]
@@ -93,7 +230,7 @@ class NodeExecution:
         iteration: Iteration,
     ) -> list[Entry | None]:
         self._in_lists.store(kind, buffers, values)
-        outputs = self._runner.compute(node, buffers, list_index(kind, values))
+        outputs = self._ledger.compute(node, buffers, list_index(kind, values))
         scalars = [self._in_lists.load(kind, k, buffer) for k, buffer in enumerate(outputs)]
         if scalars[:1] == [None] and node in self._decisions.watched:
             scalars[0] = self._decisions.assume(node, values, iteration)
@@ -129,7 +266,41 @@ class NodeExecution:
             branch = len(outputs) - 1
         for index, buffer in enumerate(outputs):
             if index != branch and buffer >= 0:
-                self._runner.release(buffer)
+                self._ledger.release(buffer)
         entries: list[Entry | None] = [None] * len(outputs)
         entries[branch] = (outputs[branch], values[0])
         return entries
+
+
+def _find_predicates(wiring: Wiring) -> dict[int, int]:
+    """Return the number of branches for each node that computes a branch's predicate."""
+    counts: dict[int, int] = {}
+    for node, op in enumerate(wiring.ops):
+        if op.type not in SWITCHES:
+            continue
+        source = wiring.inputs[node][1][0]
+        if wiring.ops[source].type != "LoopCond":
+            counts[_trace_back(wiring.ops, wiring.inputs, source)] = len(op.outputs)
+            counts[source] = len(op.outputs)
+    return counts
+
+
+def _trace_back(ops: Sequence[Op], inputs: Sequence[Sequence[tuple[int, int]]], node: int) -> int:
+    while ops[node].type in _PASSES_ON and inputs[node]:
+        node = inputs[node][0][0]
+    return node
+
+
+def _find_conjunctions(wiring: Wiring) -> frozenset[int]:
+    """Return the ``LogicalAnd`` nodes in the conditions of loops."""
+    conjunctions: set[int] = set()
+    queue = [node for node, op in enumerate(wiring.ops) if op.type == "LoopCond"]
+    while queue:
+        for source, _ in wiring.inputs[queue.pop()]:
+            kind = wiring.ops[source].type
+            if kind == "LogicalAnd" and source not in conjunctions:
+                conjunctions.add(source)
+                queue.append(source)
+            elif kind in _PASSES_ON - {"Enter"}:
+                queue.append(source)
+    return frozenset(conjunctions)

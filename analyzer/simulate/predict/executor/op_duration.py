@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from analyzer.model.contract.graph_note import Op
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
 from analyzer.model.graph.ops import op_types
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, VariableAccess, Way
+from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, VariableAccess
 from analyzer.simulate.predict.graph.edges import INEXPENSIVE, Wiring
 
 INLINE_SECONDS: Final = 5e-7
@@ -54,69 +54,43 @@ _ASYNCHRONOUS: Final = frozenset((COPY, COPY_BACK, *_COUNT_KERNELS))
 """Op types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
 ``segment_reduction_ops_impl.h``, ``where_op.cc``, ``dynamic_partition_op_gpu.cu.cc``."""
 
-COMPILED_AT_FIRST: Final = op_types(
+
+@dataclass(frozen=True, slots=True)
+class OpTiming:
+    """Durations of the ops of a step.
+
+    Attributes:
+        seconds: Expected seconds that each node keeps its thread.
+        waits: For each node, whether the executor waits for it after its kernel returned; empty on
+            a CPU.
     """
-    Atan2 BitwiseAnd BitwiseOr BitwiseXor Ceil Digamma Elu Erf Erfc Exp Expm1 Floor FloorMod Invert
-    LeftShift Lgamma Log Log1p LogicalAnd LogicalNot LogicalOr Maximum Minimum Neg NextAfter OnesLike
-    Polygamma Pow Reciprocal Relu RightShift Rint Round Rsqrt SelectV2 Selu Sigmoid Sign Softplus
-    Softsign Sqrt Square SquaredDifference TruncateDiv Xdivy Xlog1py Xlogy ZerosLike Zeta
-    """
-)
-"""Op types that LLVM and ptxas compile at their first run on a card, once for each element type.
 
-``kernels/mlir_generated``, ``tf_jit_cache.cc``. From the symbols of TensorFlow 2.21: these types have no
-``TYPE_GPU_DT_FLOAT_DT_FLOAT_kernel_blob``; ``Mul``, ``AddV2`` and others have one.
-"""
-
-_PRECOMPILED_DTYPES: Final = frozenset({"bfloat16"})
-"""Element types whose kernels are never compiled at run time."""
-
-_RUN_BEFORE: Final = frozenset({"FloorMod int64", "FloorMod uint32"})
-"""Kernels that run before the first step: Keras initializers draw their seeds with them (``_cast_seed``
-in ``keras/src/backend/tensorflow/random.py``)."""
+    seconds: tuple[float, ...]
+    waits: tuple[bool, ...] = ()
 
 
-def estimate_cpu_seconds(wiring: Wiring) -> tuple[float, ...]:
-    """Return the expected seconds of each node on a CPU."""
-    return tuple(
-        CALL_SECONDS
-        + count_touched_bytes(wiring, node) / BYTES_PER_SECOND
-        + count_operations(wiring, node) / FLOPS
-        if is_expensive
-        else INLINE_SECONDS
-        for node, is_expensive in enumerate(wiring.expensive)
+def estimate_timing(wiring: Wiring, plans: Sequence[MemoryPlan], *, is_on_card: bool) -> OpTiming:
+    """Return the expected durations of a step's ops."""
+    if not is_on_card:
+        seconds = (_estimate_cpu_seconds(wiring, node) for node in range(len(wiring.ops)))
+        return OpTiming(tuple(seconds))
+    return OpTiming(
+        tuple(_estimate_launch(op.type, plan) for op, plan in zip(wiring.ops, plans, strict=True)),
+        tuple(op.type in _ASYNCHRONOUS for op in wiring.ops),
     )
 
 
-def estimate_launch_seconds(wiring: Wiring, plans: Sequence[MemoryPlan]) -> tuple[float, ...]:
-    """Return the expected seconds that each node keeps its thread if it runs on a card."""
-    return tuple(
-        _estimate_launch(op.type, plan) for op, plan in zip(wiring.ops, plans, strict=True)
-    )
+def _estimate_cpu_seconds(wiring: Wiring, node: int) -> float:
+    if not wiring.expensive[node]:
+        return INLINE_SECONDS
+    seconds = count_touched_bytes(wiring, node) / BYTES_PER_SECOND
+    return CALL_SECONDS + seconds + count_operations(wiring, node) / FLOPS
 
 
 def _estimate_launch(kind: str, plan: MemoryPlan) -> float:
     if kind in INEXPENSIVE or plan.variable is VariableAccess.READ:
         return INLINE_SECONDS
     return CONVOLUTION_LAUNCH_SECONDS if "Conv" in kind else LAUNCH_SECONDS
-
-
-def find_asynchronous(wiring: Wiring) -> tuple[bool, ...]:
-    """Return for each node whether a card's executor waits for it after its kernel returned."""
-    return tuple(op.type in _ASYNCHRONOUS for op in wiring.ops)
-
-
-def find_compiled_kernels(wiring: Wiring, plans: Sequence[MemoryPlan]) -> tuple[str, ...]:
-    """Return for each node the kernel that a card compiles at its first run; mostly ""."""
-    return tuple(_compiled_kernel(op, plan) for op, plan in zip(wiring.ops, plans, strict=True))
-
-
-def _compiled_kernel(op: Op, plan: MemoryPlan) -> str:
-    on_host = not plan.outputs or plan.outputs[0].way is Way.NONE
-    if op.type not in COMPILED_AT_FIRST or on_host or op.outputs[0].dtype in _PRECOMPILED_DTYPES:
-        return ""
-    kernel = f"{op.type} {op.outputs[0].dtype}"
-    return "" if kernel in _RUN_BEFORE else kernel
 
 
 def count_touched_bytes(wiring: Wiring, node: int) -> int:

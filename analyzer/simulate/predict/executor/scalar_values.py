@@ -86,12 +86,7 @@ INPUT_FREE: Final = _SOURCES | op_types(
 
 
 def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -> Value | None:
-    """Return the value of an op's first output; None if it is unknown.
-
-    Args:
-        inputs: Values of its inputs; None if unknown.
-        specs: Dtypes and shapes of its inputs.
-    """
+    """Return the value of an op's first output; None if it is unknown."""
     value = _evaluate_unread(op, inputs, specs)
     if value is not None or (inputs and inputs[0] is None):
         return value

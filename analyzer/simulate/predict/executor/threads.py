@@ -18,14 +18,17 @@ Not modelled: a full deque (1,024 tasks) runs a task at once.
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from random import Random
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from analyzer.simulate.predict.buffers.reference_counts import Ledger
+    from analyzer.simulate.predict.executor.op_duration import OpTiming
 
 Task = TypeVar("Task")
 
@@ -38,21 +41,14 @@ OVERLAPPED: Final = 0
 WAKE_SECONDS: Final = 2.2e-5
 """Median time until a sleeping thread begins a task: a futex call and a context switch. 880 in traced
 steps: half between 9 and 49 microseconds, one in ten above 120."""
-WAKE_SPREAD: Final = 1.3
-"""Standard deviation of its natural logarithm."""
 TRIAL_SECONDS: Final = 5e-4
 """A convolution on a card that tries cuDNN's algorithms: 165 in first steps of six networks on a
 simulated card, half between 0.4 and 0.7 milliseconds."""
-COMPILE_SECONDS: Final = 0.2
-"""A kernel that TensorFlow compiles at its first run on a card: 40 in first steps of seven
-networks, half between 0.1 and 0.4 seconds."""
-COMPILE_SPREAD: Final = 0.8
-"""Standard deviation of its natural logarithm."""
 CALLER_SECONDS: Final = 6e-5
 """Median time from the end of a copy until the sleeping callback thread begins: 60 copies in steps with
 many dropouts, half between 70 and 105 microseconds to the card, 113 to 210 to the host."""
-CALLER_SPREAD: Final = 1.3
-"""Standard deviation of its natural logarithm."""
+DELAY_SPREAD: Final = 1.3
+"""Standard deviation of the natural logarithm of these two times."""
 CALL_BACK_SECONDS: Final = 5e-6
 """Time that the callback thread takes for each node; an estimate."""
 KIND_SPREAD: Final = 1.0
@@ -66,7 +62,7 @@ RUN_SPREAD: Final = 1.0
 _OUTSIDE: Final = -1
 """Stands for the callback thread, which is not one of the pool's."""
 
-_CHUNK: Final = 500
+CHUNK: Final = 500
 """Ready expensive nodes above which the executor hands them over in chunks
 (``kInlineScheduleReadyThreshold`` in ``executor.cc``)."""
 
@@ -74,108 +70,86 @@ _CHANCES: Final = 4096
 """Random factors for runs of ops; they are used in turn and repeat in longer steps."""
 
 
-class BufferHolder(Protocol):
-    """Holds the buffers of running ops."""
+class TaskRunner(Protocol[Task]):
+    """An executor: starts and ends tasks."""
 
-    @property
-    def has_tried(self) -> bool:
-        """Whether the last op tried a library's algorithms."""
+    def roots(self) -> Sequence[Task]:
+        """Return the tasks that are ready at the start."""
 
-    def take(self) -> list[int]:
-        """Return the buffers that the last op uses until it ends."""
+    def begin(self, task: Task) -> Any:
+        """Start a task and return its outputs."""
 
-    def release(self, buffer: int) -> None:
-        """Drop a reference."""
+    def end(self, task: Task, outputs: Any) -> Sequence[Task]:
+        """End a task and return the tasks that became ready."""
+
+    def node_of(self, task: Task) -> int:
+        """Return the node that a task runs; -1 for a dead task."""
 
 
 class Workers(Generic[Task]):
     """Threads of one executor.
 
     Args:
-        count: Number of threads.
-        machine: Holds the buffers of running ops.
-        seconds: Expected duration of each node.
+        ledger: Holds the buffers of running ops; a timed one.
         expensive: For each node, whether it is dispatched instead of run inline.
-        seed: Seed of the random factors.
-        waits: For each node, whether the executor waits for it after its kernel returned.
-        compiles: For each node, the kernel that is compiled at its first run; "" for most.
     """
 
     def __init__(
         self,
-        count: int,
-        machine: BufferHolder,
-        seconds: Sequence[float],
+        executor: TaskRunner[Task],
+        ledger: Ledger,
         expensive: Sequence[bool],
+        timing: OpTiming,
+        count: int,
         seed: int,
-        waits: Sequence[bool] = (),
-        compiles: Sequence[str] = (),
     ) -> None:
-        self._machine = machine
+        self._executor = executor
+        self._ledger = ledger
         self._expensive = expensive
-        self._waits = waits if any(waits) else [False] * len(seconds)
-        self._compiles = compiles
-        self._compiled: dict[str, float] = {}
+        self._waits = timing.waits or [False] * len(timing.seconds)
         self._random = Random(seed)
         chances = np.random.default_rng(seed)
-        expected = np.asarray(seconds, dtype=np.float64)
+        expected = np.asarray(timing.seconds, dtype=np.float64)
         # Equal durations are of one kind of kernel and share their error.
         kinds, kind = np.unique(expected, return_inverse=True)
         self._seconds = (expected * chances.lognormal(0.0, KIND_SPREAD, len(kinds))[kind]).tolist()
         self._chances = cycle(chances.lognormal(0.0, RUN_SPREAD, _CHANCES).tolist())
         self._inline: list[deque[Task]] = [deque() for _ in range(count)]
         self._own: list[deque[Sequence[Task]]] = [deque() for _ in range(count)]
-        self._idle: set[int] = set()
+        self._idle = set(range(1, count))
         self._over: tuple[deque[_Running[Task]], ...] = (deque(), deque())
         self._caller_sleeps = True
         self._events: list[tuple[float, int, int, _Running[Task] | None]] = []
         self._number = 0
 
-    def run(
-        self,
-        roots: Sequence[Task],
-        begin: Callable[[Task], Any],
-        end: Callable[[Task, Any], Sequence[Task]],
-        node_of: Callable[[Task], int],
-    ) -> None:
-        """Run the roots and everything that becomes ready after them.
-
-        Args:
-            roots: Tasks that are ready at the start; the first thread takes them.
-            begin: Starts a task and returns its outputs.
-            end: Ends a task, given its outputs, and returns the tasks that became ready.
-            node_of: Returns the node that a task runs; -1 for a dead task.
-        """
-        self._node_of = node_of
-        self._idle = set(range(1, len(self._own)))
-        self._schedule(0, 0.0, roots)
-        self._work(0, 0.0, begin, end)
+    def run(self) -> None:
+        """Run the roots, which the first thread takes, and everything that becomes ready."""
+        self._queue(0, 0.0, self._executor.roots())
+        self._work(0, 0.0)
         while self._events:
             now, _, worker, running = heapq.heappop(self._events)
             if running is not None:
-                task, outputs, in_use = running
-                for buffer in in_use:
-                    self._machine.release(buffer)
-                ready = end(task, outputs)
+                ready = self._finish(running)
                 if worker == _OUTSIDE:
                     self._hand_over(now, ready)
                 else:
-                    self._schedule(worker, now, ready)
+                    self._queue(worker, now, ready)
             if worker == _OUTSIDE:
                 self._call_back(now)
             else:
-                self._work(worker, now, begin, end)
+                self._work(worker, now)
 
-    def _work(
-        self,
-        worker: int,
-        now: float,
-        begin: Callable[[Task], Any],
-        end: Callable[[Task, Any], Sequence[Task]],
-    ) -> None:
+    def _finish(self, running: _Running[Task]) -> Sequence[Task]:
+        task, outputs, in_use = running
+        for buffer in in_use:
+            self._ledger.release(buffer)
+        return self._executor.end(task, outputs)
+
+    def _work(self, worker: int, now: float) -> None:
         """Run a thread's tasks until another thread has an event, or no task is left."""
-        events, machine, inline = self._events, self._machine, self._inline[worker]
-        node_of, seconds, chances = self._node_of, self._seconds, self._chances
+        events, ledger, inline = self._events, self._ledger, self._inline[worker]
+        begin, node_of = self._executor.begin, self._executor.node_of
+        seconds, chances = self._seconds, self._chances
         while True:
             if inline:
                 task = inline.popleft()
@@ -185,42 +159,23 @@ class Workers(Generic[Task]):
                     self._idle.add(worker)
                     return
                 (task,) = stolen
-            if self._compiles and self._compile_first(worker, now, task):
-                return
-            outputs = begin(task)
-            in_use = machine.take()
+            trials = ledger.trials
+            running = (task, begin(task), ledger.take())
             node = node_of(task)
             if node >= 0:
                 now += seconds[node] * next(chances)
-                if machine.has_tried:
+                if ledger.trials > trials:
                     now += TRIAL_SECONDS * next(chances)
                 if self._waits[node]:
-                    self._finish_outside(now, (task, outputs, in_use))
+                    self._finish_outside(now, running)
                     if events and events[0][0] <= now:
                         self._push(now, worker, None)
                         return
                     continue
             if events and events[0][0] <= now:
-                self._push(now, worker, (task, outputs, in_use))
+                self._push(now, worker, running)
                 return
-            for buffer in in_use:
-                machine.release(buffer)
-            self._schedule(worker, now, end(task, outputs))
-
-    def _compile_first(self, worker: int, now: float, task: Task) -> bool:
-        """Let a thread compile the task's kernel and return True if it has to.
-
-        Threads that need one kernel at the same time each compile it (``JITCache::LookupOrCompile``).
-        """
-        node = self._node_of(task)
-        kernel = self._compiles[node] if node >= 0 else ""
-        if not kernel or self._compiled.get(kernel, math.inf) <= now:
-            return False
-        ready = now + COMPILE_SECONDS * self._random.lognormvariate(0.0, COMPILE_SPREAD)
-        self._compiled[kernel] = min(ready, self._compiled.get(kernel, ready))
-        self._inline[worker].appendleft(task)
-        self._push(ready, worker, None)
-        return True
+            self._queue(worker, now, self._finish(running))
 
     def _take(self, worker: int, now: float) -> tuple[Task] | None:
         """Return the newest task of the thread's own deque, else the oldest of another's."""
@@ -239,11 +194,11 @@ class Workers(Generic[Task]):
                 own.appendleft((task,))
                 self._wake(now)
 
-    def _schedule(self, worker: int, now: float, ready: Sequence[Task]) -> None:
+    def _queue(self, worker: int, now: float, ready: Sequence[Task]) -> None:
         """Queue inexpensive tasks on the thread, and hand expensive ones over to the pool."""
         if not ready:
             return
-        queue, is_expensive, node_of = self._inline[worker], self._expensive, self._node_of
+        queue, is_expensive, node_of = self._inline[worker], self._expensive, self._executor.node_of
         expensive: list[Task] = []
         for task in ready:
             node = node_of(task)
@@ -252,7 +207,7 @@ class Workers(Generic[Task]):
             return
         if not queue:
             queue.append(expensive.pop())
-        size = _CHUNK if len(expensive) >= _CHUNK else 1
+        size = CHUNK if len(expensive) >= CHUNK else 1
         for start in range(0, len(expensive), size):
             self._own[worker].appendleft(expensive[start : start + size])
             self._wake(now)
@@ -262,7 +217,7 @@ class Workers(Generic[Task]):
         self._random.choice(self._over).append(running)
         if self._caller_sleeps:
             self._caller_sleeps = False
-            delay = self._random.lognormvariate(0.0, CALLER_SPREAD) * CALLER_SECONDS
+            delay = self._random.lognormvariate(0.0, DELAY_SPREAD) * CALLER_SECONDS
             self._push(now + delay, _OUTSIDE, None)
 
     def _call_back(self, now: float) -> None:
@@ -285,7 +240,7 @@ class Workers(Generic[Task]):
         if self._idle:
             worker = self._random.choice(sorted(self._idle))
             self._idle.remove(worker)
-            delay = self._random.lognormvariate(0.0, WAKE_SPREAD) * WAKE_SECONDS
+            delay = self._random.lognormvariate(0.0, DELAY_SPREAD) * WAKE_SECONDS
             self._push(now + delay, worker, None)
 
     def _push(self, time: float, worker: int, running: _Running[Task] | None) -> None:
@@ -293,35 +248,22 @@ class Workers(Generic[Task]):
         heapq.heappush(self._events, (time, self._number, worker, running))
 
 
-class OverlappedWorkers(Workers[Task]):
-    """Threads without limit: all ready expensive ops run at the same time and end together."""
+def run_overlapped(executor: TaskRunner[Task], ledger: Ledger, expensive: Sequence[bool]) -> None:
+    """Run a step on threads without limit: all ready expensive ops run and end together."""
 
-    def __init__(self, machine: BufferHolder, expensive: Sequence[bool]) -> None:
-        super().__init__(1, machine, (), expensive, 0)
+    def finish(task: Task, outputs: Any, in_use: list[int]) -> Sequence[Task]:
+        for buffer in in_use:
+            ledger.release(buffer)
+        return executor.end(task, outputs)
 
-    def run(
-        self,
-        roots: Sequence[Task],
-        begin: Callable[[Task], Any],
-        end: Callable[[Task, Any], Sequence[Task]],
-        node_of: Callable[[Task], int],
-    ) -> None:
-        """Run the roots and everything that becomes ready after them, in rounds."""
-        ready: list[Task] = list(roots)
-        while ready:
-            inline, expensive = deque(ready), []
-            while inline:
-                task = inline.popleft()
-                if node_of(task) >= 0 and self._expensive[node_of(task)]:
-                    expensive.append(task)
-                    continue
-                outputs = begin(task)
-                for buffer in self._machine.take():
-                    self._machine.release(buffer)
-                inline.extend(end(task, outputs))
-            started = [(task, begin(task), self._machine.take()) for task in expensive]
-            ready = []
-            for task, outputs, in_use in started:
-                for buffer in in_use:
-                    self._machine.release(buffer)
-                ready += end(task, outputs)
+    ready = list(executor.roots())
+    while ready:
+        inline, waiting = deque(ready), []
+        while inline:
+            task = inline.popleft()
+            if executor.node_of(task) >= 0 and expensive[executor.node_of(task)]:
+                waiting.append(task)
+            else:
+                inline.extend(finish(task, executor.begin(task), ledger.take()))
+        started = [(task, executor.begin(task), ledger.take()) for task in waiting]
+        ready = [following for running in started for following in finish(*running)]

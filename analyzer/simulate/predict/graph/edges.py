@@ -6,25 +6,26 @@ results) whose inputs exist, and adds its incoming edges in input order
 (``GraphConstructor::Convert`` in ``graph_constructor.cc``).
 
 Nodes with many out-edges list them in an order that differs between processes and stays the same for
-all steps of one (``edge_set``). The most important such node is the source: it starts every root.
+all steps of one (``edge_order``). The most important such node is the source: it starts every root.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op, TensorSpec
 from analyzer.model.errors import InputError
 from analyzer.model.graph.ops import op_types, split_tensor
-from analyzer.simulate.predict.graph.edge_set import INLINE_EDGES, order_edges
-from analyzer.simulate.predict.graph.onednn_rewrite_order import (
+from analyzer.simulate.predict.graph.edge_order import (
+    INLINE_EDGES,
     RewriteOrder,
     consumers_of,
     create_in_order,
+    order_edges,
 )
 
 INEXPENSIVE: Final = op_types(
@@ -53,16 +54,11 @@ class Wiring:
     """Numbered nodes with their edges.
 
     Attributes:
-        ops: The nodes.
         inputs: For each node, the (node, output) behind each data input.
         control: For each node, its control inputs.
         data_out: For each node, its data edges as (node, output, input), in order of creation.
         control_out: For each node, the nodes that wait for it, in order of creation.
-        roots: Nodes without inputs, in order of creation.
-        pending: For each node, the number of inputs that it waits for.
         expensive: For each node, whether the executor dispatches it instead of running it inline.
-        has_control_flow: Whether the graph has branches or loops.
-        has_branches: Whether a switch depends on anything but a loop condition.
     """
 
     ops: Sequence[Op]
@@ -71,10 +67,27 @@ class Wiring:
     data_out: list[list[tuple[int, int, int]]]
     control_out: list[list[int]]
     roots: list[int]
-    pending: list[int]
     expensive: list[bool]
-    has_control_flow: bool
-    has_branches: bool
+
+    @cached_property
+    def pending(self) -> list[int]:
+        """For each node, the number of inputs that it waits for."""
+        return [
+            len(data) + len(waits) for data, waits in zip(self.inputs, self.control, strict=True)
+        ]
+
+    @cached_property
+    def has_control_flow(self) -> bool:
+        """Whether the graph has branches or loops."""
+        return any(op.type in _CONTROL_FLOW for op in self.ops)
+
+    @property
+    def has_branches(self) -> bool:
+        """Whether a switch depends on anything but a loop condition."""
+        return any(
+            op.type in SWITCHES and self.ops[feeds[1][0]].type != "LoopCond"
+            for op, feeds in zip(self.ops, self.inputs, strict=True)
+        )
 
     @cached_property
     def crowded(self) -> list[int]:
@@ -100,8 +113,6 @@ class EdgeOrder:
     """One possible order of every node's out-edges.
 
     Attributes:
-        data: For each node, its data edges as (node, output, input).
-        control: For each node, the nodes that wait for it.
         roots: The roots in the order in which the source starts them.
     """
 
@@ -117,17 +128,8 @@ class EdgeOrder:
             self.control[node] = [control[k - len(data)] for k in order if k >= len(data)]
 
 
-def wire(ops: Sequence[Op], rewrite: int | None = None, *, is_cheap: bool = False) -> Wiring:
-    """Number the nodes and rebuild their edges, for one order of oneDNN rewrites."""
-    return wire_all(ops, [rewrite], is_cheap=is_cheap)[0]
-
-
 def wire_all(
-    ops: Sequence[Op],
-    rewrites: Sequence[int | None],
-    *,
-    is_cheap: bool = False,
-    unfolded: Sequence[Op] | None = None,
+    ops: Sequence[Op], rewrites: Sequence[int | None], *, is_cheap: bool = False
 ) -> list[Wiring]:
     """Number the nodes and rebuild their edges, for several orders of oneDNN rewrites.
 
@@ -137,60 +139,27 @@ def wire_all(
         ops: The graph that the executor runs.
         rewrites: Seeds of the order in which the oneDNN pass rewrote nodes; None for listing order.
         is_cheap: Whether every kernel counts as inexpensive, as on a GPU.
-        unfolded: The graph that the oneDNN pass rewrote, before constant folding; None for ``ops``.
-
-    Raises:
-        InputError: an input names a missing op, or there is a cycle outside loops.
     """
     number = {op.name: index for index, op in enumerate(ops)}
     inputs, control = _resolve_inputs(ops, number)
     _check_edges(ops, inputs)
-    sources = _join_sources(inputs, control)
-    rewrite_order = None
-    if list(rewrites) != [None]:
-        rewrite_order = _rewrite_order_of(ops if unfolded is None else unfolded)
+    # The nodes that each node waits for: of its data inputs, then of its control inputs.
+    sources = [
+        [*(source for source, _ in data), *waits]
+        for data, waits in zip(inputs, control, strict=True)
+    ]
+    rewrite_order = RewriteOrder(ops, sources)
     consumers = consumers_of(ops, sources)
+    expensive = [not is_cheap and op.type not in INEXPENSIVE for op in ops]
     wirings: list[Wiring] = []
     for rewrite in rewrites:
-        rewritten: list[int] = []
-        if rewrite_order is not None and rewrite is not None:
-            names = rewrite_order.draw(rewrite)
-            rewritten = [number[name] for name in names if name in number]
+        rewritten = [] if rewrite is None else rewrite_order.sample(rewrite)
         built = create_in_order(consumers, _places_of(ops, rewritten))
         if len(built) != len(ops):
             raise InputError("The graph has a cycle outside its loops.")
         edges = _edges_of(built, inputs, control)
-        if wirings:
-            wirings.append(replace(wirings[0], **edges))
-        else:
-            pending = [len(feeds) for feeds in sources]
-            wirings.append(_make_wiring(ops, inputs, control, pending, edges, is_cheap=is_cheap))
+        wirings.append(Wiring(ops, inputs, control, *edges, expensive))
     return wirings
-
-
-def _make_wiring(
-    ops: Sequence[Op],
-    inputs: list[list[tuple[int, int]]],
-    control: list[list[int]],
-    pending: list[int],
-    edges: dict[str, Any],
-    *,
-    is_cheap: bool,
-) -> Wiring:
-    """Return the wiring of a graph with these edges."""
-    return Wiring(
-        ops=ops,
-        inputs=inputs,
-        control=control,
-        pending=pending,
-        expensive=[not is_cheap and op.type not in INEXPENSIVE for op in ops],
-        has_control_flow=any(op.type in _CONTROL_FLOW for op in ops),
-        has_branches=any(
-            op.type in SWITCHES and ops[inputs[node][1][0]].type != "LoopCond"
-            for node, op in enumerate(ops)
-        ),
-        **edges,
-    )
 
 
 def _resolve_inputs(
@@ -227,21 +196,6 @@ def _check_edges(ops: Sequence[Op], inputs: Sequence[Sequence[tuple[int, int]]])
             )
 
 
-def _join_sources(
-    inputs: Sequence[Sequence[tuple[int, int]]], control: Sequence[Sequence[int]]
-) -> list[list[int]]:
-    """Return the nodes that each node waits for: of its data inputs, then of its control inputs."""
-    return [
-        [*(source for source, _ in data), *waits]
-        for data, waits in zip(inputs, control, strict=True)
-    ]
-
-
-def _rewrite_order_of(ops: Sequence[Op]) -> RewriteOrder:
-    number = {op.name: index for index, op in enumerate(ops)}
-    return RewriteOrder(ops, _join_sources(*_resolve_inputs(ops, number)))
-
-
 def _places_of(ops: Sequence[Op], rewritten: list[int]) -> list[tuple[int, int]]:
     """Return each node's rank in the order of creation: arguments, body, results.
 
@@ -267,8 +221,8 @@ def _edges_of(
     built: Sequence[int],
     inputs: Sequence[Sequence[tuple[int, int]]],
     control: Sequence[Sequence[int]],
-) -> dict[str, Any]:
-    """Return the fields of a wiring that follow from the order of the nodes' creation."""
+) -> tuple[list[list[tuple[int, int, int]]], list[list[int]], list[int]]:
+    """Return the out-edges and the roots, which follow from the order of the nodes' creation."""
     data_out: list[list[tuple[int, int, int]]] = [[] for _ in built]
     control_out: list[list[int]] = [[] for _ in built]
     for node in built:
@@ -276,5 +230,4 @@ def _edges_of(
             data_out[source].append((node, output, slot))
         for source in control[node]:
             control_out[source].append(node)
-    roots = [node for node in built if not inputs[node] and not control[node]]
-    return {"data_out": data_out, "control_out": control_out, "roots": roots}
+    return data_out, control_out, [n for n in built if not inputs[n] and not control[n]]

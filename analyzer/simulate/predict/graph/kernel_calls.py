@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op, TensorSpec
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
 from analyzer.model.errors import TraceError
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan
@@ -27,7 +27,6 @@ class Kernels:
     """Memory plans of every node's kernel.
 
     Attributes:
-        plans: For each node, its plan.
         handles: For each node, the node that brings in the variable handle of its first input; -1 for
             none.
         arguments: For each call of a compiled function, the same for every input.
@@ -49,16 +48,12 @@ def plan_kernels(
     device: KernelDevice = CPU,
     compiled: Mapping[str, BufferPlan] | None = None,
 ) -> Kernels:
-    """Return the memory plan of every node's kernel.
-
-    Args:
-        threads: Intra-op threads of the device.
-        compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
-    """
+    """Return the memory plan of every node's kernel."""
     xla_plans = compiled or {}
     constants = [_constant(wiring, node) for node in range(len(wiring.ops))]
     plans: list[MemoryPlan] = []
     misfits: dict[int, str] = {}
+    origins: dict[int, int] = {}
     for node, op in enumerate(wiring.ops):
         call = _make_call(wiring, node, constants, threads)
         xla_plan = xla_plans.get(op.name)
@@ -76,9 +71,11 @@ def plan_kernels(
             misfits[node] = why
     return Kernels(
         plans=plans,
-        handles=_handles(wiring),
+        handles=[
+            _find_handle(wiring, feeds[0], origins) if feeds else -1 for feeds in wiring.inputs
+        ],
         arguments={
-            node: _argument_handles(wiring, node)
+            node: [_find_handle(wiring, feed, origins) for feed in wiring.inputs[node]]
             for node, plan in enumerate(plans)
             if plan.compiled is not None
         },
@@ -89,11 +86,10 @@ def plan_kernels(
 
 def _make_call(wiring: Wiring, node: int, constants: Constants, threads: int) -> Call:
     """Return a node's op with what its kernel knows about the inputs."""
-    feeds = wiring.inputs[node]
     return Call(
         op=wiring.ops[node],
-        inputs=tuple(_spec(wiring, feed) for feed in feeds),
-        values=tuple(constants[source] for source, _ in feeds),
+        inputs=tuple(wiring.specs(node)),
+        values=tuple(constants[source] for source, _ in wiring.inputs[node]),
         threads=threads,
         unused=_unused(wiring, node),
     )
@@ -107,9 +103,6 @@ def _plan(device: KernelDevice, call: Call, used: int) -> tuple[MemoryPlan, str]
 
     Args:
         used: The last of its outputs that another op reads; -1 for none.
-
-    Raises:
-        TraceError: an op reads an output that this op does not have.
     """
     try:
         plan = device.plan(call)
@@ -148,12 +141,6 @@ def _unused(wiring: Wiring, node: int) -> frozenset[int]:
     return frozenset(range(count)) - {output for _, output, _ in wiring.data_out[node]}
 
 
-def _spec(wiring: Wiring, feed: tuple[int, int]) -> TensorSpec | None:
-    source, output = feed
-    outputs = wiring.ops[source].outputs
-    return outputs[output] if output < len(outputs) else None
-
-
 def _constant(wiring: Wiring, node: int) -> tuple[int, ...] | None:
     op = wiring.ops[node]
     value = op.attrs.get("value") if op.type in ("Const", "HostConst") else None
@@ -163,25 +150,11 @@ def _constant(wiring: Wiring, node: int) -> tuple[int, ...] | None:
     return tuple(int(x) for x in values if isinstance(x, (int, float)))
 
 
-def _handles(wiring: Wiring) -> list[int]:
-    """Trace each first input of type resource back to the argument that brings in the handle."""
-    origins: dict[int, int] = {}
-    handles = []
-    for node in range(len(wiring.ops)):
-        spec = _spec(wiring, wiring.inputs[node][0]) if wiring.inputs[node] else None
-        is_handle = spec is not None and spec.dtype == "resource"
-        handles.append(_origin(wiring, wiring.inputs[node][0][0], origins) if is_handle else -1)
-    return handles
-
-
-def _argument_handles(wiring: Wiring, node: int) -> list[int]:
-    origins: dict[int, int] = {}
-    handles = []
-    for feed in wiring.inputs[node]:
-        spec = _spec(wiring, feed)
-        is_handle = spec is not None and spec.dtype == "resource"
-        handles.append(_origin(wiring, feed[0], origins) if is_handle else -1)
-    return handles
+def _find_handle(wiring: Wiring, feed: tuple[int, int], origins: dict[int, int]) -> int:
+    """Trace an input of type resource back to the argument that brings in the handle; else -1."""
+    outputs = wiring.ops[feed[0]].outputs
+    is_handle = feed[1] < len(outputs) and outputs[feed[1]].dtype == "resource"
+    return _origin(wiring, feed[0], origins) if is_handle else -1
 
 
 def _origin(wiring: Wiring, node: int, origins: dict[int, int]) -> int:

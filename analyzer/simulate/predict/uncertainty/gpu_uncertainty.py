@@ -13,9 +13,9 @@ from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.report.trust_figures import StatedRange, shift_bound
 from analyzer.model.graph.host_copies import COPY
 from analyzer.model.units import format_bytes
-from analyzer.simulate.predict.played_step import Draw, live_bytes
 from analyzer.simulate.predict.process_table import Played
-from analyzer.simulate.predict.schedules import Prediction
+from analyzer.simulate.predict.sampling import Prediction
+from analyzer.simulate.predict.schedule import Schedule, live_bytes
 from analyzer.simulate.predict.uncertainty.workspace_range import (
     describe_workspaces,
     find_workspaces,
@@ -43,15 +43,15 @@ def add_gpu_uncertainty(
         played: The shown schedule, from the process's start.
         limit_bytes: The memory limit for which TensorFlow optimized the graph.
     """
-    draw, ops = played.draw, prediction.prepared.wiring.ops
-    rise = find_unknown_rise(prediction, draw)
+    schedule, ops = played.schedule, prediction.prepared.wiring.ops
+    rise = find_unknown_rise(prediction, schedule)
     workspace = find_workspaces(
-        prediction, draw, limit_bytes=limit_bytes, aside_bytes=played.aside_bytes
+        prediction, schedule, limit_bytes=limit_bytes, aside_bytes=played.aside_bytes
     )
     because = [*base.because, *describe_workspaces(workspace)]
     below = above = 0
     if workspace is not None:
-        peak_bytes = draw.peak_bytes + played.aside_bytes
+        peak_bytes = schedule.peak_bytes + played.aside_bytes
         below = max(peak_bytes - workspace.steady.low, 0)
         above = max(workspace.steady.high - peak_bytes, 0)
     if rise > above:
@@ -84,7 +84,7 @@ def add_gpu_uncertainty(
     )
 
 
-def find_unknown_rise(prediction: Prediction, draw: Draw) -> int:
+def find_unknown_rise(prediction: Prediction, schedule: Schedule) -> int:
     """Return the bytes by which undocumented memory of libraries can raise the peak.
 
     It lives while its kernel runs. So its bound is added to the live bytes at each of the kernel's own
@@ -94,11 +94,13 @@ def find_unknown_rise(prediction: Prediction, draw: Draw) -> int:
     bounds = {node: plan.unknown_bytes for node, plan in enumerate(plans) if plan.unknown_bytes}
     if not bounds:
         return 0
-    live = live_bytes(draw.buffers, draw.instants)
-    node, born = (np.asarray(x, dtype=np.int64) for x in (draw.buffers.node, draw.buffers.born))
-    chosen = np.isin(node, list(bounds)) & (born >= draw.steps[-1][0])
+    live = live_bytes(schedule.buffers, schedule.instants)
+    node, born = (
+        np.asarray(x, dtype=np.int64) for x in (schedule.buffers.node, schedule.buffers.born)
+    )
+    chosen = np.isin(node, list(bounds)) & (born >= schedule.steps[-1][0])
     tops = (live[born[row] + 1] + bounds[int(node[row])] for row in np.flatnonzero(chosen))
-    return max(int(max(tops, default=0)) - draw.peak_bytes, 0)
+    return max(int(max(tops, default=0)) - schedule.peak_bytes, 0)
 
 
 def _sentences(ops: Sequence[Op], unmodelled: list[str]) -> list[str]:

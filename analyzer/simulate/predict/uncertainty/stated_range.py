@@ -11,9 +11,9 @@ from typing import Final
 from analyzer.model.contract.report.trust_figures import DecidingOp, ScheduleRange, StatedRange
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
-from analyzer.simulate.predict.played_step import Draw
 from analyzer.simulate.predict.representative import LIMIT_MARGIN, Chosen
-from analyzer.simulate.predict.schedules import COVERAGE, EQUAL_SHARE, Prediction, Schedules
+from analyzer.simulate.predict.sampling import COVERAGE, EQUAL_SHARE, Prediction, ScheduleSample
+from analyzer.simulate.predict.schedule import Schedule
 
 MARGIN: Final = EQUAL_SHARE
 """Share of the peak added on both sides for bytes that no schedule shows: constants that the
@@ -31,10 +31,6 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
 
     Schedules cover the graph only. Bytes that the process holds beside it (constants of the traced
     graph, Python's tensors) are added to all of them, so that the shown peak lies in its range.
-
-    Args:
-        chosen: The shown schedule, and the chunks of all.
-        unsized: Number of tensors of unknown size, which count 0 bytes.
     """
     threads, extra = prediction.main.threads, chosen.extra_bytes
     margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
@@ -109,7 +105,7 @@ def estimate_allocated_range(sizes_bytes: Sequence[int]) -> Range:
     return sampled.including(int(middle - half_width), int(middle + half_width))
 
 
-def _summarize(schedules: Schedules, allocated: Sequence[int], extra: int) -> ScheduleRange:
+def _summarize(schedules: ScheduleSample, allocated: Sequence[int], extra: int) -> ScheduleRange:
     return ScheduleRange(
         inter_op_threads=schedules.threads,
         draws=len(schedules.seeds),
@@ -159,7 +155,7 @@ def find_deciding_ops(prediction: Prediction) -> list[DecidingOp]:
 def _explain_schedules(prediction: Prediction, extra: int) -> list[str]:
     reasons = [describe_schedules(prediction.main, extra)]
     if prediction.bound_schedules:
-        peaks = (draw.peak_bytes + extra for draw in prediction.bound_schedules)
+        peaks = (schedule.peak_bytes + extra for schedule in prediction.bound_schedules)
         one, overlapped = map(format_bytes, peaks)
         reasons.append(
             f"A busy machine delays threads: ops that run one by one peak at {one}, ops that all "
@@ -169,11 +165,11 @@ def _explain_schedules(prediction: Prediction, extra: int) -> list[str]:
     return reasons
 
 
-def describe_schedules(schedules: Schedules, extra: int = 0) -> str:
+def describe_schedules(schedules: ScheduleSample, extra: int = 0) -> str:
     """Return a sentence about the peaks of sampled schedules, plus bytes held beside them."""
-    threads, draws_bytes, inside = schedules.threads, schedules.draws_bytes, schedules.range
+    threads, peaks_bytes, inside = schedules.threads, schedules.peaks_bytes, schedules.range
     place = f"{threads} inter-op threads" if threads > 1 else "one inter-op thread"
-    ends = (draws_bytes[0], inside.low, inside.high, draws_bytes[-1])
+    ends = (peaks_bytes[0], inside.low, inside.high, peaks_bytes[-1])
     lowest, low, high, highest = (format_bytes(size + extra) for size in ends)
     rare = []
     if lowest != low:
@@ -189,13 +185,13 @@ def describe_schedules(schedules: Schedules, extra: int = 0) -> str:
     return f"On {place} the order of ops varies: {len(schedules.seeds)} sampled orders peak {peak}."
 
 
-def _sum_alive_at_peak(draw: Draw) -> Counter[int]:
+def _sum_alive_at_peak(schedule: Schedule) -> Counter[int]:
     """Return node -> bytes of its buffers alive at the schedule's peak."""
     alive: Counter[int] = Counter()
-    buffers = draw.buffers
+    buffers = schedule.buffers
     for node, size, born, dies in zip(
         buffers.node, buffers.size_bytes, buffers.born, buffers.dies, strict=True
     ):
-        if size and born <= draw.peak_instant and (dies < 0 or dies > draw.peak_instant):
+        if size and born <= schedule.peak_instant and (dies < 0 or dies > schedule.peak_instant):
             alive[node] += size
     return alive

@@ -12,9 +12,9 @@ from analyzer.model.ranges import Range
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.model.units import format_bytes
 from analyzer.simulate.kernels.shared.memory_plan import Workspace
-from analyzer.simulate.predict.played_step import Draw, live_bytes
 from analyzer.simulate.predict.prepared_step import Prepared
-from analyzer.simulate.predict.schedules import Prediction
+from analyzer.simulate.predict.sampling import Prediction
+from analyzer.simulate.predict.schedule import Schedule, live_bytes
 
 _SAMPLES: Final = 2000
 """Sampled choices of all algorithms."""
@@ -24,12 +24,12 @@ _QUANTILES: Final = (0.05, 0.95)
 
 
 def find_workspaces(
-    prediction: Prediction, draw: Draw, *, limit_bytes: int, aside_bytes: int = 0
+    prediction: Prediction, schedule: Schedule, *, limit_bytes: int, aside_bytes: int = 0
 ) -> WorkspaceFigures | None:
     """Return the expected workspace and the peaks that it allows; None without convolutions.
 
     Args:
-        draw: A schedule from the process's start, so that its first step has the trials.
+        schedule: A schedule from the process's start, so that its first step has the trials.
         limit_bytes: The memory limit; a trial that exceeds it is skipped.
         aside_bytes: Bytes that the process holds outside the graph.
     """
@@ -41,7 +41,7 @@ def find_workspaces(
     }
     if not expected:
         return None
-    buffers, instants, last = draw.buffers, draw.instants, draw.steps[-1]
+    buffers, instants, last = schedule.buffers, schedule.instants, schedule.steps[-1]
     size = np.asarray(buffers.size_bytes, dtype=np.int64)
     region = np.asarray(buffers.region, dtype=object)
     born, dies = (np.asarray(x, dtype=np.int64) for x in (buffers.born, buffers.dies))
@@ -52,13 +52,13 @@ def find_workspaces(
         node = buffers.node[row]
         tops[node] = max(tops.get(node, 0), int(bare[born[row] + 1]))
     steady = _sample_peaks(prepared, expected, tops, int(bare[last[0] :].max()))
-    steady = steady.including(draw.peak_bytes)
-    first_step = slice(draw.steps[0][0], draw.steps[0][1] + 2)
+    steady = steady.including(schedule.peak_bytes)
+    first_step = slice(schedule.steps[0][0], schedule.steps[0][1] + 2)
     needed = live_bytes(buffers, instants, np.where(region == TRIAL, 0, size))[first_step].max()
     highest = int(live_bytes(buffers, instants)[first_step].max())
     highest = min(highest, max(limit_bytes - aside_bytes, int(needed)))
-    lowest = int(needed) - (draw.peak_bytes - steady.low)
-    alive = (born <= draw.peak_instant) & ((dies > draw.peak_instant) | (dies < 0))
+    lowest = int(needed) - (schedule.peak_bytes - steady.low)
+    alive = (born <= schedule.peak_instant) & ((dies > schedule.peak_instant) | (dies < 0))
     unmeasured = [max(one.sizes_bytes) for one in expected.values() if not one.is_measured]
     return WorkspaceFigures(
         bytes=int(size[alive & (region == WORKSPACE)].sum()),

@@ -1,4 +1,4 @@
-"""The prediction: sampled schedules of the executor, and the middle one as a table."""
+"""Sample schedules of a step: the median peak, the range of the peaks, and schedules to replay."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ import pandas as pd
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.ranges import Range
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
-from analyzer.simulate.predict.buffers.draw_table import find_unmodelled
-from analyzer.simulate.predict.executor.data_decisions import Assumptions
+from analyzer.simulate.predict.buffers.buffer_table import find_unmodelled
+from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
 from analyzer.simulate.predict.executor.threads import OVERLAPPED
-from analyzer.simulate.predict.played_step import Draw, play
 from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, prepare
-from analyzer.simulate.predict.uncertainty.branch_alternatives import (
+from analyzer.simulate.predict.schedule import Schedule, play
+from analyzer.simulate.predict.uncertainty.decisions import (
     Decision,
     decide,
     with_least_shapes,
 )
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
-DRAWS: Final = 61
+MOST_SCHEDULES: Final = 61
 """Most schedules to sample; odd, so that the median is one of them."""
 
-FEWEST_DRAWS: Final = 21
+FEWEST_SCHEDULES: Final = 21
 """Fewest schedules to sample, for large graphs."""
 
-EQUAL_DRAWS: Final = 19
+EQUAL_SCHEDULES: Final = 19
 """Equal peaks after which sampling stops. One more schedule differs with a chance below 1 in 20 (1
 in the number of schedules plus 2, Laplace's rule of succession)."""
 
 EQUAL_SHARE: Final = 0.002
 """Share of the peak by which equal peaks may differ; the stated range has this margin anyway."""
 
-OTHER_DRAWS: Final = 5
+OTHER_SCHEDULES: Final = 5
 """Schedules to sample for another number of threads; only the middle peak counts."""
 
 CANDIDATES: Final = 39
@@ -75,27 +75,25 @@ def find_narrowest_range(peaks_bytes: Sequence[int]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedules:
+class ScheduleSample:
     """Sampled schedules on one number of threads.
 
     Attributes:
-        threads: Inter-op threads.
         seeds: Seeds of the schedules, by ascending peak.
-        draws_bytes: Their requested peaks.
     """
 
     threads: int
     seeds: tuple[int, ...]
-    draws_bytes: tuple[int, ...]
+    peaks_bytes: tuple[int, ...]
 
     @classmethod
-    def of(cls, draws: Sequence[Draw], threads: int) -> Schedules:
+    def of(cls, schedules: Sequence[Schedule], threads: int) -> ScheduleSample:
         """Return these schedules sorted by peak."""
-        ordered = sorted(draws, key=lambda draw: draw.peak_bytes)
+        ordered = sorted(schedules, key=lambda schedule: schedule.peak_bytes)
         return cls(
             threads=threads,
-            seeds=tuple(draw.seed for draw in ordered),
-            draws_bytes=tuple(draw.peak_bytes for draw in ordered),
+            seeds=tuple(schedule.seed for schedule in ordered),
+            peaks_bytes=tuple(schedule.peak_bytes for schedule in ordered),
         )
 
     @property
@@ -106,18 +104,18 @@ class Schedules:
     @property
     def middle_bytes(self) -> int:
         """The median peak."""
-        return self.draws_bytes[self.middle]
+        return self.peaks_bytes[self.middle]
 
     @property
     def ends(self) -> tuple[int, int]:
         """First and last index of the range."""
-        return find_narrowest_range(self.draws_bytes)
+        return find_narrowest_range(self.peaks_bytes)
 
     @property
     def range(self) -> Range:
         """Peaks of 95 % of the schedules."""
         first, last = self.ends
-        return Range(self.draws_bytes[first], self.draws_bytes[last])
+        return Range(self.peaks_bytes[first], self.peaks_bytes[last])
 
     def spread(self, count: int) -> list[int]:
         """Return indices evenly spread over the range, plus those of the median and the highest peak."""
@@ -131,30 +129,27 @@ class Prediction:
 
     Attributes:
         by_threads: Sampled schedules by number of threads; the first is the figure's.
-        middle: The median schedule on the figure's threads.
         bound_schedules: The median one-thread schedule and the fully overlapped one; empty if the figure
             is for one thread or a card. A busy machine runs ops in an order between the two.
         ends: The schedules with the lowest and the highest peak of the range.
         candidates: Schedules to replay in the allocator: some on the figure's threads, and the median
             on each other number of threads.
-        decisions: Branches and loops that data decide, and the assumed outcomes.
         alternatives: Peaks with other outcomes; None without any.
         least_bytes: Peak if each data-dependent size is one element; None without any.
-        prepared: The graph and its kernels.
     """
 
-    by_threads: tuple[Schedules, ...]
-    middle: Draw
-    bound_schedules: tuple[Draw, ...]
-    ends: tuple[Draw, Draw]
-    candidates: tuple[Draw, ...]
+    by_threads: tuple[ScheduleSample, ...]
+    middle: Schedule
+    bound_schedules: tuple[Schedule, ...]
+    ends: tuple[Schedule, Schedule]
+    candidates: tuple[Schedule, ...]
     decisions: tuple[Decision, ...]
     alternatives: Range | None
     least_bytes: int | None
     prepared: Prepared
 
     @property
-    def main(self) -> Schedules:
+    def main(self) -> ScheduleSample:
         """The schedules on the figure's number of threads."""
         return self.by_threads[0]
 
@@ -166,12 +161,12 @@ class Prediction:
     @property
     def runs(self) -> int:
         """Number of op runs in a step; loops run an op several times."""
-        return len(self.middle.order)
+        return len(self.middle.nodes)
 
-    def is_bound(self, draw: Draw) -> bool:
+    def is_bound(self, schedule: Schedule) -> bool:
         """Return whether a schedule is a bound schedule."""
         return any(
-            (draw.seed, draw.threads) == (bound.seed, bound.threads)
+            (schedule.seed, schedule.threads) == (bound.seed, bound.threads)
             for bound in self.bound_schedules
         )
 
@@ -188,7 +183,7 @@ class Prediction:
     @property
     def schedule_range(self) -> Range:
         """Peaks of the schedules on the figure's threads, and of the bound schedules."""
-        bounds_bytes = (draw.peak_bytes for draw in self.bound_schedules)
+        bounds_bytes = (schedule.peak_bytes for schedule in self.bound_schedules)
         return self.main.range.including(self.peak_bytes, *bounds_bytes)
 
     @property
@@ -208,44 +203,50 @@ def predict(
     *,
     threads: int = 1,
     inter_op: Sequence[int] = (1,),
-    draws: int | None = None,
+    count: int | None = None,
     device: KernelDevice = CPU,
     compiled: Mapping[str, BufferPlan] | None = None,
     steps: int = STEPS,
-    assumed: Assumptions | None = None,
+    assumed: Assumptions = NO_ASSUMPTIONS,
     progress: Callable[[float], None] | None = None,
 ) -> Prediction:
     """Sample schedules of one step on a device, op by op.
 
     Args:
         ops: The graph that the executor runs.
-        threads: Intra-op threads of the device; they size oneDNN's scratchpads.
+        threads: Intra-op threads; they size oneDNN's scratchpads.
         inter_op: Numbers of inter-op threads: the figure's first, then others to compare.
-        draws: Number of schedules on the figure's threads. None chooses by the size of the graph, and
+        count: Schedules on the figure's threads. None chooses by the size of the graph, and
             stops early if all peaks are equal.
         compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
-        steps: Number of steps from the start.
         assumed: The user's assumptions about branches and loops that data decide.
         progress: Called with the share done, 0 to 1.
     """
-    prepared = prepare(ops, owners, threads=threads, device=device, compiled=compiled, steps=steps)
-    decided = decide(prepared, assumed)
-    prepared = decided.prepared
-    least_bytes = _find_least_bytes(prepared, ops, owners, threads, compiled)
-    sampled = _sample(prepared, prepared.select_threads(inter_op), draws, progress)
+
+    def make(graph: Sequence[Op]) -> Prepared:
+        return prepare(
+            graph, owners, threads=threads, device=device, compiled=compiled, steps=steps
+        )
+
+    prepared, decisions, alternatives = decide(make(ops), assumed)
+    least_bytes = None
+    ops_least = with_least_shapes(ops)
+    if ops_least is not None:
+        least_bytes = play(replace(make(ops_least), assumed=prepared.assumed)).peak_bytes
+    sampled = _sample(prepared, prepared.select_threads(inter_op), count, progress)
     main = sampled.by_threads[0]
     middle = sampled.find_median(main)
     bounds = [sampled.find_median(bound) for bound in sampled.bounds]
-    ends = [sampled.draws[main.seeds[at], main.threads] for at in main.ends]
-    ends = sorted([*ends, *bounds], key=lambda draw: draw.peak_bytes)
+    ends = [sampled.schedules[main.seeds[at], main.threads] for at in main.ends]
+    ends = sorted([*ends, *bounds], key=lambda schedule: schedule.peak_bytes)
     return Prediction(
         by_threads=sampled.by_threads,
         middle=middle,
         bound_schedules=tuple(bounds),
         ends=(ends[0], ends[-1]),
-        candidates=_choose_candidates(sampled, len(middle.order) * prepared.steps),
-        decisions=decided.decisions,
-        alternatives=decided.peaks,
+        candidates=_choose_candidates(sampled, len(middle.nodes) * prepared.steps),
+        decisions=decisions,
+        alternatives=alternatives,
         least_bytes=least_bytes,
         prepared=prepared,
     )
@@ -255,13 +256,13 @@ def predict(
 class _Sampled:
     """Sampled schedules: all by seed and threads, sorted by threads, and those of the bounds."""
 
-    draws: Mapping[tuple[int, int], Draw]
-    by_threads: tuple[Schedules, ...]
-    bounds: tuple[Schedules, ...]
+    schedules: Mapping[tuple[int, int], Schedule]
+    by_threads: tuple[ScheduleSample, ...]
+    bounds: tuple[ScheduleSample, ...]
 
-    def find_median(self, schedules: Schedules) -> Draw:
+    def find_median(self, schedules: ScheduleSample) -> Schedule:
         """Return the median of schedules on one number of threads."""
-        return self.draws[schedules.seeds[schedules.middle], schedules.threads]
+        return self.schedules[schedules.seeds[schedules.middle], schedules.threads]
 
 
 def _sample(
@@ -274,79 +275,50 @@ def _sample(
     report = progress or (lambda share: None)
     main = inter_op[0]
     first = play(prepared, 0, threads=main)
-    count = wanted or limit_draws(RUNS, len(first.order), FEWEST_DRAWS, DRAWS)
-    enough = count if wanted else min(count, EQUAL_DRAWS)
-    counts = _count_draws(inter_op, count, is_on_card=prepared.device.is_cheap)
-    draws = {(0, main): first}
-    by_threads: dict[int, Schedules] = {}
+    count = wanted or limit_schedules(RUNS, len(first.nodes), FEWEST_SCHEDULES, MOST_SCHEDULES)
+    enough = count if wanted else min(count, EQUAL_SCHEDULES)
+    counts = _count_schedules(inter_op, count, is_on_card=prepared.device.is_cheap)
+    schedules = {(0, main): first}
+    by_threads: dict[int, ScheduleSample] = {}
     for threads, most in counts.items():
         own = [first] if threads == main else []
         for seed in range(len(own), most):
             if threads == main and seed == enough and _are_equal(own):
                 break
-            report(len(draws) / sum(counts.values()))
+            report(len(schedules) / sum(counts.values()))
             own.append(play(prepared, seed, threads=threads))
-            draws[seed, threads] = own[-1]
+            schedules[seed, threads] = own[-1]
         if own:
-            by_threads[threads] = Schedules.of(own, threads)
+            by_threads[threads] = ScheduleSample.of(own, threads)
     return _Sampled(
-        draws,
+        schedules,
         tuple(by_threads[threads] for threads in dict.fromkeys(inter_op) if threads in by_threads),
         (by_threads[1], by_threads[OVERLAPPED]) if OVERLAPPED in counts else (),
     )
 
 
-def _count_draws(inter_op: Sequence[int], count: int, *, is_on_card: bool) -> dict[int, int]:
+def _count_schedules(inter_op: Sequence[int], count: int, *, is_on_card: bool) -> dict[int, int]:
     """Return number of threads -> schedules to sample on them; ``count`` on the first number."""
     main = inter_op[0]
-    counts = dict.fromkeys(inter_op, OTHER_DRAWS if count > 1 else 0) | {main: count}
+    counts = dict.fromkeys(inter_op, OTHER_SCHEDULES if count > 1 else 0) | {main: count}
     if count > 1 and main > 1 and not is_on_card:
-        counts |= {1: OTHER_DRAWS, OVERLAPPED: 1}
+        counts |= {1: OTHER_SCHEDULES, OVERLAPPED: 1}
     return counts
 
 
-def _are_equal(draws: Sequence[Draw]) -> bool:
-    peaks = Range.spanning(draw.peak_bytes for draw in draws)
+def _are_equal(schedules: Sequence[Schedule]) -> bool:
+    peaks = Range.spanning(schedule.peak_bytes for schedule in schedules)
     return peaks.width <= EQUAL_SHARE * peaks.high
 
 
-def _choose_candidates(sampled: _Sampled, runs: int) -> tuple[Draw, ...]:
+def _choose_candidates(sampled: _Sampled, runs: int) -> tuple[Schedule, ...]:
     """Return the schedules to replay; ``runs`` is the number of op runs in the history of one."""
     main, *others = sampled.by_threads
-    count = limit_draws(CANDIDATE_RUNS, runs, FEWEST_CANDIDATES, CANDIDATES)
-    spread = (sampled.draws[main.seeds[at], main.threads] for at in main.spread(count))
+    count = limit_schedules(CANDIDATE_RUNS, runs, FEWEST_CANDIDATES, CANDIDATES)
+    spread = (sampled.schedules[main.seeds[at], main.threads] for at in main.spread(count))
     return (*spread, *map(sampled.find_median, others))
 
 
-def _find_least_bytes(
-    prepared: Prepared,
-    ops: Sequence[Op],
-    owners: Sequence[Owner],
-    threads: int,
-    compiled: Mapping[str, BufferPlan] | None,
-) -> int | None:
-    """Return the peak if each data-dependent size is one element; None without any."""
-    ops_least = with_least_shapes(ops)
-    if ops_least is None:
-        return None
-    least = prepare(
-        ops_least,
-        owners,
-        threads=threads,
-        device=prepared.device,
-        compiled=compiled,
-        steps=prepared.steps,
-    )
-    return play(replace(least, assumed=prepared.assumed), 0).peak_bytes
-
-
-def limit_draws(total_runs: int, runs: int, fewest: int, most: int) -> int:
-    """Return an odd number of schedules, with about ``total_runs`` op runs in all of them.
-
-    Args:
-        total_runs: Op runs in all schedules.
-        runs: Op runs in one schedule.
-        fewest: Fewest schedules.
-        most: Most schedules.
-    """
+def limit_schedules(total_runs: int, runs: int, fewest: int, most: int) -> int:
+    """Return an odd number of schedules of ``runs`` op runs, with about ``total_runs`` in all."""
     return min(max(total_runs // max(runs, 1), fewest), most) // 2 * 2 + 1

@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from analyzer.model.recording.timeline import running_sum
-from analyzer.simulate.predict.buffers.reference_counts import Ledger, TimedLedger
+from analyzer.simulate.predict.buffers.reference_counts import Ledger
 from analyzer.simulate.predict.buffers.variable_values import Buffers
 from analyzer.simulate.predict.executor.control_flow import ControlExecutor
-from analyzer.simulate.predict.executor.data_decisions import Loop
+from analyzer.simulate.predict.executor.node_execution import Loop
 from analyzer.simulate.predict.executor.scalar_values import Value
 from analyzer.simulate.predict.executor.sequential import Executor
-from analyzer.simulate.predict.executor.threads import OVERLAPPED, OverlappedWorkers, Workers
-from analyzer.simulate.predict.graph.edges import EdgeOrder, Wiring
+from analyzer.simulate.predict.executor.threads import OVERLAPPED, Workers, run_overlapped
+from analyzer.simulate.predict.graph.edges import EdgeOrder
 from analyzer.simulate.predict.prepared_step import Prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+class Schedule:
     """One schedule that the executor could take.
 
     Attributes:
         seed, threads: Random seed, and number of threads.
         buffers: Buffers with instants of birth and death.
-        instants: Number of allocations and frees.
         steps: First and last instant of each step.
         resident_bytes: Requested bytes alive before the last step: variables, constants, arguments, and
             results of the step before.
         peak_bytes: Highest requested bytes of the last step, including resident bytes.
-        peak_instant: Instant of that peak.
-        order: Nodes in the order in which the last step ran them.
+        nodes: Nodes in the order in which the last step ran them.
         loops: Name of each loop with an unknown condition -> its outcome.
         branches: Node of each unknown predicate -> number of branches.
         stranded: Nodes that never ran; none in a graph that can run.
@@ -42,15 +40,15 @@ class Draw:
         entering: For each variable, its buffer when the last step begins.
     """
 
-    seed: int
-    threads: int
+    seed: int = 0
+    threads: int = 1
     buffers: Buffers
     instants: int
     steps: tuple[tuple[int, int], ...]
     resident_bytes: int
     peak_bytes: int
     peak_instant: int
-    order: tuple[int, ...]
+    nodes: tuple[int, ...]
     loops: Mapping[str, Loop] = field(default_factory=dict)
     branches: Mapping[int, int] = field(default_factory=dict)
     stranded: tuple[int, ...] = ()
@@ -59,7 +57,9 @@ class Draw:
     entering: tuple[int, ...] = ()
 
 
-def play(prepared: Prepared, seed: int = 0, *, threads: int = 1, steps: int | None = None) -> Draw:
+def play(
+    prepared: Prepared, seed: int = 0, *, threads: int = 1, steps: int | None = None
+) -> Schedule:
     """Run one schedule and return its buffers.
 
     Args:
@@ -68,35 +68,36 @@ def play(prepared: Prepared, seed: int = 0, *, threads: int = 1, steps: int | No
         steps: Number of steps from the process's start. None plays one later step, or as many as it
             takes until each later step is the same.
     """
-    wiring = prepared.wirings[seed % len(prepared.wirings)]
-    is_start = bool(steps) or prepared.has_counted_branches
-    ledger = Ledger(prepared, shares_buffers=is_start, has_run=steps is None)
+    edges = EdgeOrder(prepared.wirings[seed % len(prepared.wirings)], seed)
+    timing, expensive = prepared.timing, prepared.wiring.expensive
+    is_sequential = threads == 1 and not any(timing.waits)
+    ledger = Ledger(
+        prepared,
+        shares_buffers=bool(steps) or prepared.has_counted_branches,
+        has_run=steps is None,
+        is_timed=not is_sequential,
+    )
     values = entering = tuple(ledger.values)
     held = dict(ledger.held)
-    edges = EdgeOrder(wiring, seed)
     counters: dict[int, Value] = dict.fromkeys(prepared.counters, (0,))
     loops: dict[str, Loop] = {}
     branches: dict[int, int] = {}
     stranded: list[int] = []
     spans: list[tuple[int, int]] = []
-    timed = TimedLedger(ledger)
-    is_sequential = threads == 1 and not prepared.has_waits
-    count = steps or _steps_to_settle(prepared)
+    count = steps or _count_steps_to_settle(prepared)
     for number in range(count):
         first = ledger.instants
         entering = tuple(ledger.values)
         ledger.ran.clear()
-        executor = _make_executor(
-            prepared, wiring, edges, ledger if is_sequential else timed, counters
-        )
+        executor = _make_executor(prepared, edges, ledger, counters)
         if is_sequential:
             executor.run()
+        elif threads == OVERLAPPED:
+            run_overlapped(executor, ledger, expensive)
         else:
             # The last step has the same seed however many steps precede it.
             step_seed = seed * (prepared.steps + 1) + prepared.steps - count + number
-            is_first = is_start and not number
-            workers = _make_workers(prepared, wiring, timed, threads, step_seed, is_first)
-            executor.run_on(workers)
+            Workers(executor, ledger, expensive, timing, threads, step_seed).run()
         if isinstance(executor, ControlExecutor):
             loops |= executor.decisions.loops
             branches |= executor.decisions.branches
@@ -105,8 +106,9 @@ def play(prepared: Prepared, seed: int = 0, *, threads: int = 1, steps: int | No
         spans.append((first, ledger.instants - 1))
     if steps is None and len(spans) == 1:
         ledger.add_previous_results()
-    return replace(
-        summarize(ledger, spans),
+    return summarize(
+        ledger,
+        spans,
         seed=seed,
         threads=threads,
         loops=loops,
@@ -118,53 +120,38 @@ def play(prepared: Prepared, seed: int = 0, *, threads: int = 1, steps: int | No
     )
 
 
-def _make_workers(
-    prepared: Prepared, wiring: Wiring, timed: TimedLedger, threads: int, seed: int, is_first: bool
-) -> Workers[Any]:
-    if threads == OVERLAPPED:
-        return OverlappedWorkers(timed, wiring.expensive)
-    compiles = prepared.compiles if is_first else ()
-    return Workers(
-        threads, timed, prepared.seconds, wiring.expensive, seed, prepared.waits, compiles
-    )
+def _make_executor(
+    prepared: Prepared, edges: EdgeOrder, ledger: Ledger, counters: dict[int, Value]
+) -> Any:
+    """Return the executor of one step; it changes ``counters``, values of variables."""
+    wiring = prepared.wiring
+    if not wiring.has_control_flow:
+        return Executor(wiring, edges, ledger)
+    handles = prepared.kernels.handles
+    return ControlExecutor(wiring, edges, ledger, handles, counters, prepared.assumed)
 
 
-def _steps_to_settle(prepared: Prepared) -> int:
+def _count_steps_to_settle(prepared: Prepared) -> int:
     """Return the number of steps after which each later one is the same."""
     if prepared.has_counted_branches or prepared.is_growing:
         return prepared.steps
     return 2 if prepared.has_assigned_constants else 1
 
 
-def _make_executor(
-    prepared: Prepared,
-    wiring: Wiring,
-    edges: EdgeOrder,
-    runner: Ledger | TimedLedger,
-    counters: dict[int, Value],
-) -> Executor | ControlExecutor:
-    """Return the executor of one step; ``counters`` are values of variables, which it changes."""
-    if not wiring.has_control_flow:
-        return Executor(wiring, edges, runner)
-    handles = prepared.kernels.handles
-    return ControlExecutor(wiring, edges, runner, handles, counters, assumed=prepared.assumed)
-
-
-def summarize(ledger: Ledger, spans: list[tuple[int, int]]) -> Draw:
+def summarize(ledger: Ledger, spans: list[tuple[int, int]], **others: Any) -> Schedule:
     """Return buffers and peak of the steps with these first and last instants."""
     live = live_bytes(ledger.buffers, ledger.instants)
     first = spans[-1][0]
     top = first + int(live[first:].argmax())
-    return Draw(
-        seed=0,
-        threads=1,
+    return Schedule(
         buffers=ledger.buffers,
         instants=ledger.instants,
         steps=tuple(spans),
         resident_bytes=int(live[first]),
         peak_bytes=int(live[top]),
         peak_instant=top - 1,
-        order=tuple(ledger.ran),
+        nodes=tuple(ledger.ran),
+        **others,
     )
 
 

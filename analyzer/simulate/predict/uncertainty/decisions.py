@@ -1,0 +1,226 @@
+"""Branches, loops and sizes that data decide: alternatives, assumptions, and sentences about them.
+
+The outcome that needs most memory is shown, because it has to fit. The range starts at the outcome that
+needs least. Each alternative is one schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.run_note import DataSize
+from analyzer.model.errors import InputError
+from analyzer.model.graph.ops import LEAST_SHAPES
+from analyzer.model.ranges import Range
+from analyzer.model.units import format_bytes
+from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions, Loop
+from analyzer.simulate.predict.prepared_step import Prepared
+from analyzer.simulate.predict.schedule import Schedule, play
+from analyzer.tracing.parse.run_folder import RunNote
+
+MOST_ALTERNATIVES: Final = 12
+"""Most alternatives to try: the first branches."""
+
+_NAMED: Final = 3
+"""Most names in a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A branch or a loop that data decide.
+
+    Attributes:
+        name: Name of the loop, or of the op that computes the branch's predicate.
+        other_bytes: Requested peak with one trip, or with another branch; None if not tried.
+    """
+
+    name: str
+    is_loop: bool
+    outcome: int
+    bounded: bool = False
+    by_user: bool = False
+    other_bytes: int | None = None
+
+
+def decide(
+    prepared: Prepared, by_user: Assumptions = NO_ASSUMPTIONS
+) -> tuple[Prepared, tuple[Decision, ...], Range | None]:
+    """Return the graph with the alternative that needs most memory, its decisions, and all peaks."""
+    best = by_user
+    first = play(replace(prepared, assumed=best), 0)
+    if not first.loops and not first.branches:
+        return replace(prepared, assumed=best), (), None
+    top, tried = first, [first]
+    others: dict[str, int] = {}
+    for name, branch in islice(_other_branches(prepared, first, by_user), MOST_ALTERNATIVES):
+        assumed = replace(best, branches={**best.branches, name: branch})
+        schedule = play(replace(prepared, assumed=assumed), 0)
+        tried.append(schedule)
+        others[name] = schedule.peak_bytes
+        if schedule.peak_bytes > top.peak_bytes:
+            others[name] = top.peak_bytes
+            best, top = assumed, schedule
+    for name in _open_loops(top.loops, by_user):
+        trips = {**best.trips, name: 1}
+        schedule = play(replace(prepared, assumed=replace(best, trips=trips)), 0)
+        tried.append(schedule)
+        others[name] = schedule.peak_bytes
+    peaks = Range.spanning(schedule.peak_bytes for schedule in tried)
+    return replace(prepared, assumed=best), _describe(prepared, top, best, by_user, others), peaks
+
+
+def with_least_shapes(ops: Sequence[Op]) -> list[Op] | None:
+    """Return the graph with one element for each data-dependent size; None without any."""
+    if not any(LEAST_SHAPES in op.attrs for op in ops):
+        return None
+    return [
+        replace(
+            op,
+            outputs=tuple(
+                TensorSpec(spec.dtype, None if shape is None else tuple(shape))
+                for spec, shape in zip(op.outputs, op.attrs[LEAST_SHAPES], strict=False)
+            ),
+        )
+        if LEAST_SHAPES in op.attrs
+        else op
+        for op in ops
+    ]
+
+
+def _other_branches(
+    prepared: Prepared, first: Schedule, by_user: Assumptions
+) -> list[tuple[str, int]]:
+    """Return predicate and index of every branch that was not taken."""
+    names = {node: prepared.wiring.ops[node].name for node in first.branches}
+    return [
+        (names[node], branch)
+        for node, count in first.branches.items()
+        for branch in range(count)
+        if names[node] not in by_user.branches and branch != 1
+    ]
+
+
+def _describe(
+    prepared: Prepared,
+    top: Schedule,
+    best: Assumptions,
+    by_user: Assumptions,
+    others: Mapping[str, int],
+) -> tuple[Decision, ...]:
+    loops = [
+        Decision(
+            name=name,
+            is_loop=True,
+            outcome=loop.trips,
+            bounded=loop.bounded,
+            by_user=name in by_user.trips,
+            other_bytes=others.get(name),
+        )
+        for name, loop in top.loops.items()
+    ]
+    branches = [
+        Decision(
+            name=name,
+            is_loop=False,
+            outcome=best.branches.get(name, 1),
+            by_user=name in by_user.branches,
+            other_bytes=others.get(name),
+        )
+        for name in (prepared.wiring.ops[node].name for node in top.branches)
+    ]
+    return (*loops, *branches)
+
+
+def _open_loops(loops: Mapping[str, Loop], by_user: Assumptions) -> list[str]:
+    """Return the loops with several trips that the user did not choose."""
+    return [name for name, loop in loops.items() if name not in by_user.trips and loop.trips > 1]
+
+
+def read_assumptions(note: RunNote) -> Assumptions:
+    """Return the user's assumptions; a name may be a loop or a branch."""
+    return Assumptions(trips=note.assumed, branches=note.assumed)
+
+
+def check_assumptions(note: RunNote, decisions: Sequence[Decision]) -> None:
+    """Check that each assumption names something that data decide."""
+    known = [decision.name for decision in decisions]
+    known += [size.op for size in note.sizes]
+    for name in note.assumed:
+        if name not in known:
+            hint = "Nothing in this step depends on data."
+            if known:
+                hint = f"Names: {', '.join(known[:6])}."
+            raise InputError(
+                f"--assume {name}: no data-dependent loop, branch or size has that name.",
+                hint=hint,
+            )
+
+
+def describe_decision(decision: Decision) -> str:
+    """Return a sentence about a branch or a loop that data decide."""
+    name, outcome = decision.name, decision.outcome
+    trips = f"{outcome} trip{'s' * (outcome != 1)}"
+    if decision.by_user:
+        chosen = f"Loop {name} makes {trips}" if decision.is_loop else f"Branch {name} is {outcome}"
+        return f"{chosen}, as assumed (--assume)."
+    other = ""
+    if decision.other_bytes is not None:
+        alternative = "one trip" if decision.is_loop else "another branch"
+        other = f"; with {alternative} the peak is {format_bytes(decision.other_bytes)}"
+    hint = f"--assume {name}=N changes it"
+    if not decision.is_loop:
+        return f"Data decide branch {name}; assumed: number {outcome}{other} ({hint})."
+    if decision.bounded:
+        trips += ", the most that its condition allows"
+    return f"Data decide the trips of loop {name}; assumed: {trips}{other} ({hint})."
+
+
+def describe_run_sizes(note: RunNote, names: Collection[str], least_bytes: int | None) -> list[str]:
+    """Return sentences about data-dependent sizes of the ops that ran."""
+    sentences = []
+    assumed = [size for size in note.sizes if size.basis == "told"]
+    if assumed:
+        sentences.append(f"Data-dependent sizes, as assumed (--assume): {_list(assumed)}.")
+    most = [size for size in note.sizes if size.basis == "most" and size.op in names]
+    if most:
+        other = ""
+        if least_bytes is not None:
+            other = f"; with one element each the peak is {format_bytes(least_bytes)}"
+        sentences.append(f"{_describe_most(most)}{other} (--assume {most[0].op}=N changes it).")
+    return sentences
+
+
+def describe_data_sizes(note: RunNote) -> list[str]:
+    """Return sentences about data-dependent sizes of a note with generated inputs."""
+    most = [size for size in note.sizes if size.basis == "most"]
+    by_inputs = [size for size in note.sizes if size.basis == "inputs"]
+    sentences = []
+    if by_inputs:
+        sentences.append(
+            f"Input-dependent sizes follow generated inputs: {_list(by_inputs)}. "
+            "Real inputs may need more."
+        )
+    return sentences + ([f"{_describe_most(most)}."] if most else [])
+
+
+def _describe_most(sizes: Sequence[DataSize]) -> str:
+    count = "1 size depends" if len(sizes) == 1 else f"{len(sizes)} sizes depend"
+    return f"{count} on data; assumed: the largest possible: {_list(sizes)}"
+
+
+def describe_input_sizes(note: RunNote) -> list[str]:
+    """Return a sentence about sizes that depend on the values of given inputs."""
+    sizes = [size for size in note.sizes if size.basis == "inputs"]
+    if not sizes:
+        return []
+    return [f"Input-dependent sizes follow the given inputs: {_list(sizes)}."]
+
+
+def _list(sizes: Sequence[DataSize]) -> str:
+    names = ", ".join(f"{size.op} {size.size}" for size in sizes[:_NAMED])
+    left = len(sizes) - _NAMED
+    return f"{names} and {left} more" if left > 0 else names
