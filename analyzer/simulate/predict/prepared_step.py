@@ -12,6 +12,7 @@ from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, VariableAccess
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
 from analyzer.simulate.predict.executor.op_duration import OpTiming, estimate_timing
+from analyzer.simulate.predict.graph.constant_folding import fold
 from analyzer.simulate.predict.graph.edges import SWITCHES, Wiring, wire_all
 from analyzer.simulate.predict.graph.kernel_calls import Kernels, plan_kernels
 from analyzer.tracing.xla.buffer_plan import BufferPlan
@@ -112,6 +113,7 @@ def prepare(
     """Rebuild the graph's edges and look up its kernels."""
     wirings = _wire(ops, device)
     wiring = wirings[0]
+    ops = wiring.ops
     kernels = plan_kernels(wiring, threads=threads, device=device, compiled=compiled)
     number = {op.name: node for node, op in enumerate(ops)}
     used = [owner for owner in owners if owner.op in number]
@@ -155,7 +157,8 @@ def _retains_old_values(plan: MemoryPlan) -> bool:
 
 
 def _wire(ops: Sequence[Op], device: KernelDevice) -> tuple[Wiring, ...]:
-    """Rebuild the graph's edges, for several orders of oneDNN rewrites."""
+    """Fold constants and rebuild the graph's edges, for several orders of oneDNN rewrites."""
+    ops = fold(ops)
     rewrites: list[int | None] = [None]
     if not device.is_cheap and any(op.type.startswith("_Mkl") for op in ops):
         rewrites = list(range(REWRITES if len(ops) < LARGE_OPS else REWRITES // 2))

@@ -63,7 +63,6 @@ def play(
     """Run one schedule and return its buffers.
 
     Args:
-        seed: Seed of the edge order and of the durations.
         threads: Threads that run ops side by side (inter-op); ``OVERLAPPED`` for one per ready op.
         steps: Number of steps from the process's start. None plays one later step, or as many as it
             takes until each later step is the same.
