@@ -64,7 +64,7 @@ def index_trace_graph(graph: TraceGraph, note: RunNote | None) -> GraphIndex | N
 
 def describe_graph(structure: GraphIndex | None) -> tuple[str, ...]:
     """Return the sources of a graph that is derived from a trace; empty without one."""
-    if structure is None:
+    if structure is None or not structure.evidence:
         return ()
     return (
         f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
