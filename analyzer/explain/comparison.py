@@ -38,6 +38,7 @@ from analyzer.model.contract.report.subject import Kind
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import main_allocator_rows, running_sum
 from analyzer.model.units import format_bytes
+from analyzer.tracing.sources.graph_join import match_names
 
 TIMELINE_COLUMNS: Final = 800
 """Points of each curve: the instant with the most requested bytes in each part of the step."""
@@ -66,10 +67,10 @@ def compare(
         recording_a, recording_b: Their recordings.
         labels: Names of the two, such as their file names; None to use their settings.
     """
-    alive_a, alive_b = (
-        _alive_at_peak(report_a, recording_a),
-        _alive_at_peak(report_b, recording_b),
-    )
+    alive_a = _alive_at_peak(report_a, recording_a)
+    alive_b = _alive_at_peak(report_b, recording_b)
+    names = match_names(alive_b["made"].unique(), alive_a["made"].unique())  # without the caller's
+    alive_b = alive_b.assign(made=[names.get(name, name) for name in alive_b["made"]])
     label_a, label_b = labels or _labels(report_a, report_b)
     sizes_a, sizes_b = (report.categories_at_peak.by_category() for report in (report_a, report_b))
     categories = [
@@ -93,17 +94,16 @@ def compare(
             for name, sizes in _matched_sizes(_sums(alive_a, "layer"), _sums(alive_b, "layer"))
         ),
         ops=tuple(
-            _op_row(name, facts(name), sizes)
+            OpOfBoth(
+                name=name,
+                type=facts(name)[0],
+                layer=facts(name)[1],
+                **_difference(*sizes),
+                change=_change(*sizes),
+            )
             for name, sizes in _matched_sizes(_sums(alive_a, "made"), _sums(alive_b, "made"))
         ),
         timelines=CurvesOfBoth(a=_timeline(recording_a), b=_timeline(recording_b)),
-    )
-
-
-def _op_row(name: str, facts: tuple[str, str], sizes: tuple[int, int]) -> OpOfBoth:
-    op_type, layer = facts
-    return OpOfBoth(
-        name=name, type=op_type, layer=layer, **_difference(*sizes), change=_change(*sizes)
     )
 
 
@@ -113,13 +113,11 @@ def _numbers(
     Literal["needs", "requested", "allocated", "pool", "process"], tuple[int | None, int | None]
 ]:
     """Return the need and the four kinds of peak of both sides."""
-    needs = [
-        None if report.verdict is None else report.verdict.need_bytes
-        for report in (report_a, report_b)
-    ]
+    verdicts = report_a.verdict, report_b.verdict
+    first, second = (None if one is None else one.need_bytes for one in verdicts)
     a, b = report_a.peak, report_b.peak
     return {
-        "needs": (needs[0], needs[1]),
+        "needs": (first, second),
         "requested": (a.requested_bytes, b.requested_bytes),
         "allocated": (a.allocated_bytes, b.allocated_bytes),
         "pool": (a.pool_bytes, b.pool_bytes),

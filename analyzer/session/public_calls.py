@@ -15,11 +15,13 @@ from analyzer.capture.process.run_folders import make_default_path
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
 from analyzer.capture.targets.target_spec import check_steps, parse_target
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
+from analyzer.model.contract.report.subject import Kind
 from analyzer.model.errors import InputError
 from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.result import Result
 from analyzer.session.many_hosts import open_hosts
 from analyzer.session.opening import open_estimate, open_finished, open_result
+from analyzer.session.target_graph import open_with_estimate
 from analyzer.session.target_results import (
     estimate_target,
     predict_folder,
@@ -233,9 +235,13 @@ def diff(a: str | os.PathLike[str] | Result, b: str | os.PathLike[str] | Result)
     """
     from analyzer.report.diff_result import build_diff
 
-    first, second = (
-        side if isinstance(side, Result) else open_result(Path(side)) for side in (a, b)
-    )
+    first = a if isinstance(a, Result) else open_result(Path(a))
+    if isinstance(b, Result):
+        second = b
+    elif first.report.kind is Kind.ESTIMATE and first.folder is not None:
+        second = open_with_estimate(Path(b), first.folder)
+    else:
+        second = open_result(Path(b))
     names = [None if isinstance(side, Result) else os.fspath(side) for side in (a, b)]
     return build_diff(
         (first.report, first.recording), (second.report, second.recording), names=names

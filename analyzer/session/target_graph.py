@@ -13,7 +13,7 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.errors import InputError
 from analyzer.report.result import Result
-from analyzer.session.opening import Progress, explain
+from analyzer.session.opening import Progress, explain, is_estimate, open_result
 from analyzer.tracing.parse.logdir import RUN_FILE, find_run_file, find_traces
 
 if TYPE_CHECKING:
@@ -86,6 +86,27 @@ def _find_card(name: str) -> str:
         return find_gpu(name).id
     except InputError:
         return _STAND_IN
+
+
+def open_with_estimate(path: Path, folder: Path) -> Result:
+    """Explain a trace; one without a graph of its own is joined with that of an estimate's folder.
+
+    Raises:
+        TraceError: there is no readable trace, or no estimate.
+    """
+    from analyzer.report.document import build_document
+    from analyzer.tracing.measure.graph_choice import index_note_graph
+    from analyzer.tracing.measure.measured_recording import open_measured
+    from analyzer.tracing.parse.run_folder import read_run
+    from analyzer.tracing.sources.graph_join import SourceGraph
+
+    note = read_run(folder / RUN_FILE)
+    index = index_note_graph(note)
+    if index is None or is_estimate(path) or find_run_file(find_traces(path)[0]) is not None:
+        return open_result(path)
+    source = SourceGraph(f"the graph of {folder}", "target", index, note.step.batch_size)
+    analysis = explain(open_measured(path, source=source), WhatIf(), search=True)
+    return Result.of(analysis, build_document(analysis), path if path.is_dir() else None)
 
 
 def _capture_source(

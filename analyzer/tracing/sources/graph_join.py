@@ -85,7 +85,9 @@ def join_graph(table: pd.DataFrame, derived: GraphIndex | None, source: SourceGr
     in_steps = rows[rows["step"].notna()]
     rows = in_steps if len(in_steps) else rows
     trace_ops = [str(op) for op in rows["op"].astype(object).unique()]
-    found = match_names([*trace_ops, *(derived.ops if derived is not None else ())], source.index)
+    found = match_names(
+        [*trace_ops, *(derived.ops if derived is not None else ())], source.index.ops
+    )
     index = _rename(source, found)
     if derived is not None:
         index = _add_others(index, derived)
@@ -103,9 +105,9 @@ def join_graph(table: pd.DataFrame, derived: GraphIndex | None, source: SourceGr
     )
 
 
-def match_names(names: Iterable[str], index: GraphIndex) -> dict[str, str]:
-    """Return the graph's op of each name of a trace, if it has one."""
-    own = {name: name for name in index.ops}
+def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
+    """Return the name among ``others`` of each op or layer of a trace, if it has one."""
+    own = {name: name for name in others}
     found: dict[str, str] = {}
     open_names: dict[str, list[str]] = defaultdict(list)
     for name in dict.fromkeys(names):
@@ -122,7 +124,8 @@ def match_names(names: Iterable[str], index: GraphIndex) -> dict[str, str]:
     # Layers are numbered in the order of their creation in both programs.
     for key, mine in open_names.items():
         theirs = find_inlined(key, candidates) or ()
-        if len(mine) == len(theirs):
+        if len(mine) == len(theirs) and taken.isdisjoint(theirs):
+            taken.update(theirs)
             found.update(zip(sorted(mine, key=_numbers), sorted(theirs, key=_numbers), strict=True))
     return found
 

@@ -80,6 +80,6 @@ def test_layers_with_other_numbers_and_a_caller_are_joined(tmp_path: Path) -> No
 
 
 def test_names_that_could_be_several_ops_are_not_joined() -> None:
-    index = source().index
+    index = source().index.ops
     assert match_names(["net/dense_4/Relu", "net/dense_7/Relu"], index) == {}
     assert match_names(["net/conv/Relu"], index) == {}
