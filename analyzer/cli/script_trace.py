@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
@@ -11,59 +12,35 @@ from analyzer.cli import ScriptStatus
 from analyzer.cli.outputs import Outputs, deliver
 from analyzer.cli.run_place import RunPlace
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.capture_request import (
-    SCRIPT_STEPS,
-    SCRIPT_WARMUP_STEPS,
-    CaptureOptions,
-    TargetSpec,
-    WatchRequest,
-)
+from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.errors import ExitCode, LimitError
+from analyzer.model.units import format_bytes
+from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
 from analyzer.session.target_results import trace_script
 
 
 def trace_script_file(
-    spec: TargetSpec,
-    chosen: CaptureOptions,
-    arguments: tuple[str, ...],
-    warmup: int | None,
-    what_if: WhatIf,
-    place: RunPlace,
-    outputs: Outputs,
+    spec: TargetSpec, request: WatchRequest, what_if: WhatIf, place: RunPlace, outputs: Outputs
 ) -> NoReturn:
     """Run the script, report, and exit with the script's status.
-
-    Args:
-        spec: The script.
-        chosen: Options of the capture.
-        arguments: The script's own arguments.
-        warmup: Steps before the traced ones; None for the default.
-        what_if: Allocator settings for the replay.
-        place: The run folder.
-        outputs: Other outputs.
 
     Raises:
         InputError: an option does not apply to scripts.
         LimitError: the peak is above ``--max-peak``, and the script itself ended well.
         ScriptStatus: always, with the script's exit status.
     """
-    check_honoured(spec.text, TargetForm.SCRIPT, list_given_options(chosen))
-    request = WatchRequest(
-        script=spec.path,
-        folder="",
-        arguments=arguments,
-        steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
-        warmup=SCRIPT_WARMUP_STEPS if warmup is None else warmup,
-        options=chosen,
-    )
+    check_honoured(spec.text, TargetForm.SCRIPT, list_given_options(request.options))
     with place.folder_for(spec) as folder:
         end, result = trace_script(spec, request, folder, force=outputs.force, what_if=what_if)
         if end.fault:
             _report_fault(end.fault)
+        lines = _suggest_other_command(spec, request, end, result)
+        if result is None and not (lines or end.fault or end.has_refused):
+            lines = _explain_missing_trace(spec, request, end)
+        for line in lines:
+            _print_line(line)
         if result is None:
-            for line in () if end.fault else _explain_missing_trace(spec, request, end):
-                _print_line(line)
             raise ScriptStatus(end.status)
         try:
             deliver(place.without_lost_folder(result), outputs)
@@ -81,20 +58,48 @@ def trace_script_file(
     raise ScriptStatus(int(ExitCode.OVER_LIMIT) if is_over else end.status)
 
 
+def _suggest_other_command(
+    spec: TargetSpec, request: WatchRequest, end: ScriptEnd, result: Result | None
+) -> list[str]:
+    """Return the command that a failed script may need: with a simulated card, or as a module."""
+    if not end.status:
+        return []
+    note = end.note if result is None else result.recording.watch
+    arguments = " ".join(("", "--", *request.arguments)) if request.arguments else ""
+    if note is not None and note.misses_gpu and not request.options.gpu:
+        return [
+            "The script asks for a GPU, and TensorFlow sees none here. On a simulated card: "
+            f"analyze trace {spec.text} --gpu t4{arguments}"
+        ]
+    package = [] if request.is_module else _find_package(Path(spec.path).absolute())
+    if package and (not end.has_tensorflow or (note is not None and note.ended == "ImportError")):
+        return [
+            f"{spec.text} lies in a package. Its relative imports work as a module, from the folder "
+            f"of the package: analyze trace -m {'.'.join(package)}{arguments}"
+        ]
+    return []
+
+
+def _find_package(path: Path) -> list[str]:
+    """Return the parts of a module's name in its package; none if it is in no package."""
+    parts = [path.stem]
+    while (path.parent / "__init__.py").is_file():
+        path = path.parent
+        parts.insert(0, path.name)
+    return parts if len(parts) > 1 else []
+
+
 def _explain_missing_trace(spec: TargetSpec, request: WatchRequest, end: ScriptEnd) -> list[str]:
     """Return the reason why no step was traced, and the fix."""
     ending = f"{spec.text} ended with exit code {end.status}"
     counts = end.note
     python = " ".join(("python", spec.text, *request.arguments))
     if end.unread:
-        return [
-            f"{ending}; its trace cannot be read: {end.unread}",
-            "Trace more steps: --steps 20.",
-        ]
+        return [f"{ending}; its trace cannot be read: {end.unread}"]
     if not end.has_tensorflow:
         return [
             f"{ending} and never imported TensorFlow: no step was traced.",
-            f"Name a model or a step in it after a colon: {spec.text}:name.",
+            "If it runs TensorFlow in another process, name the step itself: file.py:name.",
         ]
     if counts is None:
         return [
@@ -102,18 +107,10 @@ def _explain_missing_trace(spec: TargetSpec, request: WatchRequest, end: ScriptE
             "exec).",
             f"If it ran out of memory: {python} 2> log, then analyze oom log.",
         ]
-    if not counts.steps:
-        calls = sum(one.calls for one in counts.functions)
-        suffix = f" in {calls} calls of tf.functions" if calls else ""
-        return [
-            f"{ending}, and no step was found{suffix}.",
-            "A step is a repeated call of a tf.function (as in fit), an optimizer update, or "
-            f"a gradient of a tape. Name a model or a step instead: {spec.text}:name.",
-        ]
     return [
-        f"{ending} after {counts.steps} steps; the first {request.warmup} are warm-up, so none was "
-        "traced.",
-        f"Run more steps, or add --warmup {max(counts.steps - 2, 1)}.",
+        f"{ending}, and TensorFlow allocated nothing: its own peak is "
+        f"{format_bytes(max(counts.own_peaks, default=0))}.",
+        "A step that it does not run can be named: file.py:name.",
     ]
 
 

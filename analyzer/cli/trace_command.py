@@ -9,7 +9,11 @@ from typing import Annotated
 import typer
 
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
-from analyzer.capture.targets.target_spec import parse_card_assumptions, parse_target
+from analyzer.capture.targets.target_spec import (
+    name_module,
+    parse_card_assumptions,
+    parse_target,
+)
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus
 from analyzer.cli.outputs import Outputs, check_not_input, deliver
@@ -23,6 +27,7 @@ from analyzer.model.contract.capture_request import (
     CaptureOptions,
     TargetKind,
     TargetSpec,
+    WatchRequest,
 )
 from analyzer.model.contract.phantom_assumptions import ASSUMPTIONS
 from analyzer.model.errors import ExitCode, InputError
@@ -84,6 +89,10 @@ class TraceOptions:
             "Threads that run ops in parallel; with 1, runs repeat.", min=1, is_rare=True
         ),
     ] = None
+    module: Annotated[
+        bool,
+        options.in_step("TARGET is a module to run as a script, as with python -m.", "-m"),
+    ] = False
     assume: Annotated[
         list[str] | None,
         options.in_device(
@@ -140,7 +149,7 @@ def trace(
     A Python file without a name (script.py, not script.py:name) runs as Python would run it, with its
     own arguments, input, output and exit code. A few of its steps are traced, and the report follows.
     """
-    spec = parse_target(target, scripts=True)
+    spec = name_module(target) if capture.module else parse_target(target, scripts=True)
     check_not_input(outputs.paths, spec.source)
     outputs.check()
     if spec.kind is TargetKind.TRACE:
@@ -151,9 +160,8 @@ def trace(
     if spec.kind is TargetKind.SCRIPT:
         from analyzer.cli.script_trace import trace_script_file
 
-        trace_script_file(
-            spec, chosen, tuple(arguments or ()), capture.warmup, what_if, place, outputs
-        )
+        request = _make_request(spec, chosen, capture, arguments)
+        trace_script_file(spec, request, what_if, place, outputs)
     if arguments:
         raise InputError(
             f"{spec.text} is not a script and takes no arguments ({arguments[0]!r}).",
@@ -176,6 +184,20 @@ def trace(
         raise typer.Exit(int(result.exit_code))
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
+
+
+def _make_request(
+    spec: TargetSpec, chosen: CaptureOptions, capture: TraceOptions, arguments: list[str] | None
+) -> WatchRequest:
+    return WatchRequest(
+        script=spec.path,
+        is_module=capture.module,
+        folder="",
+        arguments=tuple(arguments or ()),
+        steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
+        warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
+        options=chosen,
+    )
 
 
 def _capture_options(

@@ -97,7 +97,7 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
         if highest != format_bytes(peak.allocated_bytes) and not has_phases:
             yield f"Outside the steady step the peak is higher: {highest} allocated ({ever.phase})."
         start = ever.since_start_bytes
-        if start and start > ever.allocated_bytes:
+        if start and start > ever.allocated_bytes and report.program is None:
             yield (
                 f"Since the start of the process the peak is {format_bytes(start)} allocated, before "
                 f"the trace; that is {start / max(peak.allocated_bytes, 1):.2g} times the step's."

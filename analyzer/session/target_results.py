@@ -23,6 +23,7 @@ from analyzer.model.contract.report.saved_result import (
     encode_digests,
 )
 from analyzer.model.contract.report.subject import Kind
+from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import CompilerUnavailable, TraceError
 from analyzer.model.interrupts import EXIT_BASE, ignore_one_interrupt
 from analyzer.model.user_cache import create_cache_folder
@@ -89,8 +90,10 @@ def trace_script(
     with ignore_one_interrupt() if is_interrupted else nullcontext():
         try:
             result = open_result(end.folder, what_if=what_if)
-        except TraceError as error:  # such as no memory event in the traced steps
-            return replace(end, unread=str(error)), None
+        except TraceError as error:
+            note = read_run_file(end.folder / RUN_FILE).watch
+            has_memory = note is None or any(note.own_peaks)
+            return replace(end, note=note, unread=str(error) if has_memory else ""), None
         return end, save_report(result, end.folder)
 
 

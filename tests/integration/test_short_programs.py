@@ -151,3 +151,34 @@ for number in range(60):
     assert not ids & {"kept-tensors", "grows", "grows-on-host", "data-held"}
     assert "fills" in ids
     assert report["program"]["device"]["trend"] == "fills"
+
+
+@pytest.mark.slow
+def test_a_script_that_needs_a_gpu_gets_the_command_with_a_simulated_card(tmp_path: Path) -> None:
+    code = "import tensorflow as tf\ngpu = tf.config.list_physical_devices('GPU')[0]\n"
+    (tmp_path / "program.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(COMMAND), "trace", "program.py", "--no-save"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "analyze trace program.py --gpu t4" in done.stderr
+
+
+@pytest.mark.slow
+def test_nvidia_smi_shows_the_simulated_card(tmp_path: Path) -> None:
+    text = """
+import subprocess
+import tensorflow as tf
+tf.config.experimental.set_memory_growth(tf.config.list_physical_devices("GPU")[0], True)
+a = tf.zeros((8192, 8192))
+query = ["nvidia-smi", "--query-gpu=memory.used,name", "--format=csv,noheader,nounits"]
+used, name = subprocess.check_output(query, text=True).split(",")
+assert int(used) >= 256, used
+assert name.strip() == "Tesla T4", name
+"""
+    run(tmp_path, text, "--gpu", "t4")

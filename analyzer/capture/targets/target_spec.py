@@ -26,6 +26,9 @@ from analyzer.tracing.parse.logdir import is_trace
 OPTIMIZER: Final = "adam"
 """The optimizer of a model that is not compiled."""
 
+SCRIPT_SUFFIXES: Final = (".py", ".ipynb")
+"""Files that ``trace`` runs: a script, or the cells of a notebook."""
+
 _MODULE_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _FORMS: Final = (
     "Give keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
@@ -74,8 +77,20 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
     return TargetSpec(text=text, kind=kind, path=base, attribute=attribute)
 
 
+def name_module(text: str) -> TargetSpec:
+    """Return the target of a module that runs as a script.
+
+    Raises:
+        TargetError: the text is no module's name.
+    """
+    if not _MODULE_NAME.fullmatch(text):
+        raise TargetError(f"{text} is no module.", hint="Write it as -m package.train.")
+    name = text.rpartition(".")[2]
+    return TargetSpec(text=f"-m {text}", kind=TargetKind.SCRIPT, path=text, attribute=name)
+
+
 def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
-    if path.suffix == ".py" and path.is_file() and not scripts:
+    if path.suffix in SCRIPT_SUFFIXES and path.is_file() and not scripts:
         raise TargetError(
             f"{text} is a whole script, and this command needs a model or step.",
             hint=f"Name the model or the step in it: {text}:name. `analyze trace {text}` runs a whole "
@@ -84,7 +99,7 @@ def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
     if path.is_dir():
         is_saved = (path / "saved_model.pb").is_file() or (path / "saved_model.pbtxt").is_file()
         kind = TargetKind.SAVED_MODEL if is_saved else TargetKind.TRACE
-    elif path.suffix == ".py":
+    elif path.suffix in SCRIPT_SUFFIXES:
         kind = TargetKind.SCRIPT
     elif path.suffix in (".keras", ".h5", ".hdf5"):
         kind = TargetKind.KERAS_FILE

@@ -25,7 +25,8 @@ from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
 from analyzer.capture.process.child_environment import configure_cards, make_phantom_note
-from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE
+from analyzer.capture.watch.notebook_script import read_notebook
+from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, USAGE_FILE
 from analyzer.model.contract.capture_request import WATCH_VERSION, WatchRequest
 from analyzer.model.contract.child_messages import read_message
 from analyzer.model.contract.run_note import TargetNote
@@ -77,7 +78,8 @@ class ScriptRun:
     def __init__(self, request: WatchRequest) -> None:
         self._request = request
         self._folder = Path(request.folder)
-        self._script_folder = str(Path(os.path.realpath(request.script)).parent)
+        path = os.getcwd() if request.is_module else Path(os.path.realpath(request.script)).parent
+        self._script_folder = str(path)
         self._watcher: Any = None
         self._owner = os.getpid()
 
@@ -100,12 +102,12 @@ class ScriptRun:
         ended, status = "", 0
         fatal: BaseException | None = None
         try:
-            with open(path, "rb") as file:
-                code = compile(file.read(), path, "exec", dont_inherit=True)
-            exec(code, vars(module))
+            exec(self._load_code(module), vars(module))
         except SystemExit as stop:
             ended = f"sys.exit({stop.code!r})" if stop.code not in (None, 0) else ""
             status = _get_status(stop)
+            if _is_of_argparse(stop):
+                (self._folder / USAGE_FILE).write_text("usage", "utf-8")
         except BaseException as error:
             fatal, ended = error, type(error).__name__
             _print_as_python(error)
@@ -120,6 +122,20 @@ class ScriptRun:
         if status == EXIT_BASE + signal.SIGINT:
             _die_of(signal.SIGINT)
         sys.exit(status)
+
+    def _load_code(self, module: types.ModuleType) -> types.CodeType:
+        """Return the code to run; for a module, import its packages and set its names."""
+        path = self._request.script
+        if path.endswith(".ipynb"):
+            return compile(read_notebook(path), path, "exec", dont_inherit=True)
+        if not self._request.is_module:
+            with open(path, "rb") as file:
+                return compile(file.read(), path, "exec", dont_inherit=True)
+        spec, code = _find_module(path)
+        names = {"__file__": spec.origin, "__spec__": spec, "__package__": spec.parent}
+        vars(module).update(names, __loader__=spec.loader)
+        sys.argv[0] = spec.origin or path
+        return code
 
     def finish(self, ended: str, error: BaseException | None = None) -> None:
         """Write the observations; an error of ours does not affect the script."""
@@ -208,6 +224,38 @@ class ScriptRun:
             watcher.forget()
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _find_module(name: str) -> tuple[importlib.machinery.ModuleSpec, types.CodeType]:
+    """Return a module's spec and code, of its ``__main__`` for a package.
+
+    Raises:
+        SystemExit: there is no such module.
+    """
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            name += ".__main__"
+            spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # of another module, which the package imports
+        spec = None
+    read_code = getattr(None if spec is None else spec.loader, "get_code", None)
+    code = None if read_code is None else read_code(name)
+    if spec is None or code is None:
+        raise SystemExit(f"{sys.executable}: No module named {name}")
+    return spec, code
+
+
+def _is_of_argparse(stop: SystemExit) -> bool:
+    """Return whether ``argparse`` ended the script."""
+    trace = stop.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") == "argparse":
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _get_status(stop: SystemExit) -> int:

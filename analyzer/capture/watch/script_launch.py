@@ -25,7 +25,13 @@ from analyzer.capture.process.child_environment import (
 from analyzer.capture.process.launch import make_start_command
 from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
 from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
-from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, read_untraced
+from analyzer.capture.watch.watch_files import (
+    BEGUN_FILE,
+    DUMP,
+    FAULT_FILE,
+    USAGE_FILE,
+    read_untraced,
+)
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.contract.child_messages import write_message
@@ -52,6 +58,7 @@ class ScriptEnd:
         folder: The run folder; None if no step was traced.
         note: Observations if no step was traced; None if there are none.
         has_tensorflow: Whether the script imported TensorFlow.
+        has_refused: Whether it printed its usage, because of ``--help`` or wrong arguments.
         fault: Traceback of an error of ours; empty if there was none.
         unread: Why the trace cannot be opened; empty if it can.
     """
@@ -60,6 +67,7 @@ class ScriptEnd:
     folder: Path | None = None
     note: WatchNote | None = None
     has_tensorflow: bool = False
+    has_refused: bool = False
     fault: str = ""
     unread: str = ""
 
@@ -89,6 +97,7 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
             for name in (DUMP, PHANTOM_FOLDER):
                 shutil.rmtree(staging / name, ignore_errors=True)
             fault = _take_text(staging / FAULT_FILE)
+            has_refused = _take_text(staging / USAGE_FILE) != ""
             note = read_untraced(staging)
             has_begun = (staging / BEGUN_FILE).exists()
             (staging / BEGUN_FILE).unlink(missing_ok=True)
@@ -96,7 +105,12 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
             if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
                 folder, note = publish(staging, out, force=force), None
             return ScriptEnd(
-                status=status, folder=folder, note=note, has_tensorflow=has_begun, fault=fault
+                status=status,
+                folder=folder,
+                note=note,
+                has_tensorflow=has_begun,
+                has_refused=has_refused,
+                fault=fault,
             )
 
 

@@ -43,6 +43,13 @@ class Hooks:
         self._install_lasting()
         self._wrap_tapes()
         self._wrap_profiler()
+        for owner, name in (
+            (tf.config, "list_physical_devices"),
+            (tf.config.experimental, "list_physical_devices"),
+            (tf.test, "is_gpu_available"),
+            (tf.test, "gpu_device_name"),
+        ):
+            self._replace(owner, name, self._make_device_query)
 
     def lighten(self, *, has_tapes: bool) -> None:
         """Keep only the wrappers that count steps, functions, models, data sets, and maybe tapes."""
@@ -62,6 +69,15 @@ class Hooks:
         self._wrap_datasets()
         self._wrap_models()
         self._replace(tf.config.experimental, "reset_memory_stats", self._make_reset)
+
+    def _make_device_query(self, old: Any) -> Any:
+        def query(*args: Any, **kwargs: Any) -> Any:
+            result = old(*args, **kwargs)
+            is_of_cpu = "CPU" in (*args, *kwargs.values())
+            self._watcher.misses_gpu |= not result and not is_of_cpu
+            return result
+
+        return query
 
     def _make_reset(self, old: Any) -> Any:
         def reset(device: str) -> None:

@@ -20,6 +20,9 @@ FAULT_FILE: Final = "watch.error"
 BEGUN_FILE: Final = "watch.begun"
 """Empty; exists once the script has imported TensorFlow."""
 
+USAGE_FILE: Final = "watch.usage"
+"""Exists if the script's own ``argparse`` ended it."""
+
 DUMP: Final = ".xla"
 """Folder of XLA's compiled modules while the script runs."""
 

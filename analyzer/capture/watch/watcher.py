@@ -57,6 +57,7 @@ class Watcher:
     Attributes:
         functions: The functions that it called.
         data: The data sets, tapes and models that it made.
+        misses_gpu: Whether it asked for a GPU, and TensorFlow sees none.
 
     Args:
         steps, warmup: Steps to trace, and steps before them.
@@ -79,6 +80,7 @@ class Watcher:
         self._trace = StepTrace(folder, steps=steps, target=target, dump=dump, complete=complete)
         self.functions = FunctionLedger()
         self.data = DataLedger()
+        self.misses_gpu = False
         self._hooks = Hooks(self)
         self._candidates = StepCandidates(warmup)
         self._gradients = GradientSteps()
@@ -322,6 +324,7 @@ class Watcher:
             own_peaks=self._readings.peaks,
             whole_run=self._trace.is_whole,
             is_cut=self._trace.is_cut,
+            misses_gpu=self.misses_gpu,
             readings=tuple(self._readings.rows),
             held=held.tensors,
             on_host=held.on_host,

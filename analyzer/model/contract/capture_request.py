@@ -148,7 +148,8 @@ class WatchRequest:
     """A request to run a script and trace its own steps.
 
     Attributes:
-        script: The script's path as the user wrote it.
+        script: The script's path as the user wrote it, or the name of a module.
+        is_module: Whether it is run as by ``python -m``.
         folder: The run folder is made in it.
         arguments: The script's own arguments.
         steps, warmup: Number of traced steps, and of steps before them.
@@ -156,6 +157,7 @@ class WatchRequest:
     """
 
     script: str
+    is_module: bool = False
     folder: str
     arguments: tuple[str, ...] = ()
     steps: int = SCRIPT_STEPS

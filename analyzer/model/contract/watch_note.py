@@ -211,6 +211,7 @@ class WatchNote:
             if there is none.
         whole_run: Whether the whole run counts as one step, because no call repeats.
         is_cut: Whether the program went on after its trace ended.
+        misses_gpu: Whether the program asked for a GPU, and TensorFlow sees none.
     """
 
     step: Text = ""
@@ -232,3 +233,4 @@ class WatchNote:
     own_peaks: Annotated[tuple[Bytes, ...], Meta(max_length=MOST_ROWS)] = ()
     whole_run: bool = False
     is_cut: bool = False
+    misses_gpu: bool = False

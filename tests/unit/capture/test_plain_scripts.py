@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -143,3 +144,46 @@ def test_what_a_script_cannot_honour_is_refused(tmp_path: Path) -> None:
     assert ended.code == 2
     assert "script.py:name" in ended.err
     assert listing(tmp_path) == {"script.py"}
+
+
+def test_a_module_runs_as_python_would_run_it(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").touch()
+    (tmp_path / "pkg" / "words.py").write_text("WORD = 'from the package'")
+    code = "import sys\nfrom .words import WORD\nprint(__name__, WORD, sys.argv[1:])\n"
+    (tmp_path / "pkg" / "train.py").write_text(code)
+    command = [sys.executable, str(COMMAND), "trace", "--no-save"]
+    done = subprocess.run(
+        [*command, "-m", "pkg.train", "--", "--epochs", "2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "__main__ from the package ['--epochs', '2']\n"
+    # WHEN the same file runs as a script, its relative import fails and the command is named
+    done = run(tmp_path, code, name="pkg/train.py")
+    assert "analyze trace -m pkg.train" in done.stderr
+
+
+def test_the_scripts_own_usage_stands_alone(tmp_path: Path) -> None:
+    code = "import argparse\np = argparse.ArgumentParser(prog='p')\np.parse_args()\n"
+    done = run(tmp_path, code, "--", "--unknown")
+    assert done.returncode == 2
+    assert done.stderr == "usage: p [-h]\np: error: unrecognized arguments: --unknown\n"
+
+
+def test_the_cells_of_a_notebook_run_as_a_script(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title"]},
+        {"cell_type": "code", "source": ["%matplotlib inline\n", "if True:\n", "    !ls\n"]},
+        {"cell_type": "code", "source": "%%bash\nls"},
+        {"cell_type": "code", "source": "display(6 * 7)\n1 / 0"},
+    ]
+    done = run(tmp_path, json.dumps({"cells": cells, "nbformat": 4}), name="book.ipynb")
+    assert done.stdout == "42\n"
+    assert 'File "book.ipynb", line' in done.stderr
+    done = run(tmp_path, "[]", name="broken.ipynb")
+    assert "jupyter nbconvert --to script" in done.stderr
+    assert "Traceback" not in done.stderr
