@@ -127,6 +127,12 @@ class ReadOptions:
             metavar="TARGET",
         ),
     ] = ""
+    redact: Annotated[
+        bool,
+        options.in_result(
+            "With a trace: leave out names and paths, to share the result.", "--redact"
+        ),
+    ] = False
 
 
 def trace(
@@ -172,6 +178,10 @@ def trace(
     )
     with place.folder_for(spec) as folder:
         result = _make_result(spec, chosen, folder, place, reading, what_if, outputs)
+        if reading.redact:
+            from analyzer.report.redaction import redact_result
+
+            result = redact_result(result)
         deliver(place.without_lost_folder(result), outputs)
     if spec.kind is not TargetKind.TRACE:
         place.announce(
@@ -262,6 +272,7 @@ def _check_reading(
         allocator=reading.allocator,
         scheduler=reading.scheduler,
         target=reading.graph_of,
+        redact=reading.redact,
     )
 
 

@@ -1,0 +1,95 @@
+"""Remove names and paths from a result, so that it can be shared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import pandas as pd
+from msgspec.structs import replace as replace_fields
+
+from analyzer.explain.all_findings import collect
+from analyzer.explain.analysis import Analysis
+from analyzer.report.document import build_document
+from analyzer.report.result import Result
+
+_COLUMNS: Final = ("op", "layer", "tensor", "variable", "instruction")
+_PUBLIC: Final = frozenset({"gradient_tape", "while", "cond", "then", "else", "body"})
+"""Parts of names that TensorFlow chooses."""
+
+_NUMBER: Final = re.compile(r"_\d+$")
+_REDACTED: Final = "redacted"
+
+
+def redact_result(result: Result) -> Result:
+    """Return a result without names of layers, ops and variables, and without paths and notes.
+
+    Each part of a name becomes a letter with a number, the same one everywhere, except op types. Sizes,
+    shapes, categories and op types stay. Findings are made anew from the redacted tables.
+    """
+    analysis = _redact_analysis(result.analysis)
+    return Result.of(analysis, build_document(analysis), None)
+
+
+def _redact_analysis(analysis: Analysis) -> Analysis:
+    rename = _make_renamer({str(name) for name in analysis.rows["op_type"].unique()})
+    recording = analysis.recording
+    error = recording.error
+    recording = replace(
+        recording,
+        target=replace_fields(recording.target, text=_REDACTED, name=_REDACTED, trace="", kind=""),
+        events=_redact_table(recording.events, rename),
+        allocations=_redact_table(recording.allocations, rename),
+        make_graph=None,
+        make_tensor_links=None,
+        recompiled_functions=(),
+        warnings=(),
+        notes=(),
+        error=None if error is None else replace(error, message=_REDACTED, where=None),
+        watch=None,
+    )
+    uses = {
+        row: replace(use, waits_for=rename(use.waits_for)) for row, use in analysis.uses.items()
+    }
+    return collect(
+        replace(
+            analysis,
+            recording=recording,
+            rows=_redact_table(analysis.rows, rename),
+            alive=_redact_table(analysis.alive, rename),
+            uses=uses,
+            findings=(),
+        )
+    )
+
+
+def _make_renamer(op_types: set[str]) -> Callable[[str], str]:
+    """Return the function that redacts a name part by part, injectively."""
+    known: dict[str, str] = {}
+
+    def rename_part(part: str) -> str:
+        if not part or part in _PUBLIC or _NUMBER.sub("", part) in op_types:
+            return part
+        return known.setdefault(part, f"n{len(known) + 1}")
+
+    def rename(name: str) -> str:
+        path, colon, output = name.rpartition(":")
+        if not (colon and output.isdecimal()):
+            path, colon, output = name, "", ""
+        return "/".join(map(rename_part, path.split("/"))) + colon + output
+
+    return rename
+
+
+def _redact_table(table: pd.DataFrame, rename: Callable[[str], str]) -> pd.DataFrame:
+    """Return a table with its names replaced and its source lines removed."""
+    changed = {
+        column: table[column].cat.rename_categories(lambda name: rename(str(name)))
+        for column in _COLUMNS
+        if column in table
+    }
+    if "source" in table:
+        changed["source"] = pd.Categorical([""] * len(table))
+    return table.assign(**changed)
