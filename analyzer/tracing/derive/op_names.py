@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op
@@ -59,6 +60,7 @@ class OpTypes:
             copies: Ops that receive a tensor from the host.
         """
         self._known = {**annotated, **dict.fromkeys(copies, "_Recv")}
+        self._found: dict[str, str] = {}
         self._implied = {
             name: "_FusedConv2D" if name.rpartition("/")[2] in FUSED_INTO else "Conv2D"
             for name in guarded
@@ -77,7 +79,12 @@ class OpTypes:
 
     def of(self, name: str) -> str:
         """Return an op's type; empty if unknown."""
-        name = name.partition("#")[0]
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = self._find(name.partition("#")[0])
+        return found
+
+    def _find(self, name: str) -> str:
         known = self._known.get(name) or self._implied.get(name)
         last = SUFFIX.sub("", name.rpartition("/")[2])
         if LAYOUT in name and "Transpose" in name:
@@ -130,13 +137,14 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
         scope = plain_scope(op.name)
         if is_in_optimizer(op.name):
             root = next(part for part in scope.split("/") if _OPTIMIZER.fullmatch(part))
-            owners[root] = ("optimizer", root)
+            owners[root] = ("layer", root)
         elif scope:
             forward = find_forward_op(op.name, known)
             owners.setdefault(scope, ("layer", scope.rpartition("/")[0] if forward else scope))
     return ScopeTable(owners)
 
 
+@cache
 def read_shape(text: str) -> tuple[int, ...] | None:
     """Return the axes of a shape such as ``[3,4]``; None if unknown."""
     axes = text.removeprefix("[").removesuffix("]")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.graph.phases import is_in_gradient_scope
-from analyzer.tracing.derive.op_names import is_apply
+from analyzer.tracing.derive.op_names import GUARDS_BYTES, is_apply
 from analyzer.tracing.parse.xplane import RawTrace, Span
 
 _SHARE_OF_LARGEST: Final = 1 / 8
@@ -29,7 +29,8 @@ def find_run_spans(raw: RawTrace, allocator: str) -> tuple[Span, ...]:
         allocator: The allocator that the figures are about.
     """
     events = raw.events[raw.events["allocator"] == allocator]
-    births = events[events["kind"] > 0]
+    is_trial = (events["region"] == "") & (events["requested_bytes"] >= GUARDS_BYTES)
+    births = events[(events["kind"] > 0) & ~is_trial]
     return (
         _find_functions(raw, births)
         or _find_calls(raw.calls)

@@ -103,12 +103,13 @@ class KernelColumns:
     def function_runs(self, base_ps: Positions) -> pd.DataFrame:
         """Return ``run_id``, ``start_ps`` and ``end_ps`` of each function's run, by start."""
         run, start, end, line = (column.release() for column in self._runs)
-        table = pd.DataFrame(
-            {"run_id": run, "start_ps": start + base_ps[line], "end_ps": end + base_ps[line]}
-        )
-        grouped = table.groupby("run_id", as_index=False, sort=False)
-        merged = grouped.agg({"start_ps": "min", "end_ps": "max"})
-        return merged.sort_values("start_ps", kind="stable", ignore_index=True)
+        runs, place = np.unique(run, return_inverse=True)
+        first, last = np.full(len(runs), 1 << 62), np.full(len(runs), -(1 << 62))
+        np.minimum.at(first, place, start + base_ps[line])
+        np.maximum.at(last, place, end + base_ps[line])
+        order = np.argsort(first, kind="stable")
+        columns = {"run_id": runs, "start_ps": first, "end_ps": last}
+        return pd.DataFrame({name: column[order] for name, column in columns.items()})
 
 
 def _extend(columns: list[GrowingColumn], *values: npt.NDArray[np.integer]) -> None:

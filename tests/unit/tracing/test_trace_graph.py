@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analyzer
+from analyzer.tracing.derive.card_name import name_card
+from analyzer.tracing.measure.measured_recording import Measured, open_measured
+from analyzer.tracing.measure.workspaces import find_algorithm
+from tests.builders import TraceBuilder
+
+KIB = 1024
+GPU = "/device:GPU:0"
+RUN = 77
+FORWARD, BACKWARD, UPDATE = "net/conv/Conv2D", "gradient_tape/net/conv/Conv2D/", "Adam/Adam/update/"
+
+
+class Card(TraceBuilder):
+    """A trace of a card: each kernel has a launch on the host and an annotation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def launch(self, time_ns: int, kernel: str, annotation: str) -> None:
+        self.numbers += 1
+        self.event(kernel, time_ns, correlation_id=self.numbers)
+        self.event(kernel, time_ns, plane=GPU, correlation_id=self.numbers, annotation=annotation)
+
+
+def training(start: int = 0, run: int = RUN) -> Card:
+    """A step of one convolution: copy, forward, backward, update."""
+    return add_training(Card(), start, run)
+
+
+def add_training(trace: Card, start: int, run: int) -> Card:
+    def at(time: int) -> int:
+        return start + time
+
+    def place(number: int) -> int:
+        return (start + 1) * 0x100000 + number * 0x10000
+
+    facts: dict[str, Any] = {"data_type": 1, "run_id": run}
+    trace.event("ExecutorState::Process", at(1), duration_ns=900, id=run)
+    copy = "IteratorGetNext/_4:_Recv#from=IteratorGetNext,to=net/conv/Conv2D#::#edge_name=e#"
+    trace.allocate(
+        at(5), place(1), 8 * KIB, op="SameWorkerRecvDone", region="dynamic", shape="[2048]"
+    )
+    trace.launch(at(6), "MemcpyH2D", copy)
+    trace.allocate(at(10), place(2), 32 * KIB, op=FORWARD, shape="[8,1024]", **facts)
+    trace.allocate(at(11), place(3), 4 * KIB, op=FORWARD, region="temp", shape="[4,4,8,8]", **facts)
+    trace.allocate(at(12), place(4), 64 * KIB, op=FORWARD, region="temp", shape="[65536]",
+                   data_type=4, run_id=run)  # fmt: skip
+    trace.launch(at(13), "fft2d_r2c_32x32", f"{FORWARD}:Conv2D")
+    trace.free(at(14), place(4)).free(at(15), place(3))
+    trace.allocate(at(20), place(5), 32 * KIB, op="net/Relu", shape="[8,1024]", **facts)
+    trace.launch(at(21), "EigenMetaKernel", "net/Relu:Relu")
+    trace.free(at(22), place(2))
+    gradient = f"{BACKWARD}Conv2DBackpropFilter"
+    relu = "gradient_tape/net/ReluGrad"
+    trace.allocate(at(30), place(6), 32 * KIB, op=relu, shape="[8,1024]", **facts)
+    trace.launch(at(31), "EigenMetaKernel", f"{relu}:ReluGrad")
+    trace.free(at(32), place(5))
+    trace.allocate(at(40), place(7), 16 * KIB, op=gradient, shape="[4096]", **facts)
+    trace.launch(at(41), "maxwell_scudnn_winograd_128x128", f"{gradient}:Conv2DBackpropFilter")
+    trace.free(at(42), place(1)).free(at(43), place(6))
+    trace.launch(at(50), "ApplyAdamKernel", f"{UPDATE}ResourceApplyAdam:ResourceApplyAdam")
+    trace.free(at(51), place(7))
+    return trace
+
+
+def measured(trace: TraceBuilder, folder: Path) -> Measured:
+    return open_measured(trace.write(folder / "host.xplane.pb"))
+
+
+def labels_of(result: Measured) -> dict[tuple[str, str], tuple[str, str, str]]:
+    table = result.recording.allocations
+    return {
+        (str(row["op"]), str(row["region"])): (row["category"], row["role"], row["layer"])
+        for _, row in table.iterrows()
+    }
+
+
+def test_a_run_of_a_function_is_a_step(tmp_path: Path) -> None:
+    # GIVEN two runs of a function without step marks, and an eager op after them
+    trace = add_training(training(), 2000, RUN + 1)
+    trace.allocate(4000, 0x9000, 256, op="LogicalAnd").free(4010, 0x9000)
+    # WHEN the trace is measured THEN each run is a step, and nothing is said about marks
+    recording = measured(trace, tmp_path).recording
+    assert [(step.start_ps, step.end_ps) for step in recording.steps] == [
+        (1_000, 901_000),
+        (2_001_000, 2_901_000),
+    ]
+    assert not any("step markers" in warning for warning in recording.warnings)
+
+
+def test_names_kernels_and_frees_give_category_and_layer(tmp_path: Path) -> None:
+    found = labels_of(measured(training(), tmp_path))
+    assert found["IteratorGetNext/_4", "dynamic"][0] == "input"
+    assert found[FORWARD, "output"] == ("temporary", "forward temporary", "net/conv")
+    assert found[FORWARD, "temp"] == ("temporary", "layout copy", "net/conv")
+    assert found[FORWARD, "workspace"] == (
+        "workspace",
+        "forward workspace, FFT with tiles",
+        "net/conv",
+    )
+    assert found["net/Relu", "output"] == ("activation", "kept for the backward pass", "net")
+    assert found["gradient_tape/net/ReluGrad", "output"] == (
+        "temporary",
+        "backward temporary",
+        "net",
+    )
+    assert found[f"{BACKWARD}Conv2DBackpropFilter", "output"] == (
+        "gradient",
+        "gradient",
+        "net/conv",
+    )
+
+
+def test_each_edge_names_its_evidence(tmp_path: Path) -> None:
+    graph = measured(training(), tmp_path).recording.graph
+    assert graph is not None
+    edges = {(a[1], b[1]): data.get("evidence") for a, b, data in graph.edges(data=True)}
+    gradient = f"{BACKWARD}Conv2DBackpropFilter"
+    assert edges["net/Relu:0", "gradient_tape/net/ReluGrad"] == "free"
+    assert edges["IteratorGetNext:0", "IteratorGetNext/_4"] == "copy"
+    assert edges[FORWARD, gradient] == "name"
+    assert edges[f"{gradient}:0", f"{UPDATE}ResourceApplyAdam"] == "free"
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        pytest.param(
+            48 * KIB + 512, {"parameter": 16 * KIB, "optimizer_state": 32 * KIB, "unattributed": 512},
+            id="a parameter and two slots of Adam, and a remainder",
+        ),
+        pytest.param(
+            20 * KIB, {"parameter": 16 * KIB, "unattributed": 4 * KIB}, id="no room for the slots"
+        ),
+        pytest.param(8 * KIB, {"unattributed": 8 * KIB}, id="less than the parameter"),
+    ],
+)  # fmt: skip
+def test_memory_from_before_the_trace_is_divided(
+    before: int, expected: dict[str, int], tmp_path: Path
+) -> None:
+    # GIVEN memory that was in use before the first event
+    trace = Card()
+    trace.allocate(0, 0x100, before)
+    del trace.line().events[:]
+    # WHEN a step of Adam follows
+    recording = measured(add_training(trace, 0, RUN), tmp_path).recording
+    # THEN it is divided by the gradients' sizes, and the sums still equal TensorFlow's
+    earlier = recording.allocations[recording.allocations["born"] < 0]
+    assert earlier.groupby("category", observed=True)["allocated_bytes"].sum().to_dict() == expected
+    assert recording.integrity is not None
+    assert not any(check.disagreeing for check in recording.integrity.counters)
+
+
+def test_a_step_with_trials_is_not_the_steady_step(tmp_path: Path) -> None:
+    # GIVEN a last step in which a convolution tries an algorithm with a large workspace
+    trace = add_training(training(), 2000, RUN + 1)
+    trace.allocate(2016, 0x7000, 64 << 20, op=FORWARD, region="", run_id=RUN + 1).free(2017, 0x7000)
+    # WHEN the trace is explained
+    document = analyzer.open_trace(trace.write(tmp_path / "host.xplane.pb")).document
+    # THEN the peak is that of the step before, and a finding names the trial
+    assert document["peak"]["step"] == 0
+    assert document["peak"]["requested_bytes"] < 1 << 20
+    found = {finding["id"]: finding for finding in document["findings"]}
+    assert "64.00 MiB" in found["algorithm-trials"]["title"]
+    assert found["large-tensor"]["evidence"][0]["category"] != "workspace"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [
+        (["cudnn::winograd_nonfused::winogradForwardData4x4"], "Winograd, not fused"),
+        (["volta_scudnn_winograd_128x128_ldg1"], "Winograd"),
+        (["fft2d_r2c_16x16", "volta_cgemm_32x32_tn"], "FFT"),
+        (["turing_h1688cudnn_256x64_ldg8_relu"], "tensor cores"),
+        (["volta_scudnn_128x64_relu_interior_nn_v1"], "implicit GEMM"),
+        (["EigenMetaKernel"], ""),
+    ],
+)
+def test_kernels_name_the_algorithm(kernels: list[str], expected: str) -> None:
+    assert find_algorithm(kernels) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        pytest.param(
+            {"core_count": 40, "compute_cap_major": 7, "compute_cap_minor": 5}
+            | {"memory_size": 15_843_721_216, "memory_bandwidth": 320_064_000_000},
+            "Tesla T4",
+            id="a card of the catalogue",
+        ),
+        pytest.param(
+            {"core_count": 3, "memory_size": 1 << 30, "compute_cap_major": 5},
+            "GPU with 3 multiprocessors, 1.00 GiB",
+            id="no card has these figures",
+        ),
+        pytest.param({}, "", id="no figures"),
+    ],
+)
+def test_the_properties_of_a_plane_name_the_card(facts: dict[str, int], expected: str) -> None:
+    assert name_card(facts) == expected
