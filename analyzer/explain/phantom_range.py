@@ -8,6 +8,7 @@ import pandas as pd
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
+from analyzer.model.contract.categories import Category
 from analyzer.model.contract.phantom_assumptions import (
     ASSUMPTIONS,
     BATCH_NORM_RESERVE,
@@ -89,10 +90,10 @@ def _share(alive: pd.DataFrame, assumption: Assumption, value: int) -> int:
     if assumption is RECURRENT_RESERVE:  # output 3: what the backward pass reads
         forward = kinds.str.startswith(_RECURRENT) & ~kinds.str.contains("Backprop")
         rows = forward & alive["tensor"].astype(str).str.endswith(":3")
+    elif assumption is WORKSPACE:
+        rows = alive["category"].astype(str) == Category.WORKSPACE.value
     elif not value:
         return 0
-    elif assumption is WORKSPACE:
-        rows = kinds.str.contains("Conv") & (alive["requested_bytes"] == value)
     elif assumption is PRODUCT_WORKSPACE:
         rows = kinds.str.contains("MatMul") & (alive["requested_bytes"] == value)
     elif assumption is BATCH_NORM_RESERVE:

@@ -33,12 +33,12 @@ class Assumption:
 
 WORKSPACE: Final = Assumption(
     name="workspace",
-    what="workspace of each convolution",
+    what="workspace of each convolution, in place of those of cuDNN's algorithms",
     usual=0,
-    most=4 << 30,
+    most=8 << 30,
     is_bytes=True,
-    source="TensorFlow rejects plans above TF_CUDNN_WORKSPACE_LIMIT_IN_MB (4 GiB); if the workspace "
-    "cannot be allocated, it uses a plan without one",
+    source="TensorFlow rejects plans above TF_CUDNN_WORKSPACE_LIMIT_IN_MB (8 GiB; 4 GiB for fused "
+    "convolutions); if the workspace cannot be allocated, it uses a plan without one",
 )
 PRODUCT_WORKSPACE: Final = Assumption(
     name="product-workspace",

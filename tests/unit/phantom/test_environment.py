@@ -90,7 +90,7 @@ def test_what_is_assumed_is_a_setting_of_the_child_and_is_noted(tmp_path, monkey
 
 @pytest.mark.parametrize(
     "text",
-    ["workspace", "=4MiB", "nothing=4", "workspace=5GiB", "recurrent-reserve=8MiB", "context=-1"],
+    ["workspace", "=4MiB", "nothing=4", "workspace=9GiB", "recurrent-reserve=8MiB", "context=-1"],
 )
 def test_what_assumes_nothing_of_a_card_is_refused_in_one_line(text):
     with pytest.raises(InputError):
