@@ -20,7 +20,7 @@ def device(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help="A run folder: show the card's memory at the peak of its step.",
+            help="A run folder or a trace: show the card's memory at the peak of its step.",
             metavar="[RUN]",
             show_default=False,
         ),

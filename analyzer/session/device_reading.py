@@ -93,10 +93,10 @@ def read_machine() -> DeviceReport:
 
 
 def read_run(folder: Path) -> DeviceReport:
-    """Return the parts of a card at the peak of a run's step, without TensorFlow.
+    """Return the parts of a card at the peak of a run's or trace's step, without TensorFlow.
 
     Raises:
-        InputError: the run used no card, or its card is not in the catalogue.
+        InputError: the run used no card.
         TraceError: there is no readable run.
     """
     from analyzer.session.opening import open_result  # imports pandas and Numba

@@ -21,7 +21,7 @@ def account_for_run(report: ReportFile, name: str) -> DeviceFile:
         name: The run as the user named it.
 
     Raises:
-        InputError: the run used no card, or its card is not in the catalogue.
+        InputError: the run used no card.
     """
     device = report.device
     if device.kind != "gpu":
@@ -30,14 +30,6 @@ def account_for_run(report: ReportFile, name: str) -> DeviceFile:
             hint="analyze device reads the machine's cards; analyze trace --gpu t4 runs on a simulated "
             "one.",
         )
-    try:
-        gpu = find_gpu(device.name)
-    except InputError:
-        raise InputError(
-            f"The card of {name}, {device.name or 'without a name'}, is not in the catalogue: its "
-            "memory is not known.",
-            hint="analyze trace shows the figures of the run itself.",
-        ) from None
     limit = device.memory_limit_bytes
     step = "predicted" if report.kind == _PREDICTED else "traced"
     notes = [f"At the peak of the {step} step; a trace does not show other processes."]
@@ -45,11 +37,17 @@ def account_for_run(report: ReportFile, name: str) -> DeviceFile:
     if ever is not None and (ever.since_start_bytes or 0) > report.peak.allocated_bytes:
         start = format_bytes(ever.since_start_bytes or 0)
         notes.append(f"Since the start of the process tensors held up to {start} in chunks.")
+    try:
+        gpu = find_gpu(device.name)
+    except InputError:
+        gpu = None
+        notes.append(f"{device.name} is not in the catalogue, so its memory is not divided.")
+    card = device.name if gpu is None else gpu.name
     pool = "" if limit is None else f" of the {format_bytes(limit)} of TensorFlow's pool"
     return DeviceFile(
         headline=f"At the peak tensors hold {format_bytes(report.peak.requested_bytes)} in chunks of "
-        f"{format_bytes(report.peak.allocated_bytes)},{pool} on {gpu.name}.",
-        cards=(_account_for_card(report, gpu, limit),),
+        f"{format_bytes(report.peak.allocated_bytes)},{pool} on {card}.",
+        cards=() if gpu is None else (_account_for_card(report, gpu, limit),),
         is_phantom=report.kind == "phantom",
         notes=tuple(notes),
     )

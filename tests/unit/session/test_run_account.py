@@ -48,5 +48,10 @@ def test_a_run_without_a_card_is_told_in_one_line() -> None:
     cpu = cast(ReportFile, SimpleNamespace(device=SimpleNamespace(kind="cpu", name="x86_64")))
     with pytest.raises(InputError, match="ran on x86_64"):
         account_for_run(cpu, "out")
-    with pytest.raises(InputError, match="not in the catalogue"):
-        account_for_run(report(name="Voodoo 2"), "out")
+
+
+def test_the_limit_of_a_card_outside_the_catalogue() -> None:
+    found = account_for_run(report(name="Voodoo 2"), "out")
+    assert "13.00 GiB of TensorFlow's pool on Voodoo 2" in found.headline
+    assert not found.cards
+    assert any("not in the catalogue" in note for note in found.notes)
