@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -190,6 +191,19 @@ def disable_python_tracing() -> Iterator[None]:
         python_trace.enabled = enabled
 
 
+def get_traced_function(run: Any, name: str) -> Any:
+    """Return the ``tf.function`` inside a function of Keras; None if it runs eagerly.
+
+    Args:
+        run: ``Model.train_function`` or ``predict_function``: a ``tf.function``, or calls one.
+        name: The name in its code by which it calls the function.
+    """
+    inner = run if isinstance(run, Function) else inspect.getclosurevars(run).nonlocals.get(name)
+    while inner is not None and not isinstance(inner, Function):
+        inner = getattr(inner, "__wrapped__", None)
+    return inner
+
+
 def get_function_options(function: Any) -> dict[str, bool]:
     """Return the options of a ``tf.function`` except its signature and ``jit_compile``."""
     return {
@@ -349,8 +363,3 @@ def closes_scope(scope: Any) -> bool:
 def keras_2_is_compiled(model: Any) -> bool:
     """Say whether a Keras 2 model has an optimizer and a loss."""
     return bool(model._is_compiled)
-
-
-def get_keras_2_counter(model: Any, *, train: bool) -> Any:
-    """Return the variable that counts a Keras 2 model's steps."""
-    return model._train_counter if train else model._predict_counter

@@ -67,7 +67,8 @@ def why_alive(row: Mapping[str, Any], use: BufferUse | None, *, end: int | None 
     if row["variable"]:
         return _of_variable(category, is_replaced=is_replaced)
     if category == Category.INPUT:
-        return "an input, until the step returns"
+        reader = use.waits_for if use is not None and str(row["role"]).startswith("batch") else ""
+        return f"an input, until {reader or 'the step returns'}"
     if category == Category.CONSTANT:
         return f"{row['role'] or 'constant'}, until its owner is freed"
     if use is not None and use.waits_for:

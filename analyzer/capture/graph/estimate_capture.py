@@ -25,14 +25,19 @@ from analyzer.capture.run.instrumentation import observe_step
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture, trace_function
 from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.xla.xla_lowering import LoweredFunction, build_compiled_graph, compile_calls
+from analyzer.capture.xla.xla_lowering import (
+    LoweredFunction,
+    build_compiled_graph,
+    compile_calls,
+    is_compiled,
+)
 from analyzer.cards import Gpu, find_gpu
 from analyzer.cards.xla_compiler import has_compiler
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import BirthNote, DeviceNote, ThreadsNote
 from analyzer.model.errors import TargetError
 from analyzer.model.gc_pause import pause_collector
-from analyzer.model.graph.host_copies import VARIABLES_ON_HOST
+from analyzer.model.graph.host_copies import VARIABLES_ON_HOST, insert_host_copies
 from analyzer.model.units import GRANULE_BYTES
 
 
@@ -157,11 +162,16 @@ def _check_traceable(program: Program) -> None:
 
 
 def _trace(program: Program, births: Births) -> tuple[Any, int]:
-    """Trace the step; return its concrete function and the bytes that tracing keeps."""
+    """Trace the step; return its concrete function and the bytes that a run's tracing keeps.
+
+    A run traces a step that makes variables, such as slots, a second time.
+    """
     gc.collect()  # garbage of the model's construction must not be freed while bytes are counted
     before = get_bytes_in_use() - births.made_bytes
     function = trace_function(program)
-    return function, max(get_bytes_in_use() - births.made_bytes - before, 0)
+    kept_bytes = max(get_bytes_in_use() - births.made_bytes - before, 0)
+    is_traced_again = not births.traces_twice and any(birth.traced for birth in births.rows)
+    return function, kept_bytes * (2 if is_traced_again else 1)
 
 
 def _build_graph(
@@ -173,7 +183,9 @@ def _build_graph(
         if gpu is None:
             return step
         # Placement on this machine knew only the CPU.
-        return replace(step, ops=tuple(replace(op, device="") for op in step.ops))
+        ops = [replace(op, device="") for op in step.ops]
+        is_called = not is_compiled(function)  # its arguments come from an iterator on the host
+        return replace(step, ops=tuple(insert_host_copies(ops) if is_called else ops))
     if gpu is None:
         return build_executor_graph(function, program.args, options.assume)
     limit_bytes = options.memory_limit_bytes

@@ -35,6 +35,7 @@ from analyzer.capture.private_names import (
     INITIALIZE_VARIABLE,
     BaseResourceVariable,
     CheckpointInitialValueCallable,
+    FuncGraph,
     KerasVariable,
     ResourceVariable,
     UninitializedVariable,
@@ -42,6 +43,7 @@ from analyzer.capture.private_names import (
     get_device_parts,
     get_keras_spec,
     get_keras_value,
+    keras_backend,
     set_keras_value,
 )
 from analyzer.model.contract.element_sizes import REHOMED_ELEMENTS
@@ -89,6 +91,9 @@ class _Patches:
             self._wrap(owner, "numpy", self._numpy)
         self._wrap(ResourceVariable, INITIALIZE_VARIABLE, self._init_from_args)
         self._wrap(UnliftedInitializerVariable, "__init__", self._init_lifted)
+        if self.births.stand_ins is not None:
+            for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+                self._wrap(optimizer, "apply", self._build_and_apply)
 
     def undo(self) -> None:
         """Restore the methods."""
@@ -123,11 +128,16 @@ class _Patches:
         dtype = tf.as_dtype(name)
         with self._counting(), tf.init_scope():
             hollow = self._can_be_hollow(shape, dtype)
-            if hollow and not tf.distribute.has_strategy():
+            is_direct = hollow or (traced and self.births.stand_ins is not None)
+            if is_direct and not tf.distribute.has_strategy():
+                # Not through tf.function's creator, which would trace the step a second time.
                 value = UninitializedVariable(
                     trainable=variable.trainable, name=variable.name, shape=shape, dtype=dtype
                 )
-                self._hollow_out(value)
+                if hollow:
+                    self._hollow_out(value)
+                else:
+                    value.assign(tf.cast(initializer(shape, dtype=dtype), dtype))
                 set_keras_value(variable, value)
             else:
                 self._in_keras = True
@@ -145,6 +155,21 @@ class _Patches:
             self.births.add(first, initializer, shape, name, traced=traced)
             for part in others:  # initialized with the first one's value
                 self.births.add_value(part)
+
+    def _build_and_apply(
+        self, old: Any, optimizer: Any, grads: Any, trainable_variables: Any = None
+    ) -> Any:
+        """Make an optimizer's slots in a graph of their own, as a first tracing of the step does.
+
+        In the step's graph, the scope of the slots would change the names of the update's ops.
+        """
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            if not optimizer.built and not tf.executing_eagerly():
+                scope = keras_backend.name_scope(optimizer.name, caller=optimizer)
+                with FuncGraph("slots").as_default(), scope:
+                    optimizer.build(trainable_variables)
+        return old(optimizer, grads, trainable_variables)
 
     def _convert(self, old: Any, variable: Any, value: Any, dtype: Any = None) -> Any:
         """Convert a value for a Keras variable.
@@ -219,6 +244,7 @@ class _Patches:
 
     def _record_lifted(self, variable: Any, initial_value: Any, is_lifted: bool) -> None:
         """Record a variable without a value, and give it one if none will be computed."""
+        self.births.traces_twice = True
         shape, dtype = variable.shape, variable.dtype
         if not is_lifted or self.births.stand_ins is None:  # initialized after tracing
             self.births.made_bytes += round_up(shape.num_elements() * dtype.size)

@@ -75,6 +75,7 @@ class Births:
         inputs: ``id`` of each input tensor of the step -> number of births before it.
         host_dtypes: Element types that lie in other memory and are not counted.
         stand_ins: Makes values without memory; None if all values are real.
+        traces_twice: Whether tracing the step here makes variables and so traces it a second time.
     """
 
     rows: list[Birth] = field(default_factory=list)
@@ -83,6 +84,7 @@ class Births:
     inputs: dict[int, int] = field(default_factory=dict)
     host_dtypes: frozenset[str] = frozenset()
     stand_ins: StandIns | None = None
+    traces_twice: bool = False
     _requests: dict[str, Requests] = field(default_factory=dict)
     _constants: dict[str, int] = field(default_factory=dict)
     _cached: set[Number] = field(default_factory=set)

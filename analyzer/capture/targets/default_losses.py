@@ -13,7 +13,7 @@ from analyzer.capture.targets.keras_api import (
     get_output_tensors,
     is_model,
 )
-from analyzer.capture.targets.synthetic_inputs import make_tensor
+from analyzer.capture.targets.synthetic_inputs import make_part
 from analyzer.model.errors import TargetError
 
 
@@ -61,7 +61,7 @@ def get_loss_name(loss: Any) -> str:
 
 
 def make_labels(model: Any, outputs: Any) -> Any:
-    """Return labels for the compiled losses, in the structure of the outputs (specs).
+    """Return labels (parts of a batch) for the compiled losses, in the structure of the outputs.
 
     Raises:
         TargetError: the shape of an output depends on data.
@@ -121,9 +121,9 @@ def _make_label(model: Any, spec: Any, loss_name: str) -> Any:
         )
     shape = tuple(axes.as_list())
     if "sparse" in loss_name and shape:
-        return make_tensor(shape[:-1], tf.int32, classes=shape[-1])
+        return make_part(shape[:-1], tf.int32, classes=shape[-1])
     dtype = tf.as_dtype(spec.dtype)
-    return make_tensor(shape, dtype if dtype.is_floating else tf.float32)
+    return make_part(shape, dtype if dtype.is_floating else tf.float32)
 
 
 def _get_losses_by_output(model: Any, outputs: Any, count: int) -> list[Any]:

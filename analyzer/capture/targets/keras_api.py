@@ -6,7 +6,7 @@ Keras 2 is optional and never imported here: if the target has not imported it, 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -43,27 +43,6 @@ def get_input_specs(model: Any) -> Any:
     return tf.nest.map_structure(_convert_spec, structure)
 
 
-def get_output_specs(model: Any, inputs: Any) -> Any:
-    """Return the outputs as specs in their structure; the model is built, no op runs.
-
-    In Keras 3, ``compute_output_shape`` of a layer may leave axes open that its ``call`` knows: then the
-    model is traced into a temporary graph, as in Keras 2.
-    """
-    if is_keras_3(model):
-        specs = model(tf.nest.map_structure(_make_symbolic, inputs))
-        if all(tf.TensorShape(s.shape).is_fully_defined() for s in tf.nest.flatten(specs)):
-            return specs
-    graph = private_names.FuncGraph("outputs")
-    with graph.as_default():
-        placeholders = tf.nest.map_structure(
-            lambda tensor: tf.compat.v1.placeholder(tensor.dtype, tensor.shape),
-            inputs,
-            expand_composites=True,
-        )
-        outputs = model(placeholders)
-    return tf.nest.map_structure(lambda out: tf.TensorSpec(out.shape, out.dtype), outputs)
-
-
 def get_output_tensors(model: Any) -> Any:
     """Return the symbolic outputs of a functional model; None for others."""
     structure = private_names.get_output_structure(model)
@@ -74,21 +53,6 @@ def get_last_layer(tensor: Any) -> Any:
     """Return the layer that makes a symbolic output; None if unknown."""
     history = private_names.get_history(tensor)
     return None if history is None else history[0]
-
-
-def get_step(model: Any, *, train: bool) -> Callable[[Any], Any]:
-    """Return the function that ``fit`` or ``predict`` runs for one batch."""
-    step: Callable[[Any], Any] = model.train_step if train else model.predict_step
-    if is_keras_3(model):
-        return step
-    counter = private_names.get_keras_2_counter(model, train=train)
-
-    def run(data: Any) -> Any:
-        outputs = step(data)
-        counter.assign_add(1)
-        return outputs
-
-    return run
 
 
 def get_loss_method(model: Any) -> tuple[Any, str]:
@@ -131,16 +95,6 @@ def set_keras_2_policy(policy: str) -> None:
     package = sys.modules.get(_KERAS_2)
     if package is not None and policy:
         package.mixed_precision.set_global_policy(policy)
-
-
-def _make_symbolic(tensor: Any) -> Any:
-    """Return a symbolic Keras tensor like ``tensor``."""
-    return keras.KerasTensor(
-        tuple(tensor.shape),
-        dtype=tensor.dtype.name,
-        sparse=isinstance(tensor, tf.SparseTensor),
-        ragged=isinstance(tensor, tf.RaggedTensor),
-    )
 
 
 def _convert_spec(tensor: Any) -> Any:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import dis
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
+import keras
 import tensorflow as tf
 
 from analyzer.capture.graph.as_if_gpu import explain_jit
-from analyzer.capture.private_names import get_built_variables, get_compile_arguments
+from analyzer.capture.private_names import (
+    FuncGraph,
+    get_built_variables,
+    get_compile_arguments,
+    get_traced_function,
+)
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets.default_losses import choose_losses, format_losses, make_labels
 from analyzer.capture.targets.honoured_options import (
@@ -20,8 +28,6 @@ from analyzer.capture.targets.honoured_options import (
 from analyzer.capture.targets.keras_api import (
     get_keras,
     get_loss_method,
-    get_output_specs,
-    get_step,
     is_compiled,
     is_keras_3,
 )
@@ -31,7 +37,13 @@ from analyzer.capture.targets.model_changes import (
     rebuild_with_blocks,
 )
 from analyzer.capture.targets.step_program import Program, Promise, Used
-from analyzer.capture.targets.synthetic_inputs import make_inputs
+from analyzer.capture.targets.synthetic_inputs import (
+    BatchPart,
+    make_inputs,
+    make_iterator,
+    make_part,
+    make_values,
+)
 from analyzer.capture.targets.target_spec import OPTIMIZER
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import StepConfig
@@ -61,25 +73,73 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         _make_trainable(model, inputs, outputs, options, messages)
         change_optimizer(model, options.remedy)
     _set_jit(model, options)
-    runs_eagerly = bool(getattr(model, "run_eagerly", False))
-    uses_model_jit = train or options.gpu
-    jit = bool(model.jit_compile if uses_model_jit else options.jit) and not runs_eagerly
+    jit = bool(model.jit_compile) and not getattr(model, "run_eagerly", False)
     data = _make_data(model, inputs, outputs) if train else (inputs,)
-    step = get_step(model, train=train)
-    function = None if runs_eagerly else _make_function(step, jit=jit)
-    run = step if function is None else function
+    step = _make_fit_step(model, data) if train else _make_predict_step(model, data)
     optimizer = getattr(model, "optimizer", None) if train else None
     return Program(
-        call=lambda: run(data),
-        args=tuple(x for x in tf.nest.flatten(data, expand_composites=True) if x is not None),
-        function=function,
-        traced_args=() if runs_eagerly else (data,),
+        call=step.call,
+        args=step.values,
+        function=step.function,
+        traced_args=() if step.function is None else step.arguments,
         models=[model],
         optimizers=[optimizer] if optimizer is not None else [],
         messages=messages,
         promises=_make_promises(model, options) if train else [],
         jit_reason=_explain_jit(model, jit, options),
         config=_make_config(model, optimizer, train=train, jit=jit, batch_size=batch_size),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KerasStep:
+    """A step of Keras' own: its call, its ``tf.function`` (None if eager), and the function's arguments.
+
+    ``values`` are the tensors that Python holds while the step runs.
+    """
+
+    call: Callable[[], Any]
+    function: Any
+    arguments: tuple[Any, ...]
+    values: tuple[Any, ...] = ()
+
+
+def _make_fit_step(model: Any, data: Any) -> _KerasStep:
+    """Return the step of ``fit``: the training function that Keras makes, called with an iterator.
+
+    A sparse or ragged tensor passes an iterator as a variant, whose shape is unknown before a run. Such
+    a batch is passed as in ``train_on_batch``, which holds it during the step.
+    """
+    model.train_function = None  # made for other settings
+    run = model.make_train_function() or model.train_function
+    parts = [part for part in tf.nest.flatten(data) if part is not None]
+    if is_keras_3(model) and any(part.is_sparse or part.is_ragged for part in parts):
+        return _hold_batch(lambda batch: run([batch]), run, make_values(data))
+    return _take_batches(model, run, data)
+
+
+def _make_predict_step(model: Any, data: Any) -> _KerasStep:
+    """Return the step of ``predict``; in Keras 3 Python holds the batch while it runs."""
+    model.predict_function = None
+    run = model.make_predict_function() or model.predict_function
+    if is_keras_3(model):
+        return _hold_batch(run, run, [make_values(data)])
+    return _take_batches(model, run, data)
+
+
+def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
+    iterator = make_iterator(data, model.distribute_strategy)
+    function = get_traced_function(run, "multi_step_on_iterator")
+    return _KerasStep(call=lambda: run(iterator), function=function, arguments=(iterator,))
+
+
+def _hold_batch(call: Callable[[Any], Any], run: Any, batch: Any) -> _KerasStep:
+    tensors = tf.nest.flatten(batch, expand_composites=True)
+    return _KerasStep(
+        call=lambda: call(batch),
+        function=get_traced_function(run, "one_step_on_data"),
+        arguments=(batch,),
+        values=tuple(tensor for tensor in tensors if tensor is not None),
     )
 
 
@@ -139,20 +199,6 @@ def _set_jit(model: Any, options: CaptureOptions) -> None:
         )
 
 
-def _make_function(step: Any, *, jit: bool) -> Any:
-    """Return the ``tf.function`` of a step, nested as in Keras' ``fit``.
-
-    ``fit`` compiles an inner function with XLA and calls it from a plain one, so that the compiled step
-    is a node of a graph.
-    """
-
-    def one_step_on_data(batch: Any) -> Any:
-        return step(batch)
-
-    function = tf.function(one_step_on_data, jit_compile=jit, autograph=False)
-    return tf.function(lambda batch: function(batch), autograph=False) if jit else function
-
-
 def _make_data(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
     """Return the data of one train_step: inputs, and labels and sample weights if it takes them.
 
@@ -167,7 +213,7 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
     data = (inputs, make_labels(model, outputs))
     if parts == 2:
         return data
-    return (*data, tf.ones([int(tf.nest.flatten(inputs)[0].shape[0])]))
+    return (*data, make_part(tf.nest.flatten(inputs)[0].shape[:1], tf.float32))
 
 
 def _has_own_step(model: Any) -> bool:
@@ -191,15 +237,31 @@ def _count_unpacked_parts(model: Any) -> int | None:
 
 
 def _build_output_specs(model: Any, inputs: Any) -> Any:
-    """Return the model's outputs as specs; the model is built, no op runs."""
+    """Return the model's outputs as specs; the model is built, no op runs.
+
+    In Keras 3, ``compute_output_shape`` of a layer may leave axes open that its ``call`` knows: then the
+    model is traced into a temporary graph, as in Keras 2.
+    """
     try:
-        return get_output_specs(model, inputs)
+        if is_keras_3(model):
+            specs = model(tf.nest.map_structure(_make_symbolic, inputs))
+            if all(tf.TensorShape(s.shape).is_fully_defined() for s in tf.nest.flatten(specs)):
+                return specs
+        with FuncGraph("outputs").as_default():
+            outputs = model(make_values(inputs))
+        return tf.nest.map_structure(lambda out: tf.TensorSpec(out.shape, out.dtype), outputs)
     except Exception as error:
         raise TargetError(
             f"The model {model.name!r} cannot be called on its inputs: "
             f"{describe_user_error(error)}",
             hint="Check --shape, or return (tf_function, args) from your file.",
         ) from error
+
+
+def _make_symbolic(part: BatchPart) -> Any:
+    return keras.KerasTensor(
+        part.shape, dtype=part.dtype.name, sparse=part.is_sparse, ragged=part.is_ragged
+    )
 
 
 def _get_optimizer(model: Any, name: str) -> Any:

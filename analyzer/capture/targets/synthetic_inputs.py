@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import keras
@@ -25,10 +26,104 @@ Axes: TypeAlias = tuple[int | None, ...] | None
 """Sizes of the axes of an input; None for an open axis, or for an unknown number of axes."""
 
 _SEED: Final = (0, 0)
+_RANDOM_FLOATS: Final = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 _ADDRESS_SPACE_BYTES: Final = 1 << 46
 """Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger."""
 _SPARSE_SHARE: Final = 10
 """Elements of a sparse input per stored value; an assumption."""
+_MOST_BATCHES: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPart:
+    """One input, label or weight of a synthetic batch.
+
+    Attributes:
+        shape: Axes, all known.
+        dtype: TensorFlow's type.
+        classes: Draw integers below this; None makes them 0, which any embedding accepts.
+        is_sparse, is_ragged: Whether its tensor is a ``SparseTensor`` or a ``RaggedTensor``.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    classes: int | None = None
+    is_sparse: bool = False
+    is_ragged: bool = False
+
+    def make(self) -> Any:
+        """Return an eager value: without memory in an estimate.
+
+        A ragged tensor has rows of full length; a sparse one has a value in one of ten elements.
+        """
+        dense = make_tensor(self.shape, self.dtype)
+        if self.is_ragged:
+            return tf.RaggedTensor.from_tensor(dense)
+        if not self.is_sparse:
+            return dense
+        count = max(math.prod(self.shape) // _SPARSE_SHARE, 1)
+        positions = tf.range(count, dtype=tf.int64) * (math.prod(self.shape) // count)
+        indices = tf.transpose(tf.unravel_index(positions, tf.constant(self.shape, tf.int64)))
+        return tf.SparseTensor(indices, tf.gather_nd(dense, indices), self.shape)
+
+    def draw(self, number: Any) -> tf.Tensor:
+        """Return the value in a data set's batch of this number, with one allocation.
+
+        It depends on the number, or grappler would fold it to a constant that is never freed.
+        """
+        seed = tf.stack([tf.zeros_like(number), number])
+        if self.dtype in _RANDOM_FLOATS:
+            return tf.random.stateless_uniform(self.shape, seed, dtype=self.dtype)
+        if self.classes and self.dtype in (tf.int32, tf.int64):
+            return tf.random.stateless_uniform(
+                self.shape, seed, maxval=self.classes, dtype=self.dtype
+            )
+        if self.dtype == tf.string:
+            return tf.fill(self.shape, "")
+        is_mask = self.dtype == tf.bool  # with nothing masked out, the step takes the most memory
+        return tf.fill(self.shape, tf.cast((number >= 0) == is_mask, self.dtype))
+
+
+def make_part(shape: Sequence[int], dtype: Any, **kind: Any) -> BatchPart:
+    """Return a part of a batch; ``kind`` sets further fields.
+
+    Raises:
+        TargetError: it is larger than this machine's memory (a run) or address space (an estimate).
+    """
+    part = BatchPart(tuple(shape), tf.as_dtype(dtype), **kind)
+    _check_size(part.shape, part.dtype)
+    return part
+
+
+def make_values(data: Any) -> Any:
+    """Return eager values of a structure of parts."""
+    return tf.nest.map_structure(lambda part: None if part is None else part.make(), data)
+
+
+def make_iterator(data: Any, strategy: Any) -> Any:
+    """Return an iterator over batches of a structure of parts, for a distribution strategy.
+
+    Each batch is made when the step asks for it: nothing is prefetched.
+    """
+
+    def make_batch(number: Any) -> Any:
+        return tf.nest.map_structure(
+            lambda part: None if part is None else part.draw(number), _to_tuples(data)
+        )
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_optimization.inject_prefetch = False
+    dataset = tf.data.Dataset.range(_MOST_BATCHES).map(make_batch).with_options(options)
+    return iter(strategy.experimental_distribute_dataset(dataset))
+
+
+def _to_tuples(data: Any) -> Any:
+    """Return a structure with tuples instead of lists, which a data set makes tensors of."""
+    if isinstance(data, Mapping):
+        return {key: _to_tuples(part) for key, part in data.items()}
+    return tuple(map(_to_tuples, data)) if isinstance(data, list | tuple) else data
 
 
 def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tuple[Any, int | None]:
@@ -55,18 +150,20 @@ def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tup
     check_batch(axes, options)
     batch_axes = find_batch_axes(axes, options)
     messages.extend(describe_batch_axes(batch_axes))
-    tensors = []
+    parts = []
     for spec in specs:
         name = str(spec.name)
-        own = None if spec.shape is None else tuple(spec.shape)
-        filled = fill_batch_axis(name, own, batch_axes, options.open_batch_size)
-        tensor = make_tensor_like(spec, fill_axes(name, filled, options, only=len(specs) == 1))
-        tensors.append(tensor)
-        messages.extend(describe_values(name, tensor))
-    batch_size = int(tensors[0].shape[0]) if tensors[0].shape.rank else None
+        filled = fill_batch_axis(name, axes[name], batch_axes, options.open_batch_size)
+        shape = fill_axes(name, filled, options, only=len(specs) == 1)
+        is_ragged = bool(getattr(spec, "ragged", False)) and len(shape) > 1
+        is_sparse = bool(getattr(spec, "sparse", False)) and not is_ragged
+        part = make_part(shape, spec.dtype, is_sparse=is_sparse, is_ragged=is_ragged)
+        parts.append(part)
+        messages.extend(_describe_values(name, part))
+    batch_size = parts[0].shape[0] if parts[0].shape else None
     if batch_axes:
         batch_size = options.batch_size
-    return tf.nest.pack_sequence_as(structure, tensors), batch_size
+    return tf.nest.pack_sequence_as(structure, parts), batch_size
 
 
 def _guess_specs(model: Any, options: CaptureOptions) -> Any:
@@ -109,30 +206,29 @@ def _make_spec(model: Any, axes: Any, name: str) -> Any:
     return keras.KerasTensor((None, *axes), dtype=dtype, name=name)
 
 
-def make_tensor(shape: tuple[int | None, ...], dtype: Any, classes: int | None = None) -> tf.Tensor:
-    """Return an eager tensor of this shape and dtype.
-
-    Args:
-        shape: Axes, all known.
-        dtype: TensorFlow or Keras dtype.
-        classes: Draw integers below this; None makes them 0, which any embedding accepts.
+def make_tensor(shape: Sequence[int | None], dtype: Any) -> tf.Tensor:
+    """Return an eager tensor of this shape and dtype; without memory in an estimate.
 
     Raises:
         TargetError: it is larger than this machine's memory (a run) or address space (an estimate).
     """
     axes, dtype = tuple(int(axis or 1) for axis in shape), tf.as_dtype(dtype)
+    _check_size(axes, dtype)
+    value = _make_value(axes, dtype)
+    record_input(value)
+    return value
+
+
+def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
     size_bytes = math.prod(axes) * dtype.size
     takes_memory = make_unbacked_value(tf.uint8, (1,)) is None
     limit_bytes = _get_memory_bytes() if takes_memory else _ADDRESS_SPACE_BYTES
     if size_bytes > limit_bytes:
         raise TargetError(
-            f"An input or label of shape {_format_axes(shape)} takes {format_bytes(size_bytes)}; at "
+            f"An input or label of shape {_format_axes(axes)} takes {format_bytes(size_bytes)}; at "
             f"most {format_bytes(limit_bytes)} are possible here.",
             hint="Try a smaller --batch-size or --shape.",
         )
-    value = _make_value(axes, dtype, classes)
-    record_input(value)
-    return value
 
 
 def _get_memory_bytes() -> int:
@@ -143,7 +239,7 @@ def _get_memory_bytes() -> int:
         return _ADDRESS_SPACE_BYTES
 
 
-def _make_value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Tensor:
+def _make_value(axes: tuple[int, ...], dtype: Any) -> tf.Tensor:
     if dtype == tf.string:
         return tf.fill(axes, "")
     if dtype == tf.bool and axes:  # a mask: with nothing masked out, the step takes the most memory
@@ -151,37 +247,16 @@ def _make_value(axes: tuple[int, ...], dtype: Any, classes: int | None) -> tf.Te
     unbacked = make_unbacked_value(dtype, axes)
     if unbacked is not None:
         return unbacked
-    if dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64):
+    if dtype in _RANDOM_FLOATS:
         return tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
-    if dtype == tf.int32 and classes:
-        with tf.device("CPU:0"):  # int32 tensors of a data set are in host memory
-            return tf.random.stateless_uniform(axes, _SEED, maxval=classes, dtype=dtype)
-    if dtype == tf.int64 and classes:
-        return tf.random.stateless_uniform(axes, _SEED, maxval=classes, dtype=dtype)
     return tf.zeros(axes, dtype=dtype)
 
 
-def make_tensor_like(spec: Any, shape: tuple[int, ...]) -> Any:
-    """Return a tensor of this shape with a spec's dtype; sparse or ragged if the spec is.
-
-    A ragged tensor has rows of full length; a sparse one has a value in one of ten elements.
-    """
-    dense = make_tensor(shape, spec.dtype)
-    if getattr(spec, "ragged", False) and len(shape) > 1:
-        return tf.RaggedTensor.from_tensor(dense)
-    if not getattr(spec, "sparse", False):
-        return dense
-    count = max(math.prod(shape) // _SPARSE_SHARE, 1)
-    positions = tf.range(count, dtype=tf.int64) * (math.prod(shape) // count)
-    indices = tf.transpose(tf.unravel_index(positions, tf.constant(shape, tf.int64)))
-    return tf.SparseTensor(indices, tf.gather_nd(dense, indices), shape)
-
-
-def describe_values(name: str, tensor: Any) -> Iterator[str]:
+def _describe_values(name: str, part: BatchPart) -> Iterator[str]:
     """Yield a sentence on a ragged or sparse input, whose row lengths or values are assumed."""
-    if isinstance(tensor, tf.RaggedTensor):
+    if part.is_ragged:
         yield f"The input {name!r} is ragged: all rows are assumed to have the maximum length."
-    if isinstance(tensor, tf.SparseTensor):
+    if part.is_sparse:
         yield f"The input {name!r} is sparse: one in {_SPARSE_SHARE} elements is assumed non-zero."
 
 

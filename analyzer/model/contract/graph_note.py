@@ -32,8 +32,12 @@ ARGUMENT_TYPES: Final = frozenset({"_Arg", "_DeviceArg"})
 RESULT_TYPES: Final = frozenset({"_Retval", "_DeviceRetval"})
 """Op types of a graph's results."""
 
-FRAME_TYPES: Final = ARGUMENT_TYPES | RESULT_TYPES | {"Identity", "NoOp"}
-"""Op types besides the call in a graph that only calls one function."""
+FRAME_TYPES: Final = (
+    ARGUMENT_TYPES
+    | RESULT_TYPES
+    | {"Identity", "NoOp", "IteratorGetNext", "OptionalFromValue", "_Recv", "_HostRecv"}
+)
+"""Op types besides the call in a graph that only calls one function, with or without a data set."""
 
 _LEAST: Final = {
     "_Arg": (0, 1),

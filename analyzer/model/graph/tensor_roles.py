@@ -75,7 +75,9 @@ def _users(structure: GraphIndex, name: str) -> list[str]:
     return users
 
 
-INPUT_TYPES: Final = ARGUMENT_TYPES | {"IteratorGetNext", "Placeholder"}
+ITERATOR: Final = "IteratorGetNext"
+"""Op type that takes the next batch of a data set."""
+INPUT_TYPES: Final = ARGUMENT_TYPES | {ITERATOR, "Placeholder"}
 """Op types whose outputs are inputs of the step."""
 
 MOVES: Final = op_types(

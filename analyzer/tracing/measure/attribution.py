@@ -27,7 +27,7 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import CONVOLUTIONS, split_tensor
 from analyzer.model.graph.phases import Phase
-from analyzer.model.graph.tensor_roles import INPUT_TYPES, find_all_reduce_roles
+from analyzer.model.graph.tensor_roles import INPUT_TYPES, ITERATOR, find_all_reduce_roles
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import FOLDED
 from analyzer.tracing.measure.attribution_labels import Labels, Mask
@@ -46,6 +46,9 @@ HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
 (``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
 _HOST_CONSTANT: Final = "_EagerConst"
 """The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
+_COPIED_INPUT: Final = "step input, copied to the device"
+BATCH_ROLE: Final = "batch of a data set"
+COPIED_BATCH: Final = f"{BATCH_ROLE}, copied to the device"
 _REPLICA: Final = re.compile(r"/replica_\d+$")
 """Suffix of the path of a variable that a strategy mirrors on another device."""
 _ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
@@ -134,7 +137,7 @@ def label_copied_inputs(labels: Labels, note: RunNote, allocations: pd.DataFrame
             continue
         for row, (name, _) in zip(first["row"].tolist(), copied, strict=True):
             if labels.is_open(row):
-                labels.set(row, Category.INPUT, role="step input, copied to the device")
+                labels.set(row, Category.INPUT, role=_COPIED_INPUT)
                 labels.tensor[row] = name
 
 
@@ -183,8 +186,10 @@ def label_graph(
             labels.set(row, Category.CONSTANT, role="constant")
         elif op.type in CONVOLUTIONS and dtypes[row] == "uint8":
             labels.set(row, Category.WORKSPACE, role=f"{structure.phases[name]} workspace")
-        elif op.type == "_Recv" and _copies_input(op, structure):
-            labels.set(row, Category.INPUT, role="step input, copied to the device")
+        elif op.type == ITERATOR:
+            labels.set(row, Category.INPUT, role=BATCH_ROLE)
+        elif op.type == "_Recv" and (role := _find_copy_role(op, structure)):
+            labels.set(row, Category.INPUT, role=role)
         elif tensor in reduced:
             labels.set(row, Category.GRADIENT, role=reduced[tensor])
         elif not tensor or (regions[row] == "temp" and tensor not in structure.consumers):
@@ -195,10 +200,11 @@ def label_graph(
             labels.set(row, category, role=role)
 
 
-def _copies_input(op: Op, structure: GraphIndex) -> bool:
-    """Say whether a copy to the device is one of an argument of the step."""
+def _find_copy_role(op: Op, structure: GraphIndex) -> str:
+    """Return the role of a copy to the device if it copies an input; else empty."""
     sources = (structure.ops.get(split_tensor(tensor)[0]) for tensor in op.inputs)
-    return any(source is not None and source.type in INPUT_TYPES for source in sources)
+    types = {source.type for source in sources if source is not None}
+    return COPIED_BATCH if ITERATOR in types else _COPIED_INPUT if types & INPUT_TYPES else ""
 
 
 def match_outputs(

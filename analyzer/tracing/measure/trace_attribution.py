@@ -26,6 +26,7 @@ from analyzer.tracing.measure.attribution import (
     match_outputs,
 )
 from analyzer.tracing.measure.attribution_labels import Labels
+from analyzer.tracing.measure.batch_labels import label_batches
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
 from analyzer.tracing.parse.run_folder import RunNote
@@ -68,6 +69,7 @@ def attribute(
     if structure is not None and (note is None or not note.snapshots):
         for held, (category, role) in find_state(table, structure, steps).items():
             labels.set(held, category, role=role)
+    python = _born_on_marked_threads(table, raw)
     if structure is not None:
         in_steps = table["step"].notna().to_numpy()
         ops = table["op"].astype(object).to_numpy()
@@ -77,6 +79,7 @@ def attribute(
             table, np.array([_begins_backward(op, structure) for op in ops]) & in_steps
         )
         label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
+        label_batches(labels, table, structure, python)
     phases, starts = _eager_phases(table, raw)
     gradient_rows = _eager_gradient_rows(table, raw, note, times)
     if note is not None and note.watch is not None and note.watch.micro_batches > 1:
@@ -85,7 +88,6 @@ def attribute(
     _eager_layers(labels, table, raw)
     if note is not None and note.watch is not None and note.watch.whole_run:
         _label_held(labels, AddressIndex(table), note.watch, moments)
-    python = _born_on_marked_threads(table, raw)
     label_eager(labels, table, steps, phases, starts, gradient_rows, python, infer=infer, jit=jit)
     return labels.apply(table), sharing
 

@@ -21,6 +21,13 @@ from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 
 
+def list_shapes(program):
+    """Return the shapes of the step's inputs: its arguments, or the batches of its iterator."""
+    arguments = [getattr(one, "element_spec", one) for one in program.traced_args]
+    flat = tf.nest.flatten(arguments)
+    return [tensor.shape.as_list() for tensor in flat if hasattr(tensor, "shape")]
+
+
 def outcome(target, options):
     keras.config.set_dtype_policy("float32")
     keras.utils.clear_session()
@@ -44,7 +51,7 @@ def outcome(target, options):
         "mode": program.config.mode,
         "jit": program.config.jit,
         "loss": get_loss_name(loss),
-        "shapes": [tensor.shape.as_list() for tensor in program.args],
+        "shapes": list_shapes(program),
         "policy": program.config.dtype_policy,
         "notes": program.messages,
     }
