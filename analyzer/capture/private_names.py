@@ -350,6 +350,12 @@ def get_history(tensor: Any) -> Any:
     return getattr(tensor, "_keras_history", None)
 
 
+def get_layer_outputs(layer: Any) -> list[Any]:
+    """Return the symbolic outputs of a layer's calls; none if it was called in code only."""
+    nodes = getattr(layer, "_inbound_nodes", ())
+    return [output for node in nodes for output in getattr(node, "output_tensors", ())]
+
+
 def get_compiled_loss(model: Any) -> Any:
     """Return the object that every use of a Keras 3 model's loss goes through; None if none."""
     return getattr(model, "_compile_loss", None)

@@ -78,8 +78,6 @@ def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
     """Return a sentence on why a Keras model's step uses XLA on a GPU, or not.
 
     Args:
-        model: The model, compiled inside ``pretend_gpu``.
-        jit: Whether its step is compiled.
         asked: The user's choice; None for Keras' own.
     """
     if asked is not None:

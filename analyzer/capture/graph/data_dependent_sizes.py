@@ -50,9 +50,7 @@ class InferredSizes:
     """The output specs of a graph's ops.
 
     Attributes:
-        outputs: By op name.
         least: The specs with one element instead of the upper bound; only ops that differ.
-        sizes: The sizes that depend on data.
     """
 
     outputs: Outputs
@@ -71,10 +69,6 @@ def infer_sizes(
     """Return the output specs of the executed graphs' ops.
 
     Args:
-        function: The step's concrete function.
-        partitions: The graphs, one a device.
-        given: The tensors that it is called with.
-        assumed: The user's sizes by op.
         transposed: Images in the graphs may have another order of axes than in the traced graphs.
     """
     result = InferredSizes(outputs={}, least={}, sizes=())

@@ -18,12 +18,15 @@ from analyzer.capture.graph.as_if_gpu import explain_custom_jit, pretend_gpu
 from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph
 from analyzer.capture.graph.gpu_graph import build_gpu_graph
 from analyzer.capture.graph.plain_graphs import read_inner_ops
-from analyzer.capture.initializers.hollow_variables import record_births
+from analyzer.capture.initializers.hollow_variables import build_slots, record_births
 from analyzer.capture.initializers.slot_order import sort_slots_by_creation
 from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
+from analyzer.capture.private_names import is_distributed
 from analyzer.capture.run.instrumentation import observe_step
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture, trace_function
 from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
+from analyzer.capture.targets.first_bound import describe_first_bound
+from analyzer.capture.targets.keras_api import has_own_step
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import (
     LoweredFunction,
@@ -54,9 +57,6 @@ def capture_unrun_step(
 
     Args:
         make: Returns the step; called again if it needs the variables' values.
-        report: Called with the stage and the share done.
-        options: How the step is built; they may name the card to predict for.
-        dump: Folder for the modules that XLA compiles; None if it writes none.
 
     Raises:
         TargetError: the step cannot be built or traced, or runs eagerly.
@@ -106,11 +106,12 @@ def _capture(
         births = stack.enter_context(record_births(hollow=hollow, host_dtypes=host_dtypes))
         report("building the model", 0.05)
         program = make()
+        _check_traceable(program)
         if gpu is not None:
             reason = program.jit_reason or explain_custom_jit(bool(program.config.jit))
             program.messages.append(reason)
-        _check_traceable(program)
-        report("tracing the step", 0.2)
+        _build_slots(program, hollow=hollow)
+        report(f"tracing the step{describe_first_bound(program)}", 0.2)
         (variables := StepVariables(program)).refresh()
         function, kept_bytes = _trace(program, births)
         variables.function = function
@@ -159,6 +160,15 @@ def _check_traceable(program: Program) -> None:
             hint="Decorate it with @tf.function, or compile without run_eagerly; or measure it as it "
             "is: analyze trace.",
         )
+
+
+def _build_slots(program: Program, *, hollow: bool) -> None:
+    """Make the slots of a model's optimizer, if the step is known to apply it to all its weights."""
+    for model in program.models if hollow and program.config.mode == "train" else ():
+        optimizer = model.optimizer
+        is_open = isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
+        if is_open and not has_own_step(model) and not is_distributed(model):
+            build_slots(optimizer, list(model.trainable_variables))
 
 
 def _trace(program: Program, births: Births) -> tuple[Any, int]:

@@ -38,12 +38,7 @@ _Handles: TypeAlias = dict[tuple[Any, Shape], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticStep:
-    """The graph of a step that has not run.
-
-    Attributes:
-        ops: The ops after all rewrites, nested functions inlined.
-        sizes: Sizes that depend on data, and their assumed values.
-    """
+    """The graph of a step that has not run."""
 
     ops: tuple[Op, ...]
     sizes: tuple[DataSize, ...] = ()
@@ -55,7 +50,6 @@ def build_executor_graph(
     """Return the graph that a call of a concrete function would run on this device.
 
     Args:
-        function: A ``ConcreteFunction``.
         given: The tensors that it would be called with.
         assumed: The user's sizes, by the op whose result has them.
 
@@ -110,7 +104,6 @@ def instantiate(
     the end. The places of a node are attributes of it (``PLACE``, ``MERGED_PLACE``).
 
     Args:
-        function: A ``ConcreteFunction``.
         arguments: Tensors with the dtypes and shapes of its arguments.
 
     Raises:

@@ -72,10 +72,7 @@ def build_gpu_graph(
     """Return the graph that a call of a concrete function would run on a card, op by op.
 
     Args:
-        function: A ``ConcreteFunction``.
         limit_bytes: Limit of TensorFlow's allocator; None for TensorFlow's own.
-        given: The tensors that it would be called with.
-        assumed: The user's sizes, by the op whose result has them.
 
     Raises:
         TargetError: TensorFlow cannot optimise the function's graph.

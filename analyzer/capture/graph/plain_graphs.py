@@ -30,7 +30,6 @@ def read_executed_ops(
     """Return the ops of the graphs that the executor ran.
 
     Args:
-        partitions: GraphDefs, one a device, as in ``RunMetadata``.
         traced: Output specs by op name; the executed graph has lost its shapes.
         sources: ``file:line`` of the user's code by op name.
     """

@@ -53,10 +53,8 @@ def infer_graph(
     """Return the output specs of every node, and the copy of the graph that they come from.
 
     Args:
-        graph_def: The executed graph, a ``GraphDef``.
         arguments: Argument index -> shape.
         sizes: Argument index -> value, if it may be a shape (``get_argument_sizes``).
-        known: Other known shapes and values.
     """
     copy, biases, workspaces = _make_importable(graph_def, arguments, sizes, known)
     graph = tf.Graph()

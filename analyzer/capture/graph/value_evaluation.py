@@ -58,9 +58,6 @@ class Evaluator:
 
     Args:
         graph: The importable copy of it, from ``infer_graph``.
-        function: The step's concrete function.
-        given: The tensors that it is called with.
-        outputs: The output specs so far.
     """
 
     def __init__(
@@ -231,8 +228,6 @@ class Element:
     """The known properties of a tensor that is taken from a list.
 
     Attributes:
-        tensor: Its name (``node:output``).
-        shape: Its shape; None if unknown.
         value: Its value if it is a shape itself; None if unknown.
     """
 
@@ -242,12 +237,7 @@ class Element:
 
 
 def infer_list_elements(graph_def: Any, graph: Any, outputs: Outputs) -> Iterator[Element]:
-    """Yield the known properties of each tensor that an executed graph takes from a list.
-
-    Args:
-        graph: The importable copy of it, in which known shapes have a value.
-        outputs: The output specs so far.
-    """
+    """Yield the known properties of each tensor that an executed graph takes from a list."""
     nodes = {node.name: node for node in graph_def.node}
     for node in graph_def.node:
         if node.op not in _TAKE:

@@ -60,7 +60,6 @@ def record_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) ->
     """Record how variables are made in the block.
 
     Args:
-        hollow: Make them without memory; False makes them as usual.
         host_dtypes: Element types that lie in other memory than the device's.
     """
     births = Births(stand_ins=StandIns() if hollow else None, host_dtypes=host_dtypes)
@@ -72,6 +71,16 @@ def record_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) ->
     finally:
         patches.undo()
         active_births.remove(births)
+
+
+def build_slots(optimizer: Any, variables: list[Any]) -> None:
+    """Make the slots of a Keras optimizer in a graph of their own, as a first tracing of the step does.
+
+    In the step's graph, the scope of the slots would change the names of the update's ops.
+    """
+    scope = keras_backend.name_scope(optimizer.name, caller=optimizer)
+    with FuncGraph("slots").as_default(), scope:
+        optimizer.build(variables)
 
 
 @dataclass
@@ -159,16 +168,10 @@ class _Patches:
     def _build_and_apply(
         self, old: Any, optimizer: Any, grads: Any, trainable_variables: Any = None
     ) -> Any:
-        """Make an optimizer's slots in a graph of their own, as a first tracing of the step does.
-
-        In the step's graph, the scope of the slots would change the names of the update's ops.
-        """
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
             if not optimizer.built and not tf.executing_eagerly():
-                scope = keras_backend.name_scope(optimizer.name, caller=optimizer)
-                with FuncGraph("slots").as_default(), scope:
-                    optimizer.build(trainable_variables)
+                build_slots(optimizer, trainable_variables)
         return old(optimizer, grads, trainable_variables)
 
     def _convert(self, old: Any, variable: Any, value: Any, dtype: Any = None) -> Any:

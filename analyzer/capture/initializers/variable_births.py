@@ -68,7 +68,6 @@ class Births:
     """All births, in order.
 
     Attributes:
-        rows: The births.
         made_bytes: Allocated bytes that variables really take here.
         traced_constants: Constants that a real first tracing keeps for initial values: it computes them
             in the step's own graph, unlike here.
@@ -90,14 +89,7 @@ class Births:
     _cached: set[Number] = field(default_factory=set)
 
     def add(self, variable: Any, initializer: Any, shape: Any, dtype: Any, *, traced: bool) -> None:
-        """Record a variable that an initializer makes.
-
-        Args:
-            variable: The ``tf.Variable``.
-            initializer: Called with shape and dtype, it returns the value.
-            shape: Sizes of the axes.
-            traced: It is made inside the step, while that is traced.
-        """
+        """Record a variable that an initializer makes."""
         name = f"{_describe(initializer)} {dtype} {tuple(shape)}"
         if name not in self._requests:
             size_bytes = _get_size(shape, dtype)

@@ -62,8 +62,6 @@ def run_steps(
 
     Args:
         make: Returns the step; the trace includes its allocations.
-        steps: Number of steps.
-        report: Called with the stage and the share done.
         own_process: Whether the process exists only for this. Otherwise the user's variables keep their
             buffers and get their values back.
         dump: Folder of XLA's compiled modules; None if XLA writes none.

@@ -61,7 +61,6 @@ class Captured:
     """The plain-data result of a capture.
 
     Attributes:
-        run: The content of ``run.json``.
         ops: The ops that ran; empty for an eager step.
         traced: The graph before TensorFlow optimised it.
         compiled: The functions that XLA compiles.
@@ -80,15 +79,9 @@ class Capturing:
     """The state of a capture in progress.
 
     Attributes:
-        program: The step.
-        observed: Gradients and scopes observed while it is traced or run.
-        variables: Its variables.
         inputs: Address of each input tensor; None if unknown.
         wanted: Steps to run or to predict.
         function: Its concrete function; None if it runs eagerly.
-        started: Whether the first step has begun.
-        done: Number of finished steps.
-        error: Its failure; None if it succeeded.
     """
 
     program: Program

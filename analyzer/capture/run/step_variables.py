@@ -45,7 +45,6 @@ class StepVariables:
     """Collects the variables of a step and snapshots of their addresses.
 
     Attributes:
-        program: The step.
         function: The step's concrete function; None if it runs eagerly.
         snapshots: The address of each variable at each snapshot; None if unknown.
         raw: The ``tf.Variable`` of each row.

@@ -50,12 +50,7 @@ class TargetForm(Choice):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason for refusing an option, with a hint.
-
-    Attributes:
-        because: The reason, a clause without a full stop.
-        hint: The next step for the user.
-    """
+    """The reason for refusing an option, with a hint."""
 
     because: str
     hint: str

@@ -27,6 +27,11 @@ def get_keras(model: Any) -> Any:
     return keras if is_keras_3(model) else sys.modules[_KERAS_2]
 
 
+def has_own_step(model: Any) -> bool:
+    """Say whether a model's code has a training step of its own."""
+    return type(model).train_step is not get_keras(model).Model.train_step
+
+
 def is_compiled(model: Any) -> bool:
     """Say whether the model has an optimizer and a loss."""
     return bool(model.compiled) if is_keras_3(model) else private_names.keras_2_is_compiled(model)

@@ -28,6 +28,7 @@ from analyzer.capture.targets.honoured_options import (
 from analyzer.capture.targets.keras_api import (
     get_keras,
     get_loss_method,
+    has_own_step,
     is_compiled,
     is_keras_3,
 )
@@ -207,7 +208,7 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
     """
     parts = _count_unpacked_parts(model)
     if parts is None:
-        parts = 1 if _has_own_step(model) and getattr(model, "loss", None) is None else 2
+        parts = 1 if has_own_step(model) and getattr(model, "loss", None) is None else 2
     if parts == 1:
         return (inputs,)
     data = (inputs, make_labels(model, outputs))
@@ -216,14 +217,10 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
     return (*data, make_part(tf.nest.flatten(inputs)[0].shape[:1], tf.float32))
 
 
-def _has_own_step(model: Any) -> bool:
-    return type(model).train_step is not get_keras(model).Model.train_step
-
-
 def _count_unpacked_parts(model: Any) -> int | None:
     """Return into how many names a custom train_step unpacks its data; None if unknown."""
     code = getattr(type(model).train_step, "__code__", None)
-    if not _has_own_step(model) or code is None or code.co_argcount < 2:
+    if not has_own_step(model) or code is None or code.co_argcount < 2:
         return None
     data, previous = code.co_varnames[1], None
     for instruction in dis.get_instructions(code):
@@ -335,7 +332,7 @@ def _call_compile(model: Any, arguments: dict[str, Any]) -> None:
 
 def _make_promises(model: Any, options: CaptureOptions) -> list[Promise]:
     """Return checks that a custom train_step uses the requested optimizer and loss."""
-    if not _has_own_step(model):
+    if not has_own_step(model):
         return []
     loss, loss_method = get_loss_method(model)
     promises: list[Promise] = []

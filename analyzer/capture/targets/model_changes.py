@@ -110,11 +110,7 @@ def _set_options(options: dict[str, Any]) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def _replace_optimizers(name: str) -> Iterator[list[str]]:
-    """Make Keras' optimizers in the block instances of another class; yield the replaced classes.
-
-    Args:
-        name: The other class, in lower case.
-    """
+    """Make Keras' optimizers in the block instances of another class; yield the replaced classes."""
     classes = {
         kind.__name__.lower(): kind
         for kind in vars(keras.optimizers).values()
@@ -135,13 +131,7 @@ def _replace_optimizers(name: str) -> Iterator[list[str]]:
 def _make_init(
     kind: Any, chosen: Any, inits: Mapping[Any, Callable[..., None]], replaced: list[str]
 ) -> Callable[..., None]:
-    """Return an ``__init__`` that makes an object of class ``kind`` one of class ``chosen``.
-
-    Args:
-        chosen: The other class.
-        inits: Keras' own ``__init__`` of each class.
-        replaced: Receives the name of each replaced class.
-    """
+    """Return an ``__init__`` that makes an object of class ``kind`` one of class ``chosen``."""
 
     def init(self: Any, *args: Any, **options: Any) -> None:
         if type(self) is not kind or kind is chosen:  # called by a subclass

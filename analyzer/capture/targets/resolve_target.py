@@ -79,9 +79,6 @@ def make_program(
     """Return the step of a model, a ``tf.function``, ``(function, args)``, or a function that makes one.
 
     Args:
-        thing: The object that the target names.
-        text: The target, as the user named it.
-        options: How the step is built and run.
         is_result: ``thing`` was returned by the user's function; do not call it.
 
     Raises:

@@ -23,7 +23,6 @@ class Used:
 
     Args:
         method: The method that every use goes through.
-        error: The error to raise if it is never called.
     """
 
     def __init__(self, owner: Any, method: str, error: InputError) -> None:
@@ -46,11 +45,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class NothingCompiled:
-    """Promise that XLA compiles no function inside the step.
-
-    Attributes:
-        name: The step, as the user named it.
-    """
+    """Promise that XLA compiles no function inside the step."""
 
     name: str
 
@@ -76,11 +71,7 @@ class Program:
     Attributes:
         call: Runs one step without arguments and returns its result.
         args: The tensors that the step is fed.
-        config: Mode, batch size, optimizer and so on.
         function: The ``tf.function`` behind ``call``; None if the step runs eagerly.
-        traced_args: The arguments to trace ``function`` with.
-        models: Keras models that the step trains or runs.
-        optimizers: Keras optimizers that the step applies.
         messages: Choices made for the user, one sentence each.
         promises: Checks of the traced step.
         jit_reason: Why XLA compiles the step on a GPU, or not; for a Keras model's step only.

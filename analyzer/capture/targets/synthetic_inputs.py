@@ -80,7 +80,8 @@ class BatchPart:
             )
         if self.dtype == tf.string:
             return tf.fill(self.shape, "")
-        is_mask = self.dtype == tf.bool  # with nothing masked out, the step takes the most memory
+        # With nothing masked out, the step takes the most memory; a switch stays off.
+        is_mask = self.dtype == tf.bool and bool(self.shape)
         return tf.fill(self.shape, tf.cast((number >= 0) == is_mask, self.dtype))
 
 
@@ -115,7 +116,8 @@ def make_iterator(data: Any, strategy: Any) -> Any:
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_optimization.inject_prefetch = False
-    dataset = tf.data.Dataset.range(_MOST_BATCHES).map(make_batch).with_options(options)
+    with tf.device("CPU:0"):  # the data set's own numbers would lie on the card
+        dataset = tf.data.Dataset.range(_MOST_BATCHES).map(make_batch).with_options(options)
     return iter(strategy.experimental_distribute_dataset(dataset))
 
 
@@ -130,7 +132,6 @@ def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tup
     """Return the inputs of a Keras model, in the structure that it takes, and the batch size.
 
     Args:
-        options: Batch size and shapes by input name.
         messages: Receives a sentence for each assumption beyond shapes.
 
     Raises:
@@ -346,7 +347,6 @@ def fill_axes(name: str, axes: Axes, options: CaptureOptions, *, only: bool) -> 
     """Return axes with the open ones filled from the batch size and ``--shape``.
 
     Args:
-        options: Batch size and shapes by name.
         only: It is the only input, so a ``--shape`` without a name is meant for it.
 
     Raises:

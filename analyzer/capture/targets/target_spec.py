@@ -49,7 +49,6 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
     """Return the kind and the parts of a target.
 
     Args:
-        text: The text that names it.
         scripts: Accept a Python file without a name in it as a script.
 
     Raises:

@@ -46,11 +46,7 @@ def _load_needs() -> Mapping[str, frozenset[str]]:
 
 @dataclass
 class FixedInputs:
-    """Finds the inputs of functions that XLA compiles in as values.
-
-    Attributes:
-        graphs: The graph of each function, by its name.
-    """
+    """Finds the inputs of functions that XLA compiles in as values."""
 
     graphs: Mapping[str, Any]
     _results: dict[int, dict[int, str]] = field(default_factory=dict)

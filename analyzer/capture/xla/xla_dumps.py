@@ -17,12 +17,7 @@ _OURS: Final = re.compile(r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_d
 
 
 def add_dump_flags(folder: Path, flags: str = "") -> str:
-    """Return ``XLA_FLAGS`` that make XLA dump each compiled module and its plan into ``folder``.
-
-    Args:
-        folder: XLA creates it.
-        flags: The user's flags.
-    """
+    """Return ``XLA_FLAGS`` that make XLA dump each compiled module and its plan into ``folder``."""
     ours = f"{path_flag('--xla_dump_to', folder)} --xla_dump_hlo_as_proto"
     return f"{read_flags(flags)} {ours}".strip()
 

@@ -54,12 +54,9 @@ class LoweredFunction:
     """One function that XLA compiles, for the shapes that one or more ops call it with.
 
     Attributes:
-        ops: Names of the ops that call it.
-        function: Its name.
         module: The module before XLA's passes (HloModuleProto), for another device's compiler.
         plan: The compiled module and its buffer assignment (HloProto) without literals; empty if it was
             not compiled.
-        platform: The device that the plan is for: ``cpu`` or ``gpu``.
         fixed: The inputs whose values are compiled in, and the op inside that must know each; see
             ``compile_time_inputs``.
         compilations: How often it was compiled while it ran; 0 if nothing ran.
@@ -88,7 +85,6 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
     """Return the graph around the function that XLA compiles: its arguments, the call, the results.
 
     Args:
-        function: The step's concrete function, itself compiled or with calls of compiled functions.
         args: The step's inputs. Axes that its signature leaves open have their sizes: XLA compiles the
             function for the shapes that it is called with (``xla_compilation_cache.cc``).
     """
@@ -143,10 +139,7 @@ def compile_calls(
     """Lower and compile every function of a step that XLA compiles.
 
     Args:
-        function: The step's concrete function.
-        ops: The graph that its executor runs.
         dump: The folder in ``XLA_FLAGS``; None if XLA dumps nothing.
-        args: The step's inputs: some may be compiled in.
         plans: Also compile for this machine's CPU; False only lowers.
 
     Returns:
@@ -226,13 +219,7 @@ def _find_fixed(inputs: FixedInputs, name: str) -> tuple[tuple[int, str], ...]:
 def _group_calls(
     function: Any, ops: Sequence[Op], by_name: dict[str, Op], graphs: dict[str, Any]
 ) -> dict[tuple[str, tuple[_Description, ...]], list[Op]]:
-    """Return the calls of compiled functions; calls with equal inputs share one compilation.
-
-    Args:
-        function: The step's concrete function.
-        ops, by_name: The graph that its executor runs.
-        graphs: The graphs of the functions that they call, by name.
-    """
+    """Return the calls of compiled functions; calls with equal inputs share one compilation."""
     captures = list(function.captured_inputs)
     first = len(function.inputs) - len(captures)
     variables = {
@@ -306,9 +293,6 @@ def _compile(
     """Return a function's module and its plan (empty if not wanted).
 
     Args:
-        name: Name of the function.
-        stand_ins: Makes tensors and variables.
-        dump, plans: As in ``compile_calls``.
         values: The inputs that are compiled in -> value, None if unknown.
     """
     arguments, captures = _make_operands(inputs, stand_ins, values)

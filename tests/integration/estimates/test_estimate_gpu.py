@@ -56,9 +56,11 @@ def test_virtual_cpu_cluster_gives_the_runtime_graph(folder: Path) -> None:
         check=True,
     )
     for name, (real, ours) in json.loads(done.stdout.splitlines()[-1]).items():
-        # Which of two equal constants is kept may differ; tensors of note do not.
-        names = {op[0] for op in real} & {op[0] for op in ours}
-        assert len(names) >= 0.98 * max(len(real), len(ours)), name
+        # Which of two equal constants is kept may differ, and whether an inlined function keeps an
+        # Identity of each argument; tensors of note do not.
+        frame = ("Const", "Identity", "NoOp")
+        names = [{op[0] for op in graph if op[1] not in frame} for graph in (real, ours)]
+        assert len(names[0] & names[1]) >= 0.98 * max(map(len, names)), name
         assert _large(real) == _large(ours), name
 
 
@@ -67,7 +69,7 @@ def _large(ops: list[list[Any]]) -> Counter[str]:
     return Counter(
         f"{kind} {shapes}"
         for _, kind, shapes in ops
-        if any(shape and math.prod(shape) >= 256 for shape in shapes)
+        if kind != "Identity" and any(shape and math.prod(shape) >= 256 for shape in shapes)
     )
 
 

@@ -11,10 +11,11 @@ from analyzer.capture.graph.value_evaluation import is_open  # noqa: E402
 from analyzer.capture.initializers import variable_births  # noqa: E402
 from analyzer.capture.initializers.variable_births import Births  # noqa: E402
 from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
-    _make_value,
     check_batch,
     fill_batch_axis,
     find_batch_axes,
+    make_part,
+    make_tensor,
 )
 from analyzer.model.contract.capture_request import CaptureOptions  # noqa: E402
 from analyzer.model.contract.graph_note import TensorSpec  # noqa: E402
@@ -224,5 +225,8 @@ def test_batch_is_the_only_open_axis_if_the_first_is_fixed():
 
 def test_synthetic_mask_masks_nothing() -> None:
     """A step that is given one must not be told to need nothing; a switch alone stays off."""
-    assert tf.reduce_all(_make_value((3, 2), tf.bool, None))
-    assert not _make_value((), tf.bool, None)
+    for number in (0, 1):
+        assert tf.reduce_all(make_part((3, 2), tf.bool).draw(tf.constant(number, tf.int64)))
+        assert not make_part((), tf.bool).draw(tf.constant(number, tf.int64))
+    assert tf.reduce_all(make_tensor((3, 2), tf.bool))
+    assert not make_tensor((), tf.bool)
