@@ -102,7 +102,7 @@ def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
     )
 
 
-def explain_custom_jit(jit: bool) -> str:
+def explain_custom_jit(jit: bool | None) -> str:
     """Return a sentence on why a custom ``tf.function`` uses XLA, or not."""
     if jit:
         return (

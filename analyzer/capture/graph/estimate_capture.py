@@ -108,8 +108,7 @@ def _capture(
         program = make()
         _check_traceable(program)
         if gpu is not None:
-            reason = program.jit_reason or explain_custom_jit(bool(program.config.jit))
-            program.messages.append(reason)
+            program.messages.append(program.jit_reason or explain_custom_jit(program.config.jit))
         _build_slots(program, hollow=hollow)
         report(f"tracing the step{describe_first_bound(program)}", 0.2)
         (variables := StepVariables(program)).refresh()
@@ -133,11 +132,11 @@ def _capture(
             ),
             ops=list(step.ops),
         )
-    card = None if gpu is None else DeviceNote(kind="gpu", name=gpu.name, id=gpu.id)
+    if gpu is not None:
+        capture.run = replace(capture.run, device=DeviceNote(kind="gpu", name=gpu.name, id=gpu.id))
     capture.run = replace(
         capture.run,
         kind="static",
-        device=card or capture.run.device,
         births=_note_births(slots, variables.raw),
         inputs_after=tuple(births.inputs.get(id(tensor)) for tensor in program.args),
         kept_by_tracing=kept_bytes // GRANULE_BYTES,
