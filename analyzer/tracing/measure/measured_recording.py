@@ -36,6 +36,7 @@ from analyzer.tracing.measure.workspaces import label_workspaces
 from analyzer.tracing.parse.logdir import find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
+from analyzer.tracing.sources.event_file import find_event_graph
 from analyzer.tracing.sources.graph_join import JoinedGraph, SourceGraph
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
@@ -132,6 +133,8 @@ def measure_trace(
     raw = read_trace(file, progress=progress)
     note_path = find_run_file(file)
     note = read_run(note_path) if note_path is not None else None
+    if note is None and source is None:
+        source = find_event_graph(file)
     return measure(
         raw, note, file, named=named, allocator=allocator, warnings=warnings, source=source
     )

@@ -21,6 +21,8 @@ from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.graph.graph_index import GraphIndex, find_inlined
 from analyzer.model.graph.ops import split_tensor
 
+TENSORBOARD: Final = "tensorboard"
+"""Evidence of an edge from TensorBoard's event file, which has no shapes, layers or gradients."""
 _NUMBER: Final = re.compile(r"_\d+(?=/|$)")
 _REWRITES: Final = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
 """End of the name of a transposition that Grappler inserts; see ``generic_layout_optimizer``."""
@@ -89,6 +91,8 @@ def join_graph(table: pd.DataFrame, derived: GraphIndex | None, source: SourceGr
         [*trace_ops, *(derived.ops if derived is not None else ())], source.index.ops
     )
     index = _rename(source, found)
+    if derived is not None and source.kind == TENSORBOARD:
+        index = _with_facts(index, derived)
     if derived is not None:
         index = _add_others(index, derived)
     # Ops of other runs belong to the input pipeline or to Python, not to the graph.
@@ -169,6 +173,36 @@ def _rename(source: SourceGraph, found: Mapping[str, str]) -> GraphIndex:
         phases={new.get(name, name): phase for name, phase in index.phases.items()},
         layers={new.get(name, name): layer for name, layer in index.layers.items()},
         evidence=evidence,
+    )
+
+
+def _with_facts(index: GraphIndex, derived: GraphIndex) -> GraphIndex:
+    """Return a graph of names and edges with the facts and the edges of the derived one."""
+    counts: Counter[str] = Counter()
+    for given in index.consumers:
+        name, number = split_tensor(given)
+        counts[name] = max(counts[name], number + 1)
+    ops = {}
+    consumers: dict[str, list[str]] = defaultdict(list)
+    for name, op in index.ops.items():
+        known = derived.ops.get(name)
+        unknown = (TensorSpec("", None),) * counts[name]
+        known_outputs = () if known is None else known.outputs
+        more = [] if known is None else [one for one in known.inputs if one not in op.inputs]
+        ops[name] = replace(
+            op,
+            inputs=(*op.inputs, *more),
+            outputs=(*known_outputs, *unknown[len(known_outputs) :]),
+        )
+        for given in ops[name].inputs:
+            consumers[given].append(name)
+    return GraphIndex(
+        ops=ops,
+        consumers=consumers,
+        gradients=derived.gradients,
+        phases={**index.phases, **derived.phases},
+        layers={**index.layers, **derived.layers},
+        evidence={**derived.evidence, **index.evidence},
     )
 
 
