@@ -69,7 +69,6 @@ class CompiledModule:
     """A module compiled for a card.
 
     Attributes:
-        hlo: The serialized HloProto: optimised module, schedule, buffer assignment, heap trace.
         module_sha256: Digest of the input module; empty if unknown.
     """
 

@@ -182,7 +182,6 @@ class Workspaces:
     Attributes:
         rise_bytes: Growth if no value moves.
         least_rise_bytes: Growth if XLA moves values freely.
-        op_name: The framework's op with the largest growth; empty if XLA names none.
     """
 
     rise_bytes: int

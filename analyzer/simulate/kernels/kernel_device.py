@@ -24,7 +24,6 @@ class KernelDevice:
         allocator: TensorFlow's name of the device's allocator.
         held_bytes: Function from a constant or an argument, which something outside the step holds,
             to its bytes on the device.
-        handle_bytes: Bytes of the handle of a variable on the device.
         scratch_bytes: Bytes that TensorFlow allocates with the device and never frees.
         host_dtypes: Element types of variables in host memory.
         is_cheap: Whether all kernels count as cheap, so the executor gives none to another thread.

@@ -27,11 +27,7 @@ _Request = tuple[int, int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Startup and steps in one table: rows of the schedule, then rows of the startup alone.
-
-    Attributes:
-        labels: Row -> category and role from the startup.
-    """
+    """Startup and steps in one table: rows of the schedule, then rows of the startup alone."""
 
     table: pd.DataFrame
     instants: int

@@ -61,13 +61,10 @@ class Startup:
     """The startup, instant by instant.
 
     Attributes:
-        sizes_bytes: Bytes of each variable of the note.
-        buffers: Its buffers, in order of birth.
         values: Variable (index in the note) -> its buffer's number in ``buffers``.
         handles: Variable -> its handle's number.
         inputs: The number of each input; -1 for none.
         constants: Node -> the number of its output.
-        instants: Number of allocations and frees.
     """
 
     note: RunNote = field(default_factory=RunNote)

@@ -103,7 +103,6 @@ def matmul_scratch_bytes(
 
     Args:
         left: Shape of the left operand in memory.
-        transposes: Whether the left and the right operand are transposed.
     """
     rows, depth = (left[-1], left[-2]) if transposes[0] else (left[-2], left[-1])
     total = _HEADER_BYTES + threads * _BATCH_BYTES

@@ -140,7 +140,6 @@ class Ledger:
         """Run an op and return its output buffers.
 
         Args:
-            buffers: Buffer of each input.
             index: For a TensorList's kernel, the value of its second input; None if unknown.
         """
         outputs, in_use = self._begin(node, buffers, index)

@@ -49,10 +49,8 @@ class Iteration:
     """One iteration of a loop (``IterationState`` in ``propagator_state.h``).
 
     Attributes:
-        slots: Inputs of each node that has received one; None for a missing or dead input.
         pending: For each node that has received an input, the number of inputs it still waits for.
         dead: For each node, the number of its dead inputs.
-        outstanding: Number of nodes that are ready or run.
         frames: Number of unfinished loops inside it.
         bounded: Whether only some operands of the loop condition's ``and`` were unknown.
     """
@@ -75,8 +73,6 @@ class Frame:
         parent: The iteration that entered it; None for the graph.
         pending_inputs: Number of ``Enter`` nodes that have not run.
         parallel: Number of iterations that may run at once.
-        iterations: Unfinished iterations by number.
-        count: Number of the last iteration.
         children: Loops inside it, by iteration and name.
         deferred: Inputs of an iteration that has to wait.
     """

@@ -106,13 +106,7 @@ def _find_remaining(
     read: Collection[str],
     large: Collection[str],
 ) -> set[str]:
-    """Return the foldable nodes that remain in the graph.
-
-    Args:
-        folded: Constants and foldable nodes.
-        computed: Foldable node -> control inputs of its constant.
-        large: Foldable nodes with a result too large for a constant.
-    """
+    """Return the foldable nodes that remain in the graph."""
     queue = list(large)
     queue += [
         name for op in by_name.values() if op.name not in folded for name in op.control_inputs

@@ -51,8 +51,6 @@ def order_edges(edges: Sequence[_Item], chances: Random, *, grows: bool = True) 
     """Return edges in one order in which an ``EdgeSet`` may list them.
 
     Args:
-        edges: The edges in order of creation.
-        chances: Draws the addresses.
         grows: Whether the set starts small; otherwise it has room for all edges.
     """
     if len(edges) <= INLINE_EDGES:
@@ -142,11 +140,6 @@ class RewriteOrder:
         The pass adds the merged node's edge, then erases those of the two, the bias' first. The
         last edge fills each gap (``EdgeSet::erase``, ``MergeConv2DBackpropFilterWithBiasAddGrad``).
         The other inputs lose one edge, and the new edge fills its gap.
-
-        Args:
-            node: The merged node.
-            bias: The bias' gradient before the merge.
-            gradient: The gradient that both read.
         """
         edges = self._out[gradient]
         if len(edges) + 1 > INLINE_EDGES:
@@ -183,8 +176,6 @@ class _UnmergedGraph:
 
     Attributes:
         filters: The merged nodes, in the order of their biases' nodes.
-        sources: For each node, the nodes that it waits for.
-        places: For each node, its place in the listing.
     """
 
     def __init__(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:

@@ -34,7 +34,6 @@ class Decision:
     """A branch or a loop that data decide.
 
     Attributes:
-        name: Name of the loop, or of the op that computes the branch's predicate.
         other_bytes: Requested peak with one trip, or with another branch; None if not tried.
     """
 
