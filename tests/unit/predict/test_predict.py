@@ -278,22 +278,6 @@ def test_what_another_op_waits_for_runs_beside_the_constant_computed_from_it():
     assert (rows.op == "share/__cf__").sum() == 1
 
 
-def test_constants_that_are_computed_alike_are_one():
-    ops = [
-        arg("x", 0),
-        constant("one", 1),
-        constant("uno", 1),
-        constant("two", 2),
-        op("a", "Tile", "one", "two"),
-        op("b", "Tile", "uno", "two"),
-        op("c", "Tile", "two", "two"),
-        op("sum", "AddN", "x", "a", "b", "c"),
-    ]
-    folded = {o.name: o for o in fold(ops)}
-    assert folded["sum"].inputs == ("x:0", "a:0", "a:0", "c:0")
-    assert "b" not in folded
-
-
 def test_constants_of_constants_are_computed_beforehand():
     ops = [constant("a", 1), constant("b", 2), op("sum", "AddV2", "a", "b", spec=SCALAR)]
     ops += [arg("x", 0), op("use", "Tile", "x", "sum")]

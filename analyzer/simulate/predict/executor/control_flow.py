@@ -22,7 +22,6 @@ from analyzer.simulate.predict.executor.node_execution import (
     NodeExecution,
 )
 from analyzer.simulate.predict.executor.scalar_values import Value
-from analyzer.simulate.predict.executor.sequential import Pool
 from analyzer.simulate.predict.graph.edges import EdgeOrder, Wiring
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class ControlExecutor:
             )
         ]
         self._references = ledger.references
-        self._pool = Pool(lambda task: self._drain_queue(deque((task,))))
+        self._pool: list[Task] = []
         self._enters: dict[str, int] = {}
         for op in wiring.ops:
             if op.type in _ENTER:
@@ -84,7 +83,8 @@ class ControlExecutor:
         queue: deque[Task] = deque()
         self._queue(self.roots(), queue)
         self._drain_queue(queue)
-        self._pool.drain()
+        while self._pool:
+            self._drain_queue(deque((self._pool.pop(),)))
 
     def node_of(self, task: Task) -> int:
         """Return the node that a task runs; -1 for a dead task."""
@@ -109,7 +109,9 @@ class ControlExecutor:
         for task in ready:
             is_expensive = self._wiring.expensive[task[0]] and not task[2]
             (expensive if is_expensive else queue).append(task)
-        self._pool.dispatch(expensive, queue)
+        if expensive and not queue:
+            queue.append(expensive.pop())
+        self._pool += expensive
 
     def _drain_queue(self, queue: deque[Task]) -> None:
         while queue:

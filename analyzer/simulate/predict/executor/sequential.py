@@ -3,10 +3,9 @@
 The executor starts at the source. A node that has run makes its successors ready. Inexpensive ones join
 the thread's own queue and run next, first in, first out. Of the expensive ones the last joins the queue
 if it is empty; every other goes to the pool, which runs the newest task first: the worker pushes to the
-front of its deque and pops from there (Eigen's ``ThreadPoolTempl``). The deque holds 1,024 tasks; if it
-is full, a task runs at once within the current one. Five hundred or more tasks at once go as chunks,
-which unfold when they are popped (``ScheduleReady`` and ``Process`` in ``executor.cc``,
-``propagator_state.cc``).
+front of its deque and pops from there (Eigen's ``ThreadPoolTempl``; ``ScheduleReady`` and ``Process`` in
+``executor.cc``). Not modelled: a full deque (1,024 tasks) runs a task at once, and 500 or more tasks at
+once go as chunks. Steps of up to 5,000 ops peak alike with both.
 
 In traces of thirteen models this order is the real one, op by op, given the order of edges.
 """
@@ -14,10 +13,9 @@ In traces of thirteen models this order is the real one, op by op, given the ord
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
-from analyzer.simulate.predict.executor.threads import CHUNK
 from analyzer.simulate.predict.graph.edges import EdgeOrder, Wiring
 
 if TYPE_CHECKING:
@@ -26,68 +24,29 @@ if TYPE_CHECKING:
 NO_BUFFER: Final = -1
 """Marks a missing buffer: a dead or missing input, or a result in other memory."""
 
-_DEQUE_CAPACITY: Final = 1024
-"""Tasks that a worker's deque holds (Eigen's ``RunQueue<Task, 1024>``)."""
-
-
-class Pool:
-    """The worker's deque: the newest task runs first."""
-
-    def __init__(self, process: Callable[[Any], None]) -> None:
-        self._tasks: list[tuple[Sequence[Any], bool]] = []
-        self._process = process
-
-    def dispatch(self, expensive: list[Any], queue: deque[Any]) -> None:
-        """Hand over expensive tasks, in chunks if there are many; one joins an empty queue."""
-        if expensive and not queue:
-            queue.append(expensive.pop())
-        if len(expensive) < CHUNK:
-            for task in expensive:
-                self._push((task,), False)
-            return
-        for start in range(0, len(expensive), CHUNK):
-            self._push(expensive[start : start + CHUNK], True)
-
-    def drain(self) -> None:
-        """Run all remaining tasks, newest first."""
-        while self._tasks:
-            self._run(*self._tasks.pop())
-
-    def _push(self, nodes: Sequence[Any], is_chunk: bool) -> None:
-        if len(self._tasks) >= _DEQUE_CAPACITY:
-            self._run(nodes, is_chunk)
-        else:
-            self._tasks.append((nodes, is_chunk))
-
-    def _run(self, nodes: Sequence[Any], is_chunk: bool) -> None:
-        if not is_chunk:
-            self._process(nodes[0])
-            return
-        for node in nodes:
-            self._push((node,), False)
-
 
 class Executor:
     """Runs a graph without control flow; a task is a node."""
 
     def __init__(self, wiring: Wiring, edges: EdgeOrder, ledger: Ledger) -> None:
-        self._edges = edges
+        self._roots, self._data, self._control = edges.roots, edges.data, edges.control
         self._ledger = ledger
         self._expensive = wiring.expensive
         self._pending = list(wiring.pending)
         self._slots = [[NO_BUFFER] * len(data) for data in wiring.inputs]
-        self._pool = Pool(lambda node: self._drain_queue(deque((node,))))
+        self._pool: list[int] = []
 
     def run(self) -> None:
         """Run every node once, on one thread."""
         queue: deque[int] = deque()
-        self._queue(self._edges.roots, queue)
+        self._queue(self._roots, queue)
         self._drain_queue(queue)
-        self._pool.drain()
+        while self._pool:
+            self._drain_queue(deque((self._pool.pop(),)))
 
     def roots(self) -> Sequence[int]:
         """Return the nodes that are ready at the start."""
-        return self._edges.roots
+        return self._roots
 
     def node_of(self, task: int) -> int:
         """Return the task itself."""
@@ -102,7 +61,7 @@ class Executor:
         """Pass a node's outputs on and return the nodes that became ready."""
         slots, pending, references = self._slots, self._pending, self._ledger.references
         ready: list[int] = []
-        for consumer, output, slot in self._edges.data[node]:
+        for consumer, output, slot in self._data[node]:
             buffer = outputs[output]
             if buffer >= 0:
                 references[buffer] += 1
@@ -111,7 +70,7 @@ class Executor:
             pending[consumer] = left
             if not left:
                 ready.append(consumer)
-        for consumer in self._edges.control[node]:
+        for consumer in self._control[node]:
             left = pending[consumer] - 1
             pending[consumer] = left
             if not left:
@@ -142,5 +101,6 @@ class Executor:
                 expensive.append(node)
             else:
                 queue.append(node)
-        if expensive:
-            self._pool.dispatch(expensive, queue)
+        if expensive and not queue:
+            queue.append(expensive.pop())
+        self._pool += expensive

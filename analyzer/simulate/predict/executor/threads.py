@@ -12,7 +12,7 @@ sleeps or is busy therefore continue one after the other. They lie in two deques
 of the polling thread. The calling thread takes from the front of its own and from the back of the
 other.
 
-Not modelled: a full deque (1,024 tasks) runs a task at once.
+Not modelled: a full deque, and chunks of tasks (``sequential``).
 """
 
 from __future__ import annotations
@@ -61,10 +61,6 @@ RUN_SPREAD: Final = 1.0
 
 _OUTSIDE: Final = -1
 """Stands for the callback thread, which is not one of the pool's."""
-
-CHUNK: Final = 500
-"""Ready expensive nodes above which the executor hands them over in chunks
-(``kInlineScheduleReadyThreshold`` in ``executor.cc``)."""
 
 _CHANCES: Final = 4096
 """Random factors for runs of ops; they are used in turn and repeat in longer steps."""
@@ -115,7 +111,7 @@ class Workers(Generic[Task]):
         self._seconds = (expected * chances.lognormal(0.0, KIND_SPREAD, len(kinds))[kind]).tolist()
         self._chances = cycle(chances.lognormal(0.0, RUN_SPREAD, _CHANCES).tolist())
         self._inline: list[deque[Task]] = [deque() for _ in range(count)]
-        self._own: list[deque[Sequence[Task]]] = [deque() for _ in range(count)]
+        self._own: list[deque[Task]] = [deque() for _ in range(count)]
         self._idle = set(range(1, count))
         self._over: tuple[deque[_Running[Task]], ...] = (deque(), deque())
         self._caller_sleeps = True
@@ -154,7 +150,7 @@ class Workers(Generic[Task]):
             if inline:
                 task = inline.popleft()
             else:
-                stolen = self._take(worker, now)
+                stolen = self._take(worker)
                 if stolen is None:
                     self._idle.add(worker)
                     return
@@ -177,22 +173,12 @@ class Workers(Generic[Task]):
                 return
             self._queue(worker, now, self._finish(running))
 
-    def _take(self, worker: int, now: float) -> tuple[Task] | None:
+    def _take(self, worker: int) -> tuple[Task] | None:
         """Return the newest task of the thread's own deque, else the oldest of another's."""
-        own = self._own[worker]
-        while True:
-            if own:
-                tasks = own.popleft()
-            else:
-                others = [k for k, waiting in enumerate(self._own) if waiting]
-                if not others:
-                    return None
-                tasks = self._own[self._random.choice(others)].pop()
-            if len(tasks) == 1:
-                return (tasks[0],)
-            for task in tasks:
-                own.appendleft((task,))
-                self._wake(now)
+        if self._own[worker]:
+            return (self._own[worker].popleft(),)
+        others = [k for k, waiting in enumerate(self._own) if waiting]
+        return (self._own[self._random.choice(others)].pop(),) if others else None
 
     def _queue(self, worker: int, now: float, ready: Sequence[Task]) -> None:
         """Queue inexpensive tasks on the thread, and hand expensive ones over to the pool."""
@@ -207,9 +193,8 @@ class Workers(Generic[Task]):
             return
         if not queue:
             queue.append(expensive.pop())
-        size = CHUNK if len(expensive) >= CHUNK else 1
-        for start in range(0, len(expensive), size):
-            self._own[worker].appendleft(expensive[start : start + size])
+        for task in expensive:
+            self._own[worker].appendleft(task)
             self._wake(now)
 
     def _finish_outside(self, now: float, running: _Running[Task]) -> None:
@@ -232,7 +217,7 @@ class Workers(Generic[Task]):
     def _hand_over(self, now: float, ready: Sequence[Task]) -> None:
         """Append tasks to random deques, as a thread outside the pool does."""
         for task in ready:
-            self._own[self._random.randrange(len(self._own))].append((task,))
+            self._own[self._random.randrange(len(self._own))].append(task)
             self._wake(now)
 
     def _wake(self, now: float) -> None:

@@ -9,12 +9,12 @@ constants; without folding, the resident bytes of an autoencoder are 5.8 % too l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.graph.ops import PLACE, op_types, split_tensor
+from analyzer.model.graph.ops import op_types, split_tensor
 from analyzer.simulate.kernels.cpu.cpu_kernels import BINARY, REDUCTIONS, UNARY
 
 _MOST_BYTES: Final = 10 << 20
@@ -39,8 +39,8 @@ def fold(ops: Sequence[Op]) -> list[Op]:
 
     A constant replaces a node for its readers. The node disappears unless another node waits for
     it: then it still runs with its inputs, and nothing reads its result
-    (``ReplaceTensorWithConstant`` moves data edges only; ``RemoveDeadNodes``). Constants of equal
-    value become one (``OptimizeCSE``).
+    (``ReplaceTensorWithConstant`` moves data edges only; ``RemoveDeadNodes``). Not modelled: constants
+    of equal value become one (``OptimizeCSE``).
     """
     folded, computed = _find_foldable(ops)
     if not computed:
@@ -50,13 +50,10 @@ def fold(ops: Sequence[Op]) -> list[Op]:
     large = {name for name in wanted if (by_name[name].outputs[0].size_bytes or 0) > _MOST_BYTES}
     read = wanted - large
     remaining = _find_remaining(by_name, folded, computed, read, large)
-    same = _merge_equal(by_name, computed, [op.name for op in ops if op.name in read])
-    moved = {
-        name: f"{first}{_SUFFIX}" if first in remaining else first for name, first in same.items()
-    }
+    moved = {name: f"{name}{_SUFFIX}" if name in remaining else name for name in read}
     result = []
     for op in ops:
-        if same.get(op.name) == op.name:
+        if op.name in read:
             result.append(_make_constant(op, moved[op.name], computed[op.name], by_name))
         if op.name not in folded:
             result.append(_redirect(op, moved))
@@ -129,29 +126,6 @@ def _find_remaining(
         queue += op.control_inputs
         queue += [split_tensor(tensor)[0] for tensor in op.inputs]
     return remaining
-
-
-def _merge_equal(
-    by_name: Mapping[str, Op], computed: Mapping[str, Sequence[str]], names: Sequence[str]
-) -> dict[str, str]:
-    """Return for each of these nodes the first one that computes the same value."""
-    keys: dict[str, Hashable] = {}
-
-    def key(name: str) -> Hashable:
-        if name in keys:
-            return keys[name]
-        op = by_name[name]
-        attrs = {k: v for k, v in op.attrs.items() if k != PLACE}
-        value = attrs.get("value")
-        if op.type in _CONSTANTS and not (isinstance(value, dict) and "values" in value):
-            keys[name] = name  # too large to know its values
-        else:
-            inputs = tuple((key(n), k) for n, k in (split_tensor(t) for t in op.inputs))
-            keys[name] = (op.type, repr(sorted(attrs.items())), inputs)
-        return keys[name]
-
-    first: dict[Hashable, str] = {}
-    return {name: first.setdefault((key(name), computed[name]), name) for name in names}
 
 
 def _redirect(op: Op, moved: Mapping[str, str]) -> Op:
