@@ -247,10 +247,6 @@ def _find_allocation_failure(lines: Sequence[str], head: str) -> str:
     """Return the allocation failure that a thread logged just before a failed check, or "".
 
     The check ``DCHECK_NOTNULL`` in ``mkl_util.h`` fails if a buffer could not be allocated.
-
-    Args:
-        lines: The log before the check.
-        head: The start of the check's line: time, thread, file and line.
     """
     thread, no_tensor = head.split()[-2:-1], ""
     for line in reversed(lines):

@@ -35,11 +35,6 @@ class Child:
     Attributes:
         end: How it ended; None while it runs.
         deadline_s: Value of ``time.monotonic`` at which ``messages`` stops.
-
-    Args:
-        log: File for all other output.
-        folder: Removed if this process is killed.
-        environment: All environment variables.
     """
 
     def __init__(
@@ -144,13 +139,7 @@ class ForkServers:
         log: Path,
         environment: Mapping[str, str],
     ) -> ForkedCapture | None:
-        """Serve a request in a fork; None if it needs a process of its own.
-
-        Args:
-            command: Starts a server; the path of its pipe is appended.
-            log: File for the server's output.
-            environment: All environment variables.
-        """
+        """Serve a request in a fork; None if it needs a process of its own."""
         server = self.start(command, log, environment)
         return None if server is None else ForkedCapture(server, request)
 

@@ -43,11 +43,7 @@ _MAX_HOLES: Final = 20_000  # of one size
 
 
 def main(pipe: str, places: list[str], modules: frozenset[str]) -> int:
-    """Import TensorFlow, then serve requests until the pipe closes; return the exit code.
-
-    Args:
-        places: ``sys.path`` for the user's code.
-    """
+    """Import TensorFlow, then serve requests until the pipe closes; return the exit code."""
     faulthandler.enable()
     channel = Channel()
     channel.report("starting TensorFlow", 0.0)

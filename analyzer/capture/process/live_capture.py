@@ -37,12 +37,6 @@ def capture_live(
     Otherwise a Keras model is saved and captured in a child process; other steps exist only in this
     process and cannot be captured.
 
-    Args:
-        target: A Keras model, a ``tf.function``, or a function that makes a step.
-        options: How the step is built and run.
-        out: The run folder; None for the default.
-        force: Whether to replace an earlier run there.
-
     Raises:
         TargetError: this process cannot trace the step, and a child process cannot get it.
     """

@@ -91,13 +91,7 @@ class Supervised:
 def end_all(
     list_running: Callable[[], list[int]], reap: Callable[[], None], grace_s: float
 ) -> None:
-    """Terminate processes, and kill them after ``grace_s``.
-
-    Args:
-        list_running: Returns the running processes; a negative number is a process group.
-        reap: Reaps ended children; called before each check.
-        grace_s: Seconds between SIGTERM and SIGKILL.
-    """
+    """Terminate processes, and kill them after ``grace_s``."""
     started = time.monotonic()
     terminated: set[int] = set()
     while (elapsed_s := time.monotonic() - started) < grace_s + _MAX_KILL_S:

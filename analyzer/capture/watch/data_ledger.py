@@ -61,12 +61,7 @@ class DataLedger:
     def add_stage(
         self, kind: str, dataset: Any, arguments: tuple[Any, ...], frame: FrameType | None
     ) -> None:
-        """Note a stage that the user's own code made.
-
-        Args:
-            kind: ``shuffle``, ``cache``, ``prefetch``, or ``slices`` for a source.
-            dataset: The data set before the stage; for a source, the source.
-        """
+        """Note a stage that the user's own code made."""
         is_own_code = frame is not None and is_own(frame.f_code.co_filename)
         if frame is None or not is_own_code or len(self.stages) >= _MAX_STAGES:
             return

@@ -84,12 +84,7 @@ class ScriptRun:
         self._owner = os.getpid()
 
     def run(self, places: list[str], modules: frozenset[str]) -> NoReturn:
-        """Run the script and end as it ends.
-
-        Args:
-            places: ``sys.path`` of the user's own Python, without the script's folder.
-            modules: Names of the modules that a bare Python has loaded.
-        """
+        """Run the script and end as it ends."""
         module = types.ModuleType("__main__")
         path = self._request.script
         vars(module).update(__file__=path, __builtins__=builtins, __spec__=None, __cached__=None)

@@ -108,12 +108,7 @@ class StepTrace:
     def close_run(
         self, record: FunctionRecord | None, ledgers: tuple[FunctionLedger, DataLedger]
     ) -> bool:
-        """End the trace of the whole run; return False if there is none.
-
-        Args:
-            record: The function that the program called most like a step; None if it called none.
-            ledgers: The program's functions and data sets.
-        """
+        """End the trace of the whole run; return False if there is none."""
         if not (self._profile.is_running or self._profile.has_trace) or self.observed is None:
             return False
         if self._window is None:
@@ -138,12 +133,7 @@ class StepTrace:
     def close(
         self, functions: FunctionLedger, data: DataLedger, *, interrupted: bool = False
     ) -> None:
-        """End the trace, and look for objects that are still held.
-
-        Args:
-            functions, data: The program's functions and data sets.
-            interrupted: Whether a step is unfinished.
-        """
+        """End the trace, and look for objects that are still held."""
         assert self._window is not None
         self._window.close(interrupted=interrupted, failed=self.failure is not None)
         self.held = find_held_objects(self._window, self._containers, functions, data)

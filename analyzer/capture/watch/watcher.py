@@ -14,6 +14,7 @@ import contextlib
 import inspect
 import os
 import threading
+import traceback
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from types import FrameType
@@ -38,7 +39,7 @@ from analyzer.capture.watch.step_candidates import (
 from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.step_recording import StepReadings
 from analyzer.capture.watch.step_trace import StepTrace
-from analyzer.capture.watch.watch_files import write_untraced
+from analyzer.capture.watch.watch_files import FAULT_FILE, write_untraced
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.errors import FailureKind
@@ -87,6 +88,7 @@ class Watcher:
         self._readings = StepReadings()
         self._growth: GrowthCheck | None = None
         self._record: FunctionRecord | None = None
+        self._chosen: FunctionRecord | None = None
         self._turn = threading.RLock()  # of the program's threads, and of our own
         self._is_over = threading.Event()
 
@@ -256,25 +258,33 @@ class Watcher:
     # Steps
 
     def _count(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
-        """Count a call that may be a step; it may end a step, or start the trace."""
-        with self._turn:
-            count = self._candidates.count(key, rank)
-            if record is not None and self._candidates.outranks_chosen(key):
-                self._record = record
-            if key == self._candidates.chosen:
-                if self._trace.is_open:
-                    if not self._trace.next_step():
-                        self._close_trace()
-                elif not self._is_over.is_set() and self._trace.take_postponed():
-                    self._open_trace(key, record)
-                self._readings.read(count)
-                in_use_bytes = self._readings.last_bytes
-                if self._growth is not None and self._growth.is_due(count, in_use_bytes):
-                    self._growth.look(count, inspect.currentframe())
-            elif self._candidates.outranks_chosen(key):
-                self._readings.read(count)
-                if self._candidates.is_warm(key) and not self._is_over.is_set():
-                    self._open_trace(key, record)
+        """Count a call that may be a step; an error of ours ends the watching, not the program."""
+        try:
+            with self._turn:
+                self._count_step(key, rank, record)
+        except Exception:
+            (self._folder / FAULT_FILE).write_text(traceback.format_exc(), "utf-8")
+            self.forget()
+
+    def _count_step(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
+        """Count a call; it may end a step, or start the trace."""
+        count = self._candidates.count(key, rank)
+        if record is not None and self._candidates.outranks_chosen(key):
+            self._record = record
+        if key == self._candidates.chosen:
+            if self._trace.is_open:
+                if not self._trace.next_step():
+                    self._close_trace()
+            elif not self._is_over.is_set() and self._trace.take_postponed():
+                self._open_trace(key, record)
+            self._readings.read(count)
+            in_use_bytes = self._readings.last_bytes
+            if self._growth is not None and self._growth.is_due(count, in_use_bytes):
+                self._growth.look(count, inspect.currentframe())
+        elif self._candidates.outranks_chosen(key):
+            self._readings.read(count)
+            if self._candidates.is_warm(key) and not self._is_over.is_set():
+                self._open_trace(key, record)
 
     def _open_trace(self, key: Hashable, record: FunctionRecord | None) -> None:
         """Trace a key's calls as steps, and discard a trace of calls less like a step."""
@@ -284,6 +294,7 @@ class Watcher:
             return
         every = self._gradients.micro_batches if key == GRADIENTS else 1
         self._candidates.choose(key, record, every)
+        self._chosen = record
         self._readings.keep_last()
         self._trace.open(record, least=every)
 
@@ -320,6 +331,7 @@ class Watcher:
             where=self._candidates.where,
             warmup=self._warmup,
             steps=self._candidates.most_calls,
+            step_objects=1 if self._chosen is None else self._chosen.made,
             micro_batches=self._gradients.micro_batches,
             own_peaks=self._readings.peaks,
             whole_run=self._trace.is_whole,

@@ -176,11 +176,6 @@ def _names_that_hold(
 
     A tensor is matched by op and size. Loaded batches are skipped: their name is reassigned before
     the step begins.
-
-    Args:
-        analysis: The analysis.
-        old: Rows of tensors of the step before that are alive at the peak.
-        bound: Names that are reassigned in each step.
     """
     left = tensors_left(analysis)
     left = left[~left["op"].isin(_LOADERS)]

@@ -149,7 +149,14 @@ def _fills(held: HeldTensors, growth: StepGrowth) -> Finding:
 def find_unexplained(analysis: Analysis, watch: WatchNote, trends: ProgramGrowth) -> list[Finding]:
     """Report memory that grows although no container of the traced steps explains it."""
     growth, host = trends.device, trends.host
-    if growth.trend == "grows" and growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES:
+    is_of_one_model = (
+        watch.step_objects < 2
+    )  # a larger model or batch needs more, and keeps nothing
+    if (
+        is_of_one_model
+        and growth.trend == "grows"
+        and growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES
+    ):
         cause = _rare_leak(analysis, watch, growth) or _growing_tensor(analysis, watch, growth)
         return [cause or _unknown_holder(analysis, watch, growth)]
     steps = max(len(analysis.recording.steps), 1)

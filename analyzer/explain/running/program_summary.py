@@ -42,6 +42,8 @@ def program_figures(recording: Recording) -> ProgramFigures | None:
     device = TrendFigures(**asdict(growth.device))
     if find_filling(watch, growth.device) or find_filling_stage(recording, watch, growth.device):
         device = structs.replace(device, trend="fills")
+    elif growth.device.trend == "grows" and watch.step_objects > 1 and not watch.models:
+        device = structs.replace(device, trend="cannot tell")
     return ProgramFigures(
         step=watch.step,
         where=watch.where,

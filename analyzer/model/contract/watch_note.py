@@ -206,6 +206,7 @@ class WatchNote:
         held_later: Containers with tensors from after the traced steps, if the program grew.
         later_step: Number of steps at the time of ``held_later``.
         ended: How the program ended; empty for a normal end.
+        step_objects: Number of ``tf.function`` objects that made the steps; several for several models.
         micro_batches: Eager gradients for each update; more than 1 if gradients accumulate.
         own_peaks: TensorFlow's own peak of each GPU since the start (``get_memory_info``); of the CPU
             if there is none.
@@ -229,6 +230,7 @@ class WatchNote:
     stages: Annotated[tuple[DataStage, ...], Meta(max_length=MOST_ROWS)] = ()
     models: Annotated[tuple[LiveModels, ...], Meta(max_length=MOST_ROWS)] = ()
     ended: Text = ""
+    step_objects: Index = 1
     micro_batches: Index = 1
     own_peaks: Annotated[tuple[Bytes, ...], Meta(max_length=MOST_ROWS)] = ()
     whole_run: bool = False

@@ -41,6 +41,9 @@ _RING_CHUNK: Final = "CollectiveAdapterImpl::TempChunk"
 POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
 """Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
 product into their own scratch memory, do not."""
+_CARD_SCRATCH_ROLE: Final = "requested outside of an op, such as a trial of an algorithm"
+"""On a card, kernels run on no thread of the pool. Trials of algorithms request their memory without an
+op (``RedzoneAllocator``)."""
 HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
 """Requested outside of ops on the program's thread, which converts values to tensors
 (``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
@@ -332,6 +335,7 @@ def label_eager(
     named = _mask_of_categories([name != "" for name in op.categories], codes)
     folded = _mask_of_categories([FOLDED in name for name in op.categories], codes)
     given = _mask_of_categories([name == _HOST_CONSTANT for name in op.categories], codes)
+    on_card = allocations["allocator"].astype(str).str.startswith("GPU_").to_numpy()
     ring = _mask_of_categories([name == _RING_CHUNK for name in op.categories], codes)
     lives = _Lifetimes(allocations, steps, backward_starts)
     inside, short = lives.inside, lives.short
@@ -345,6 +349,7 @@ def label_eager(
         # Python holds them until the next step returns.
         (lives.until_next & ~named & jit, result, "result of the step"),
         (inside & (given | (~named & by_python)), Category.INPUT, HOST_COPY_ROLE),
+        (short & ~named & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
         (short & ~named, Category.TEMPORARY, POOL_THREAD_ROLE),
         (~named, None, ""),
         (folded, Category.CONSTANT, "constant computed beforehand"),

@@ -71,11 +71,6 @@ def find_growing_lines(
     Such as ``name.append(…)``, ``name[…] = …`` or ``name = name + …``, also as an attribute:
     ``self.name.append(…)``. Lines with one of ``keys`` come first (``name["outputs"].append(…)``), lines
     that add a number last (``name.append(float(…))``).
-
-    Args:
-        name: The variable or attribute.
-        scope: Name of the function to search first; empty for the whole file.
-        keys: Keys of dictionaries between the name and the held object.
     """
     tree = _parse_file(filename)
     if tree is None:
