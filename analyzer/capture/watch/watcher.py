@@ -263,8 +263,9 @@ class Watcher:
             with self._turn:
                 self._count_step(key, rank, record)
         except Exception:
-            (self._folder / FAULT_FILE).write_text(traceback.format_exc(), "utf-8")
             self.forget()
+            with contextlib.suppress(OSError):
+                (self._folder / FAULT_FILE).write_text(traceback.format_exc(), "utf-8")
 
     def _count_step(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
         """Count a call; it may end a step, or start the trace."""
