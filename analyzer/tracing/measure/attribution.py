@@ -42,8 +42,7 @@ POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
 """Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
 product into their own scratch memory, do not."""
 _CARD_SCRATCH_ROLE: Final = "requested outside of an op, such as a trial of an algorithm"
-"""On a card, kernels run on no thread of the pool. Trials of algorithms request their memory without an
-op (``RedzoneAllocator``)."""
+"""``RedzoneAllocator`` requests the memory of trials on a card."""
 HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
 """Requested outside of ops on the program's thread, which converts values to tensors
 (``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
@@ -63,9 +62,6 @@ def label_variables(
     """Label the buffers that hold variables.
 
     Args:
-        labels: The labels to fill.
-        note: The capture's note.
-        holdings: The buffers of variables.
         roles: Variable -> category and role, if the graph shows more than the note.
     """
     layers = _layers_by_slot(note)
