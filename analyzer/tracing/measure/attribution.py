@@ -103,8 +103,6 @@ def label_inputs(labels: Labels, note: RunNote, rows: Sequence[int | None]) -> N
     """Label the buffers of the step's inputs.
 
     Args:
-        labels: The labels to fill.
-        note: The run note.
         rows: Row of the allocations table of each input, in the note's order; None if not found.
     """
     for given, row in zip(note.inputs, rows, strict=True):
