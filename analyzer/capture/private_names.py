@@ -353,7 +353,8 @@ def get_history(tensor: Any) -> Any:
 def get_layer_outputs(layer: Any) -> list[Any]:
     """Return the symbolic outputs of a layer's calls; none if it was called in code only."""
     nodes = getattr(layer, "_inbound_nodes", ())
-    return [output for node in nodes for output in getattr(node, "output_tensors", ())]
+    outputs: list[Any] = tf.nest.flatten([getattr(node, "output_tensors", ()) for node in nodes])
+    return outputs
 
 
 def get_compiled_loss(model: Any) -> Any:

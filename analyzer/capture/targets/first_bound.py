@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_layer_outputs, get_layers
+from analyzer.capture.targets.keras_api import get_optimizer_variables
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.units import format_bytes
 
@@ -20,7 +21,8 @@ def describe_first_bound(program: Program) -> str:
     backward pass, and as a gradient or a temporary. Tensors inside a layer are not known yet.
     """
     variables = {id(one): one for model in program.models for one in model.variables}
-    variables |= {id(one): one for optimizer in program.optimizers for one in optimizer.variables}
+    for optimizer in program.optimizers:
+        variables |= {id(one): one for one in get_optimizer_variables(optimizer)}
     low_bytes = sum(map(_get_bytes, variables.values()))
     if not low_bytes:
         return ""
