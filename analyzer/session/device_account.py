@@ -39,14 +39,7 @@ def account_from_driver(
     pid: int | None = None,
     libraries: Sequence[str] = (),
 ) -> DeviceFile:
-    """Return an account from the driver's figures alone.
-
-    Args:
-        reading: The cards.
-        environment: The environment of the process asked about, or of this one.
-        pid: The process asked about; None for the whole cards.
-        libraries: CUDA libraries that it has loaded.
-    """
+    """Return an account from the driver's figures alone, of a process or (``pid`` None) whole cards."""
     cards = tuple(_account_for_card(card, (), pid, libraries) for card in reading.cards)
     if pid is not None:
         cards = tuple(card for card in cards if _asked_rows(card))

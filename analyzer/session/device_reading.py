@@ -127,8 +127,7 @@ def read_process(pid: int) -> DeviceReport:
 def measure_overhead(gpu: str = "") -> DeviceReport:
     """Start a small TensorFlow process on a card and measure its memory outside the pool.
 
-    Args:
-        gpu: A simulated card by name; empty for the machine's own.
+    An empty ``gpu`` is the machine's own card, another name a simulated one.
 
     Raises:
         InputError: there is no GPU, or TensorFlow cannot use it.

@@ -45,12 +45,7 @@ def _effects() -> dict[str, dict[str, str]]:
 def switches_of(
     environment: Mapping[str, str], settings: Mapping[str, str] | None = None
 ) -> tuple[Switch, ...]:
-    """Return the active settings, the program's own first.
-
-    Args:
-        environment: The environment variables of the process.
-        settings: Fields of ``GPUOptions`` that the program set.
-    """
+    """Return the active settings, first the fields of ``GPUOptions`` that the program set."""
     return tuple(
         Switch(name=name, value=value[:_LONGEST], does=effect)
         for name, value, effect in _active_settings(environment, settings or {})

@@ -10,28 +10,16 @@ from analyzer.cards import find_gpu
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.like_note import LikeNote, MeasuredConvolution
 from analyzer.model.errors import InputError
+from analyzer.simulate.predict.measured_workspaces import CONVOLUTION_KINDS
 
 if TYPE_CHECKING:
     from analyzer.model.recording.records import Recording
 
-_KINDS: Final = {
-    "Conv2D": "forward",
-    "_FusedConv2D": "forward",
-    "Conv3D": "forward",
-    "Conv2DBackpropInput": "input",
-    "Conv3DBackpropInputV2": "input",
-    "Conv2DBackpropFilter": "filter",
-    "Conv3DBackpropFilterV2": "filter",
-}
 _TRIAL: Final = "trial"
 
 
 def read_like(path: Path, gpu: str = "") -> LikeNote:
-    """Return the card, the limit and the workspaces of a trace.
-
-    Args:
-        path: A trace file, a run folder or a logdir.
-        gpu: The card by the user; empty for the one that the trace names.
+    """Return the card, the limit and the workspaces of a trace; an empty ``gpu`` is the trace's own.
 
     Raises:
         InputError: the trace names no known card.
@@ -63,7 +51,7 @@ def _find_convolutions(recording: Recording) -> list[MeasuredConvolution]:
     table = recording.allocations
     table = table[
         (table["allocator"] == recording.allocator)
-        & table["op_type"].isin(list(_KINDS))
+        & table["op_type"].isin(list(CONVOLUTION_KINDS))
         & (table["born"] >= 0)
     ]
     if table["step"].notna().any():
@@ -82,7 +70,7 @@ def _find_convolutions(recording: Recording) -> list[MeasuredConvolution]:
         found.append(
             MeasuredConvolution(
                 op=str(op),
-                kind=_KINDS[str(rows["op_type"].iloc[0])],
+                kind=CONVOLUTION_KINDS[str(rows["op_type"].iloc[0])],
                 shape=tuple(map(int, shape)),
                 workspace_bytes=int(scratch["requested_bytes"].max()) if len(scratch) else 0,
                 algorithm=role.partition(", ")[2],

@@ -53,14 +53,8 @@ def open_hosts(
 ) -> Result:
     """Open a trace; if it has several hosts, compare all and explain the one with the least room.
 
-    Args:
-        path: A trace file, a run folder, a logdir, or the folder of an estimate.
-        host: Start of the name of one host's file; empty for all hosts.
-        allocator: The allocator to explain; empty for the devices' own.
-        what_if: Settings of the allocator to replay with.
-        search: Also search the least memory limit.
-        engine: Processes that read the traces; None for this process.
-        progress: Reports the progress.
+    ``host`` is the start of the name of one host's file, empty for all. Without ``engine`` this process
+    reads the traces. The other arguments are those of ``open_result``.
 
     Raises:
         TraceError: no host's trace can be read.
@@ -101,12 +95,6 @@ def read_hosts(
 ) -> tuple[HostRow, ...]:
     """Return a row for each trace, in the order of ``files``.
 
-    Args:
-        files: The traces.
-        allocator: The allocator to read; empty for the devices' own.
-        engine: Processes that read them.
-        progress: Takes the share of the work done, 0 to 1.
-
     Raises:
         InputError: no scheduler answers.
     """
@@ -123,11 +111,7 @@ def read_hosts(
 
 
 def host_row(request: tuple[str, str]) -> HostRow:
-    """Return the row of one trace; with the reason if it cannot be read. Runs in a worker.
-
-    Args:
-        request: Path of the trace, and the allocator to read, empty for the devices' own.
-    """
+    """Return the row of a trace (path, allocator), or why it cannot be read. Runs in a worker."""
     from analyzer.tracing.measure.measured_recording import measure_trace  # imports pandas
 
     path, allocator = Path(request[0]), request[1]

@@ -47,13 +47,8 @@ def open_result(
 ) -> Result:
     """Open the trace of one host, or an estimate.
 
-    Args:
-        path: A trace file, a run folder or a logdir.
-        host: Start of the trace file's name; empty for the first host.
-        allocator: The allocator to explain; empty for the device's own.
-        what_if: Settings of the allocator to replay with.
-        search: Also search the least memory limit, which takes seconds for a long trace.
-        progress: Reports the progress.
+    ``host`` is the start of the trace file's name, empty for the first; an empty ``allocator`` is the
+    device's own. ``search`` also finds the least memory limit, which takes seconds for a long trace.
 
     Raises:
         TraceError: there is no readable trace.
@@ -140,15 +135,8 @@ def open_estimate(
 ) -> Result:
     """Predict again from the folder of an estimate.
 
-    Args:
-        path: The folder.
-        threads: Threads per op; None for the machine that captured the step.
-        inter_op: Threads that run ops in parallel; None likewise.
-        what_if: Settings of the allocator to replay with.
-        search: Also search the least memory limit.
-        card_options: Settings of a card's compiler.
-        keep: Save the compiler's plans in the folder.
-        progress: Reports the progress.
+    ``threads`` (per op) and ``inter_op`` are those of the machine that captured the step if None.
+    ``keep`` saves the compiler's plans in the folder.
 
     Raises:
         TraceError: the folder holds no estimate.
@@ -269,10 +257,7 @@ def _plan_card(
 def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     """Compute the peak, the pool and the findings of a measured or predicted recording.
 
-    Args:
-        measured: The recording with its graph and its uses of buffers.
-        what_if: Settings of the allocator to replay with.
-        search: Also search the least memory limit, which takes several replays.
+    ``search`` also finds the least memory limit, which takes several replays.
     """
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse

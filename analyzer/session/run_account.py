@@ -16,10 +16,6 @@ _PREDICTED: Final = "estimate"
 def account_for_run(report: ReportFile, name: str) -> DeviceFile:
     """Return the parts of the card at the peak of the steady step.
 
-    Args:
-        report: The run's report.
-        name: The run as the user named it.
-
     Raises:
         InputError: the run used no card.
     """

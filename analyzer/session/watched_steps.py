@@ -105,10 +105,7 @@ def end_watch(
 ) -> Watched:
     """Stop watching, explain the traced steps and save the report in the run folder.
 
-    Args:
-        block: The return value of ``begin_watch``.
-        watched: The object to fill; None for a new one.
-        error: The exception that ended the steps, if any.
+    ``watched`` is filled, a new one if None; ``error`` is the exception that ended the steps.
     """
     watched = watched or Watched()
     folder = block.end(error)

@@ -19,7 +19,7 @@ from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Workspace
 from analyzer.simulate.kernels.shared.op_call import Call
 from analyzer.tracing.parse.run_folder import RunNote
 
-_KINDS: Final = {
+CONVOLUTION_KINDS: Final = {
     "Conv2D": "forward",
     "_FusedConv2D": "forward",
     "Conv3D": "forward",
@@ -28,6 +28,7 @@ _KINDS: Final = {
     "Conv2DBackpropFilter": "filter",
     "Conv3DBackpropFilterV2": "filter",
 }
+"""Op type of a convolution -> its kind (``MeasuredConvolution``)."""
 
 
 def with_measured_workspaces(device: KernelDevice, note: RunNote) -> KernelDevice:
@@ -63,8 +64,8 @@ def find_measured(ops: tuple[Op, ...], like: LikeNote, batch_size: int | None) -
     own: dict[tuple[object, ...], list[Op]] = defaultdict(list)
     for op in ops:
         shape = op.outputs[0].shape if op.outputs else None
-        if op.type in _KINDS and shape is not None:
-            own[_key(_KINDS[op.type], shape)].append(op)
+        if op.type in CONVOLUTION_KINDS and shape is not None:
+            own[_key(CONVOLUTION_KINDS[op.type], shape)].append(op)
     sizes: dict[str, int] = {}
     for key, wanted in own.items():
         found = measured.get(key, [])
@@ -95,7 +96,7 @@ def describe_like(note: RunNote) -> Iterator[str]:
     if like is None:
         return
     sizes = find_measured(note.ops, like, note.step.batch_size)
-    count = sum(op.type in _KINDS for op in note.ops)
+    count = sum(op.type in CONVOLUTION_KINDS for op in note.ops)
     limit = like.memory_limit_bytes
     if limit is not None:
         yield f"Measured in {like.trace}: TensorFlow's limit of {format_bytes(limit)}."

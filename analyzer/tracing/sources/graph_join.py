@@ -33,7 +33,7 @@ class SourceGraph:
     """A graph from outside a trace.
 
     Attributes:
-        name: What it is called in messages, such as ``the graph of train.py:build_model``.
+        name: Its name in messages, such as ``the graph of train.py:build_model``.
         kind: The evidence of its edges: ``target`` or ``tensorboard``.
         index: The graph.
         batch_size: Its batch size; None if its shapes leave it open.
@@ -80,7 +80,7 @@ def join_graph(table: pd.DataFrame, derived: GraphIndex | None, source: SourceGr
 
     Args:
         table: Allocations with the columns ``op``, ``step`` and ``shape``.
-        derived: The graph that is derived from the trace itself; its other ops stay. None without one.
+        derived: The graph from the trace's own names, whose other ops stay; None without one.
         source: The graph.
     """
     rows = table[(table["op"].astype(str) != "") & (table["born"] >= 0)]
