@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,8 @@ HERE: Final = Path(__file__).parent
 BEGIN: Final = "<!-- written by benchmarks/card/real_cards.py -->"
 END: Final = "<!-- end -->"
 LONGEST_S: Final = 1800
+OLD_LIMIT: Final = {"TF_CUDNN_WORKSPACE_LIMIT_IN_MB": "4096"}
+"""The limit of a cuDNN workspace in the versions of the traces; TensorFlow 2.21 has 8 GiB."""
 
 RETINA: Final = "github:mholmeslinder/semi-supervised-cv@9a8988e (TensorFlow 2.3.1)"
 XCEPTION: Final = "github:OlegPonomaryov/xception-saved-model-bug-demo (TensorFlow 2.4)"
@@ -105,15 +108,19 @@ LARGEST: Final = (
 )  # fmt: skip
 
 
-def run(arguments: list[str]) -> dict[str, Any]:
-    """Return the JSON of a command of ``analyze``, or its error."""
+def run(arguments: list[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the JSON of a command of ``analyze``, or its error.
+
+    Args:
+        environment: Variables beside those of this process.
+    """
     command = Path(sys.executable).with_name("analyze")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
         try:
             done = subprocess.run(
                 [command, *arguments, "--json", out], capture_output=True, text=True,
-                timeout=LONGEST_S, check=False,
+                timeout=LONGEST_S, check=False, env={**os.environ, **(environment or {})},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return {"failed": f"did not end in {LONGEST_S} s"}
@@ -127,7 +134,7 @@ def estimate(row: Measured) -> dict[str, Any]:
     """Return the figures of an estimate of a peak."""
     target = f"{HERE / 'real_models.py'}:{row.target}"
     options = ["--batch-size", str(row.batch), "--gpu", row.card, "--no-jit", "--no-save"]
-    found = run(["estimate", target, *options])
+    found = run(["estimate", target, *options], OLD_LIMIT)
     if "failed" in found:
         return found
     stated, need = found["uncertainty"], found["verdict"]["need"]

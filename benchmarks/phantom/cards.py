@@ -171,7 +171,7 @@ class Bench:
 
     def ran(self, case: Case, *options: str, turn: int = 0) -> dict[str, Any] | None:
         """Return what a run on the card that is not there gave; None where nothing is known."""
-        key = _hash((ROOT / "analyzer" / "capture" / "phantom" / "native").rglob("*.[ch]"))
+        key = _hash((ROOT / "analyzer" / "phantom" / "native").rglob("*.[ch]"))
         again = (f"run{turn}",) if turn else ()
         file = self.folder(case) / ("-".join(("ran", key, *again, *options)) + ".json")
         if not file.is_file():

@@ -1,0 +1,78 @@
+"""cuDNN's algorithms by the table: which are offered, how likely each is, and under which limit."""
+
+import pytest
+
+from analyzer.cards import find_gpu
+from analyzer.phantom.phantom_environment import encode_algorithms
+from analyzer.simulate.kernels.gpu.convolution_algorithms import (
+    PASSES,
+    Convolution,
+    algorithm_table,
+    choose,
+    expect_range,
+    find_candidates,
+    find_likely,
+    is_measured,
+)
+
+LIMIT = 8 << 30
+
+
+def convolution(direction="forward", window=3, **options):
+    shapes = {"image": (32, 64, 56, 56), "kernel": (128, window, window), "result": (56, 56)}
+    return Convolution(**{"direction": direction, **shapes, **options})
+
+
+def names(call, card="t4"):
+    return {one.name for one in find_candidates(call, find_gpu(card), LIMIT)}
+
+
+@pytest.mark.parametrize("direction", PASSES)
+@pytest.mark.parametrize("card", ["p100-16gb-pcie", "t4", "a100-40gb-sxm", "h100-80gb-sxm"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_each_convolution_has_an_algorithm_without_workspace(direction, card, dtype):
+    found = find_candidates(convolution(direction, dtype=dtype), find_gpu(card), LIMIT)
+    assert min(one.bytes for one in found) == 0
+    assert sum(one.probability for one in found) == pytest.approx(1)
+    likeliest = max(found, key=lambda one: one.probability)
+    assert choose(found) == likeliest == find_likely(found)[0]
+    assert likeliest.bytes in expect_range(found, 0)
+
+
+def test_winograd_has_filters_of_its_size_and_no_stride():
+    assert "winograd-4x4" in names(convolution())
+    assert "winograd-9x9" in names(convolution(window=5))
+    assert not any("winograd" in name for name in names(convolution(window=7)))
+    assert not any("winograd" in name for name in names(convolution(stride=2)))
+    assert not any("winograd" in name for name in names(convolution(groups=4)))
+
+
+def test_tensor_cores_compute_float16_from_volta_and_float32_from_ampere_on():
+    half = convolution(dtype="float16")
+    assert "winograd-4x4" in names(half, "p100-16gb-pcie")
+    assert names(half) == {"tensor-cores"}
+    assert "tf32-rounded" in names(convolution(), "a100-40gb-sxm")
+
+
+def test_three_axes_and_hopper_have_no_published_measurement():
+    deep = convolution(image=(4, 16, 8, 24, 24), kernel=(32, 3, 3, 3), result=(8, 24, 24))
+    assert is_measured(convolution(), find_gpu("t4"))
+    assert not is_measured(deep, find_gpu("t4"))
+    assert not is_measured(convolution(), find_gpu("h100-80gb-sxm"))
+    sizes = [one.bytes for one in find_candidates(deep, find_gpu("t4"), LIMIT)]
+    tensors = 4 * (4 * 16 * 8 * 24 * 24 + 4 * 32 * 8 * 24 * 24 + 32 * 16 * 27)
+    assert sizes == [0, tensors + 16]
+
+
+def test_a_limit_leaves_out_what_exceeds_it():
+    free = find_candidates(convolution(), find_gpu("t4"), LIMIT)
+    largest = max(one.bytes for one in free)
+    limited = find_candidates(convolution(), find_gpu("t4"), largest - 1)
+    assert [one.name for one in limited] == [one.name for one in free if one.bytes < largest]
+
+
+def test_the_simulated_card_gets_every_algorithm():
+    text = encode_algorithms(find_gpu("t4")).splitlines()
+    assert [line for line in text if "\t" not in line] == [
+        one.name for one in algorithm_table().algorithm
+    ]
