@@ -41,6 +41,7 @@ _NOISE: Final = re.compile(
     r"|hbm\d?e?|gddr\dx?"
 )
 _VARIANT: Final = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
+_SEVERAL: Final = re.compile(r"^\s*\d+\s*x\s*(?=\D)|,.*")
 _SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
 
 
@@ -196,6 +197,12 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
             if wanted and wanted <= words:
                 more = sum(1 for word in words - wanted if not _VARIANT.fullmatch(word))
                 matches.setdefault(more, []).append(card)
+    if not matches and (several := _SEVERAL.search(name)):
+        raise InputError(
+            f"{name!r} names several cards, and this command takes one.",
+            hint=f"--gpu {name.replace(several[0], '', 1).partition(',')[0].strip()} is for one "
+            f"replica; `analyze trace TARGET --gpu {name}` runs all on simulated cards.",
+        )
     if not matches:
         raise InputError(f"No card is called {name!r}.", hint=_suggest(name))
     cards = dict.fromkeys(matches[min(matches)])

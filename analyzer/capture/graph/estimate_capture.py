@@ -21,7 +21,7 @@ from analyzer.capture.graph.plain_graphs import read_inner_ops
 from analyzer.capture.initializers.hollow_variables import build_slots, record_births
 from analyzer.capture.initializers.slot_order import sort_slots_by_creation
 from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
-from analyzer.capture.private_names import is_distributed
+from analyzer.capture.private_names import get_device_parts, is_distributed
 from analyzer.capture.run.instrumentation import observe_step
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture, trace_function
 from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
@@ -217,6 +217,8 @@ def _compile(
 def _note_births(births: list[Birth], variables: list[Any]) -> tuple[BirthNote, ...]:
     """Return one record a birth; ``variable`` is an index into the note's variables."""
     numbers = {id(variable): number for number, variable in enumerate(variables)}
+    for number, variable in enumerate(variables):  # the copies on other devices have own numbers
+        numbers |= {id(part): number for part in get_device_parts(variable)[:1]}
     return tuple(
         BirthNote(
             variable=numbers.get(id(get_raw_variable(birth.variable))),
