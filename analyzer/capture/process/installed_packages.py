@@ -55,7 +55,10 @@ def find_folder(package: str) -> Path | None:
     module = sys.modules.get(package)
     if module is not None:
         return Path(module.__file__).parent if module.__file__ else None
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):  # such as a broken finder of the user's
+        return None
     return Path(spec.origin).parent if spec is not None and spec.origin else None
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import keras
-import tensorflow as tf
-from keras import layers
+from typing import Any
 
 
-def build() -> keras.Model:
+def build() -> Any:
+    import tensorflow as tf
+    from keras import Input, Sequential, layers
+
     strategy = tf.distribute.MirroredStrategy()
     with strategy.scope():
-        model = keras.Sequential(
-            [keras.Input((512,)), layers.Dense(1024, activation="relu"), layers.Dense(256)]
+        model = Sequential(
+            [Input((512,)), layers.Dense(1024, activation="relu"), layers.Dense(256)]
         )
         model.compile("adam", "mse", metrics=["mae"])
     return model
