@@ -295,6 +295,11 @@ def is_distributed(model: Any) -> bool:
     return bool(model._distribute_strategy)
 
 
+def build_trainer(model: Any, data: Any) -> None:
+    """Build a Keras 3 model, its metrics and its optimizer as ``fit`` does before its first step."""
+    model._symbolic_build(data_batch=data)
+
+
 def get_chosen_jit(model: Any) -> bool | None:
     """Return the set or resolved value of ``Model.jit_compile``; None if not yet resolved."""
     chosen: bool | None = getattr(model, "_jit_compile", None)

@@ -13,9 +13,11 @@ import tensorflow as tf
 from analyzer.capture.graph.as_if_gpu import explain_jit
 from analyzer.capture.private_names import (
     FuncGraph,
+    build_trainer,
     get_built_variables,
     get_compile_arguments,
     get_traced_function,
+    is_distributed,
 )
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets.default_losses import choose_losses, format_losses, make_labels
@@ -111,6 +113,9 @@ def _make_fit_step(model: Any, data: Any) -> _KerasStep:
     A sparse or ragged tensor passes an iterator as a variant, whose shape is unknown before a run. Such
     a batch is passed as in ``train_on_batch``, which holds it during the step.
     """
+    if is_keras_3(model) and is_distributed(model):
+        with model.distribute_strategy.scope():  # slots made in the step lie on one device only
+            build_trainer(model, data)
     model.train_function = None  # made for other settings
     run = model.make_train_function() or model.train_function
     parts = [part for part in tf.nest.flatten(data) if part is not None]
