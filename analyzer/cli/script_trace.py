@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -15,6 +16,7 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.errors import ExitCode, LimitError
 from analyzer.model.units import format_bytes
+from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
 from analyzer.session.target_results import trace_script
@@ -41,6 +43,7 @@ def trace_script_file(
         for line in lines:
             _print_line(line)
         if result is None:
+            _write_without_memory(spec, end, lines, outputs)
             raise ScriptStatus(end.status)
         try:
             deliver(place.without_lost_folder(result), outputs)
@@ -112,6 +115,27 @@ def _explain_missing_trace(spec: TargetSpec, request: WatchRequest, end: ScriptE
         f"{format_bytes(max(counts.own_peaks, default=0))}.",
         "A step that it does not run can be named: file.py:name.",
     ]
+
+
+def _write_without_memory(
+    spec: TargetSpec, end: ScriptEnd, lines: list[str], outputs: Outputs
+) -> None:
+    """Write the JSON file of a program in which TensorFlow allocated nothing, if it is asked for."""
+    if outputs.json is None:
+        return
+    peaks = () if end.note is None else end.note.own_peaks
+    document = {
+        "kind": "program without memory",
+        "target": {"text": spec.text, "kind": spec.kind.value},
+        "exit_code": end.status,
+        "program": {"own_peak_bytes": max(peaks, default=0) if end.note is not None else None},
+        "says": lines,
+    }
+    text = json.dumps(document, indent=1) + "\n"
+    if str(outputs.json) == "-":
+        sys.stdout.write(text)
+    else:
+        write_text(outputs.json, text)
 
 
 def _report_fault(text: str) -> None:

@@ -99,7 +99,7 @@ class Watcher:
         threading.Thread(target=self._limit_run, daemon=True).start()
 
     def _limit_run(self) -> None:
-        while not self._is_over.wait(_CHECK_S):
+        while not self._is_over.wait(_CHECK_S) and self._trace.captured is None:
             with self._turn:
                 self._trace.limit_run()
 

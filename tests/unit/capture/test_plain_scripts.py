@@ -187,3 +187,10 @@ def test_the_cells_of_a_notebook_run_as_a_script(tmp_path: Path) -> None:
     done = run(tmp_path, "[]", name="broken.ipynb")
     assert "jupyter nbconvert --to script" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_json_file_is_written_also_without_tensorflow(tmp_path: Path) -> None:
+    done = run(tmp_path, "raise SystemExit(3)", "--json", "out.json")
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert done.returncode == document["exit_code"] == 3
+    assert document["program"]["own_peak_bytes"] is None
