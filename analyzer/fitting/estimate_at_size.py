@@ -76,10 +76,13 @@ class StepAccess:
 
 
 @contextmanager
-def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
+def access_target(
+    spec: TargetSpec, show_stage: Callable[[str], None] = lambda stage: None
+) -> Iterator[StepAccess]:
     """Give access to the step of a target through child processes.
 
     Captures are forks of one process that has imported TensorFlow; trials are forks of another.
+    ``show_stage`` is called with the stage of a capture.
     """
     with make_workplace() as folder, ForkServers(folder) as servers:
 
@@ -90,7 +93,7 @@ def access_target(spec: TargetSpec) -> Iterator[StepAccess]:
                     options,
                     out,
                     force=False,
-                    progress=lambda stage, share: None,
+                    progress=lambda stage, share: show_stage(stage),
                     kind=kind,
                     copies=None if kind == "run" else servers,
                     limit_s=limit_s,

@@ -85,8 +85,16 @@ def fit_target(
     Raises:
         InputError: the target cannot be used, or its batch size is fixed.
     """
-    with access_target(spec) as access:
-        return fit_step(access, options, question, progress or (lambda stage, share: None))
+    reached = 0.0
+
+    def report(stage: str, share: float) -> None:
+        nonlocal reached
+        reached = share
+        if progress is not None:
+            progress(stage, share)
+
+    with access_target(spec, lambda stage: report(stage, reached)) as access:
+        return fit_step(access, options, question, report)
 
 
 def fit_step(
