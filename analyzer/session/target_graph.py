@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from analyzer.capture.process.launch import capture
 from analyzer.cards import find_gpu
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.errors import InputError
 from analyzer.report.result import Result
 from analyzer.session.opening import Progress, explain, is_estimate, open_result
@@ -48,11 +48,7 @@ def open_with_target(
         open_measured,
     )
 
-    if find_run_file(find_traces(path)[0]) is not None:
-        raise InputError(
-            f"{path} was captured with its graph.",
-            hint="Leave --target out, or open another trace.",
-        )
+    _check_target(path, target)
     report = progress or (lambda stage, share: None)
 
     def measure(source: SourceGraph | None) -> Measured:
@@ -86,6 +82,19 @@ def _find_card(name: str) -> str:
         return find_gpu(name).id
     except InputError:
         return _STAND_IN
+
+
+def _check_target(path: Path, target: TargetSpec) -> None:
+    if target.kind is TargetKind.TRACE:
+        raise InputError(
+            f"--target {target.text} is a trace, not a model or a step.",
+            hint="Name one, such as train.py:build_model.",
+        )
+    if find_run_file(find_traces(path)[0]) is not None:
+        raise InputError(
+            f"{path} was captured with its graph.",
+            hint="Leave --target out, or open another trace.",
+        )
 
 
 def open_with_estimate(path: Path, folder: Path) -> Result:

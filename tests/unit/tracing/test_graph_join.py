@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from builders import TraceBuilder
+from builders import TraceBuilder, analyze
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
@@ -83,3 +83,10 @@ def test_names_that_could_be_several_ops_are_not_joined() -> None:
     index = source().index.ops
     assert match_names(["net/dense_4/Relu", "net/dense_7/Relu"], index) == {}
     assert match_names(["net/conv/Relu"], index) == {}
+
+
+def test_a_trace_is_no_target_of_a_trace(tmp_path: Path) -> None:
+    ended = analyze("trace", trace(tmp_path), "--target", tmp_path)
+    assert ended.code == 2
+    assert "is a trace, not a model or a step" in ended.err
+    assert ended.err.count("\n") == 1
