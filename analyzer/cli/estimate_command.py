@@ -11,8 +11,9 @@ import typer
 
 from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
+from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpu_list import choose_card, list_gpus
+from analyzer.cli.gpu_list import list_gpus, name_variant
 from analyzer.cli.outputs import Outputs, check_not_input, deliver
 from analyzer.cli.progress import progress_bar
 from analyzer.cli.run_place import RunPlace
@@ -140,6 +141,8 @@ def estimate(
     chosen, what_if = _capture_options(spec, capture, step, replay)
     card = chosen.gpu
     _check_options(spec, chosen, capture, place)
+    if card:
+        name_variant(capture.gpu)
     names = _parse_remedies(capture.what_if)
     place.check()
     with place.folder_for(spec) as folder:
@@ -311,7 +314,7 @@ def _find_card(device: str, gpu: str) -> str:
         raise InputError(
             "An estimate for a GPU needs the card's name.", hint="Add --gpu t4 or --gpu a100-80gb."
         )
-    return choose_card(gpu) if gpu else ""
+    return find_gpu(gpu).id if gpu else ""
 
 
 def _check_device(folder: Path, card: str) -> None:

@@ -10,8 +10,9 @@ from typing import Annotated, Final
 import typer
 
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
+from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpu_list import choose_card, list_gpus
+from analyzer.cli.gpu_list import list_gpus, name_variant
 from analyzer.cli.outputs import (
     check_not_input,
     check_paths,
@@ -114,7 +115,9 @@ def fit(
         )
     is_all = asked.gpu.strip().lower() == _ALL
     chosen, question = _make_question(asked, step, is_all)
-    if not chosen.gpu and not is_all and not quiet:
+    if chosen.gpu:
+        name_variant(asked.gpu)
+    elif not is_all and not quiet:
         print(_FOR_CPU, file=sys.stderr)
     with progress_bar(choose_progress(quiet, verbose)) as progress:
         answer = (fit_all_cards if is_all else fit_target)(
@@ -133,7 +136,7 @@ def _make_question(
     Raises:
         InputError: an option is invalid, or cannot be combined with ``--gpu all``.
     """
-    card = "" if is_all or not asked.gpu else choose_card(asked.gpu)
+    card = "" if is_all or not asked.gpu else find_gpu(asked.gpu).id
     shapes, varied = split_shapes(step.shape or [])
     chosen = replace(
         replace(step, shape=shapes).to_capture(),

@@ -137,17 +137,12 @@ def list_gpus(name: str) -> str:
     raise typer.Exit
 
 
-def choose_card(name: str) -> str:
-    """Return the catalogue's id of a card; print which variant it is if the name has several.
-
-    Raises:
-        InputError: no card has this name; the hint lists similar ones.
-    """
+def name_variant(name: str) -> None:
+    """Print which card of the catalogue is meant, if several match the name."""
     card, *others = gpus_named(name)
     if others:
         rest = ", ".join(one.id for one in others)
         print(f"--gpu {printable(name, 40)} is {card.id} here; also {rest}.", file=sys.stderr)
-    return card.id
 
 
 def _search_cards(search: str) -> Sequence[Gpu]:
