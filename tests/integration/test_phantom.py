@@ -23,6 +23,7 @@ from analyzer.model.graph.tensor_roles import PACKED_ROLE
 from analyzer.model.units import format_bytes
 from analyzer.phantom.core_build import find_compiler
 from analyzer.session.opening import open_result
+from benchmarks.traces.coverage import compare
 
 pytestmark = [
     pytest.mark.tf,
@@ -186,6 +187,20 @@ def test_a_reserve_space_is_what_is_assumed_and_makes_the_range(folder: Path) ->
     assert rows["recurrent-reserve"]["share_bytes"] == reserve
     stated, peak = ran["uncertainty"], ran["peak"]["requested_bytes"]
     assert (stated["low_bytes"], stated["high_bytes"]) == (peak - reserve, peak + reserve)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bare", [False, True], ids=["without the graph", "without any note"])
+@pytest.mark.parametrize("name", ["cnn", "transformer", "recurrent"])
+def test_a_trace_keeps_its_categories_without_the_capture(
+    folder: Path, name: str, bare: bool
+) -> None:
+    # GIVEN a step on the card, of which the graph or the whole note is lost
+    options = ("--no-jit", "--batch-size", "8")
+    out = folder / "-".join(("trace", name, "t4", *options))
+    ran = out if out.exists() else run(folder, "trace", name, *options)["folder"]
+    # WHEN the trace is explained THEN the graph that is derived gives nearly the same categories
+    assert compare(ran, bare=bare) >= (0.9 if bare else 0.95)
 
 
 @pytest.mark.slow

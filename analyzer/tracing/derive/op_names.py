@@ -18,8 +18,9 @@ _OPTIMIZER: Final = re.compile(
 )
 """Name scope of Keras' optimizers."""
 _APPLIES: Final = re.compile(r"Resource(Sparse)?Apply\w+")
-SUFFIX: Final = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
-GRADIENT_KERNEL: Final = re.compile(r"(\w*?(Grad|GradV\d|Backprop\w*?))(_\d+)?(-|$)")
+_SUFFIX: Final = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
+_LONGEST: Final = 512  # characters of a name's last part; TensorFlow's have about 100
+_GRADIENT_KERNEL: Final = re.compile(r"(\w*?(Grad|GradV\d|Backprop\w*?))(_\d+)?(-|$)")
 """Name of an op type that computes a gradient; the tape opens the forward op's scope around it."""
 FUSED_INTO: Final = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
 """Names of the ops that Grappler fuses a convolution into (``remapper.cc``)."""
@@ -36,6 +37,12 @@ PARAMETER_GRADIENTS: Final = op_types(
     """
 )
 """Op types whose result is always the gradient of a parameter."""
+
+
+def find_gradient_kernel(name: str) -> str:
+    """Return the type of the gradient's kernel that an op is named after; empty for another op."""
+    found = _GRADIENT_KERNEL.match(name.rpartition("/")[2][:_LONGEST])
+    return found[1] if found is not None else ""
 
 
 class OpTypes:
@@ -66,10 +73,10 @@ class OpTypes:
             for name in guarded
         }
         for name in {*requesters, *annotated}:
-            found = GRADIENT_KERNEL.match(name.rpartition("/")[2]) if "/" in name else None
-            if found is None or not is_in_gradient_scope(name):
+            implied = find_gradient_kernel(name) if "/" in name else ""
+            if not implied or not is_in_gradient_scope(name):
                 continue
-            forward, op_type = plain_scope(name), found[1].partition("Backprop")[0]
+            forward, op_type = plain_scope(name), implied.partition("Backprop")[0]
             op_type = re.sub(r"Grad(V\d)?$", "", op_type)
             self._implied[forward] = op_type
             if op_type in CONVOLUTIONS and forward not in requesters:
@@ -86,7 +93,7 @@ class OpTypes:
 
     def _find(self, name: str) -> str:
         known = self._known.get(name) or self._implied.get(name)
-        last = SUFFIX.sub("", name.rpartition("/")[2])
+        last = _SUFFIX.sub("", name.rpartition("/")[2][-_LONGEST:])
         if LAYOUT in name and "Transpose" in name:
             return known or "Transpose"
         return known or (last if last[:1].isupper() else "")
@@ -120,7 +127,7 @@ def find_forward_op(name: str, known: set[str]) -> str:
     scope = plain_scope(name)
     last, own = scope.rpartition("/")[2], name.rpartition("/")[2]
     is_prefix = bool(last) and own.lower().startswith(re.sub(r"_\d+$", "", last).lower())
-    is_kernel = bool(GRADIENT_KERNEL.match(own))
+    is_kernel = bool(find_gradient_kernel(name))
     return scope if scope in known or is_prefix or is_kernel else ""
 
 
@@ -139,8 +146,8 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
             root = next(part for part in scope.split("/") if _OPTIMIZER.fullmatch(part))
             owners[root] = ("layer", root)
         elif scope:
-            forward = find_forward_op(op.name, known)
-            owners.setdefault(scope, ("layer", scope.rpartition("/")[0] if forward else scope))
+            is_in_op = op.type == "_Recv" or find_forward_op(op.name, known)
+            owners.setdefault(scope, ("layer", scope.rpartition("/")[0] if is_in_op else scope))
     return ScopeTable(owners)
 
 

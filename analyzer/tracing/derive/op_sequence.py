@@ -136,18 +136,20 @@ def find_copies(table: pd.DataFrame, raw: RawTrace) -> dict[int, tuple[str, str,
         (table["op"] == RECEIVED).to_numpy() & (table["born"] >= 0).to_numpy()
     )
     kernels = raw.kernels[raw.kernels["annotation"].astype(str).str.contains("#from=")]
-    times, threads = kernels["start_ps"].to_numpy(), kernels["thread"].to_numpy()
-    texts = kernels["annotation"].astype(str).tolist()
+    launches = {
+        int(thread): (rows["start_ps"].to_numpy(), rows["annotation"].astype(str).tolist())
+        for thread, rows in kernels.groupby("thread")
+    }
     born = table["born"].to_numpy()[received]
-    event_times = raw.events["time_ps"].to_numpy()[born]
-    event_threads = raw.events["thread"].to_numpy()[born]
+    times, threads = (raw.events[name].to_numpy()[born] for name in ("time_ps", "thread"))
     found = {}
-    for row, time, thread in zip(received.tolist(), event_times, event_threads, strict=True):
-        later = np.flatnonzero((threads == thread) & (times >= time))
-        op = split_annotation(texts[later[0]]) if len(later) else None
+    for row, time, thread in zip(received.tolist(), times, threads.tolist(), strict=True):
+        starts, texts = launches.get(thread, (np.zeros(0, np.int64), []))
+        at = int(np.searchsorted(starts, time))
+        op = split_annotation(texts[at]) if at < len(texts) else None
         if op is None:
             continue
-        fields = texts[later[0]].partition("#from=")[2].partition("#")[0]
+        fields = texts[at].partition("#from=")[2].partition("#")[0]
         source, _, reader = fields.partition(",to=")
         found[row] = op[0], source, reader
     return found

@@ -24,12 +24,12 @@ from analyzer.model.recording.allocator_events import HOST_ALLOCATORS
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import (
     FOLDED,
-    GRADIENT_KERNEL,
     GUARDS_BYTES,
     LAYOUT,
     PARAMETER_GRADIENTS,
     OpTypes,
     find_forward_op,
+    find_gradient_kernel,
     find_scopes,
     is_apply,
     is_in_optimizer,
@@ -135,7 +135,8 @@ class _Building:
         is_raw &= ~self._table["allocator"].isin(list(HOST_ALLOCATORS))
         guarded = names[self._rows[is_raw.to_numpy()]].tolist()
         self._gradients: frozenset[str] = frozenset()
-        self._by_scope: dict[str, list[str]] = {}
+        self._scope_start: dict[str, int] = {}
+        self._batches: dict[tuple[str, int], set[int]] = {}  # by scope and last axis
         self._sizes: dict[str, set[int]] = {}
         sizes = self._table["requested_bytes"].tolist()
         for row, size in zip(self._rows.tolist(), sizes, strict=True):
@@ -197,8 +198,12 @@ class _Building:
             self._outputs.setdefault(source, [TensorSpec("", None)])
             if reader:
                 self._connect(self._tensors.get(row, ""), reader, EdgeSource.COPY)
-        for name in self._outputs:
-            self._by_scope.setdefault(name.rpartition("/")[0], []).append(name)
+        for name, outputs in self._outputs.items():
+            scope, first = name.rpartition("/")[0], self._first.get(name, 0)
+            self._scope_start[scope] = min(first, self._scope_start.get(scope, first))
+            for spec in outputs:
+                if spec.shape is not None and len(spec.shape) == 2:
+                    self._batches.setdefault((scope, spec.shape[1]), set()).add(spec.shape[0])
         known = {*self._outputs, *self._inputs, *self._raw.op_types}
         updates = {name for name in self._first if is_apply(self._types.of(name))}
         names = sorted(
@@ -270,7 +275,7 @@ class _Building:
             (
                 self._first.get(name, 0)
                 for name, phase in phases.items()
-                if phase is Phase.BACKWARD and GRADIENT_KERNEL.match(name.rpartition("/")[2])
+                if phase is Phase.BACKWARD and find_gradient_kernel(name)
             ),
             default=1 << 62,
         )
@@ -318,7 +323,7 @@ class _Building:
             op_type = self._types.of(name)
             if is_apply(op_type):
                 update = min(update, time)
-            elif GRADIENT_KERNEL.fullmatch(op_type):
+            elif find_gradient_kernel(op_type) == op_type != "":
                 backward = min(backward, time)
             bounds[step] = backward, update
         return bounds
@@ -326,8 +331,7 @@ class _Building:
     def _is_early(self, name: str, known: set[str]) -> bool:
         """Say whether the layout optimizer named a forward op's copy after a backward op."""
         forward = find_forward_op(name, known) if LAYOUT in name else ""
-        users = self._by_scope.get(forward.rpartition("/")[0], ())
-        first = min((self._first.get(op, 0) for op in users if forward), default=0)
+        first = self._scope_start.get(forward.rpartition("/")[0], 0) if forward else 0
         return self._first.get(name, 0) < first
 
     def _find_gradients(self) -> set[str]:
@@ -376,14 +380,7 @@ class _Building:
         if shape is None or len(shape) != 2:
             return False
         scope = plain_scope(name).rpartition("/")[0]
-        return any(
-            spec.shape is not None
-            and len(spec.shape) == 2
-            and spec.shape[1] == shape[1]
-            and spec.shape[0] != shape[0]
-            for op in self._by_scope.get(scope, ())
-            for spec in self._outputs[op]
-        )
+        return bool(self._batches.get((scope, shape[1]), set()) - {shape[0]})
 
     def _is_update(self, name: str) -> bool:
         return is_in_optimizer(name) or is_apply(self._types.of(name))

@@ -313,6 +313,7 @@ def label_eager(
     *,
     infer: bool,
     jit: bool,
+    is_captured: bool = True,
 ) -> None:
     """Label the buffers of ops outside the graph, by their lifetimes.
 
@@ -323,6 +324,8 @@ def label_eager(
         gradient_rows: Buffers that the tape returned as gradients.
         by_python: Buffers requested on the thread that marks the steps, shape ``(n,)``.
         infer, jit: Whether the step has no backward pass, and whether XLA runs it.
+        is_captured: Whether the capture began the process, so that the time before the first step is
+            known.
     """
     op = allocations["op"].cat
     codes = op.codes.to_numpy()
@@ -336,6 +339,7 @@ def label_eager(
     is_gradient = np.zeros(len(codes), bool)
     is_gradient[list(gradient_rows)] = True
     result = Category.ACTIVATION if infer else Category.TEMPORARY
+    outside = "building the model" if is_captured else "outside the steps"
     # The first rule that matches decides; None leaves a buffer unattributed.
     rules: tuple[tuple[Mask, Category | None, str], ...] = (
         (is_gradient, Category.GRADIENT, "gradient"),
@@ -344,12 +348,13 @@ def label_eager(
         (lives.until_next & ~named & jit, result, "result of the step"),
         (inside & (given | (~named & by_python)), Category.INPUT, HOST_COPY_ROLE),
         (short & ~named & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
-        (short & ~named, Category.TEMPORARY, POOL_THREAD_ROLE),
+        (short & ~named & is_captured, Category.TEMPORARY, POOL_THREAD_ROLE),
         (~named, None, ""),
         (folded, Category.CONSTANT, "constant computed beforehand"),
         (ring & inside, Category.TEMPORARY, "part of an all-reduce, from another device"),
-        (lives.before, Category.CONSTANT, "tensor held by Python"),
-        (~inside, Category.TEMPORARY, "building the model"),
+        (lives.before & is_captured, Category.CONSTANT, "tensor held by Python"),
+        (lives.before, Category.UNATTRIBUTED, outside),
+        (~inside, Category.TEMPORARY, outside),
         (phases == 1, Category.TEMPORARY, "backward temporary"),
         (phases == 2, Category.TEMPORARY, "optimizer temporary"),
         (short & infer, Category.ACTIVATION, "activation"),

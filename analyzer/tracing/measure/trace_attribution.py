@@ -88,7 +88,8 @@ def attribute(
     _eager_layers(labels, table, raw)
     if note is not None and note.watch is not None and note.watch.whole_run:
         _label_held(labels, AddressIndex(table), note.watch, moments)
-    label_eager(labels, table, steps, phases, starts, gradient_rows, python, infer=infer, jit=jit)
+    options = {"infer": infer, "jit": jit, "is_captured": note is not None}
+    label_eager(labels, table, steps, phases, starts, gradient_rows, python, **options)
     return labels.apply(table), sharing
 
 

@@ -18,6 +18,8 @@ requests bypass the op's context, so that they have no region in a trace:
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -69,28 +71,28 @@ def label_workspaces(table: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame
     is_workspace = own & (category == Category.WORKSPACE.value) & ~is_trial
     for row in table.index[is_workspace]:
         born, dies = table.at[row, "born_ps"], table.at[row, "dies_ps"]
-        names = [
-            name
-            for time, name in launches.get(str(table.at[row, "op"]).partition("#")[0], ())
-            if not pd.isna(dies) and born <= time <= dies
-        ]
-        algorithm = find_algorithm(names)
+        times, names = launches.get(str(table.at[row, "op"]).partition("#")[0], ((), ()))
+        ends = times[-1] if times and pd.isna(dies) else dies
+        algorithm = find_algorithm(names[bisect_left(times, born) : bisect_right(times, ends)])
         if algorithm:
             role[row] = f"{role[row]}, {algorithm}"
     return table.assign(category=category.astype("category"), role=role.astype("category"))
 
 
-def _launches_by_op(kernels: pd.DataFrame) -> dict[str, list[tuple[int, str]]]:
-    launches: dict[str, list[tuple[int, str]]] = {}
+def _launches_by_op(kernels: pd.DataFrame) -> dict[str, tuple[list[int], list[str]]]:
+    """Return the times and the names of each convolution's kernels, in order of time."""
+    launches: dict[str, tuple[list[int], list[str]]] = {}
     columns = (kernels[name].tolist() for name in ("annotation", "kernel", "start_ps"))
     for annotation, kernel, time in zip(*columns, strict=True):
         found = split_annotation(str(annotation))
         if found is not None and found[1] in CONVOLUTIONS:
-            launches.setdefault(found[0], []).append((time, str(kernel)))
+            times, names = launches.setdefault(found[0], ([], []))
+            times.append(time)
+            names.append(str(kernel))
     return launches
 
 
-def find_algorithm(kernels: list[str]) -> str:
+def find_algorithm(kernels: Sequence[str]) -> str:
     """Return cuDNN's algorithm of some kernels; empty if unknown."""
     for pattern, name in _ALGORITHMS:
         if any(pattern.search(kernel) for kernel in kernels):
