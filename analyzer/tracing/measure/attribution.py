@@ -318,14 +318,12 @@ def label_eager(
     """Label the buffers of ops outside the graph, by their lifetimes.
 
     Args:
-        labels, allocations, steps: The labels to fill, the buffers and the steps.
         phases: Phase at each buffer's birth: 0 forward, 1 backward, 2 update; shape ``(n,)``.
         backward_starts: Step -> first instant of its backward pass.
         gradient_rows: Buffers that the tape returned as gradients.
         by_python: Buffers requested on the thread that marks the steps, shape ``(n,)``.
         infer, jit: Whether the step has no backward pass, and whether XLA runs it.
-        is_captured: Whether the capture began the process, so that the time before the first step is
-            known.
+        is_captured: Whether the capture began the process.
     """
     op = allocations["op"].cat
     codes = op.codes.to_numpy()
@@ -336,19 +334,18 @@ def label_eager(
     ring = _mask_of_categories([name == _RING_CHUNK for name in op.categories], codes)
     lives = _Lifetimes(allocations, steps, backward_starts)
     inside, short = lives.inside, lives.short
-    is_gradient = np.zeros(len(codes), bool)
-    is_gradient[list(gradient_rows)] = True
+    is_gradient = np.isin(np.arange(len(codes)), list(gradient_rows))
     result = Category.ACTIVATION if infer else Category.TEMPORARY
+    unnamed = short & ~named & is_captured
     outside = "building the model" if is_captured else "outside the steps"
     # The first rule that matches decides; None leaves a buffer unattributed.
     rules: tuple[tuple[Mask, Category | None, str], ...] = (
         (is_gradient, Category.GRADIENT, "gradient"),
         (short & jit, Category.TEMPORARY, XLA_ROLE),
-        # Python holds them until the next step returns.
         (lives.until_next & ~named & jit, result, "result of the step"),
         (inside & (given | (~named & by_python)), Category.INPUT, HOST_COPY_ROLE),
-        (short & ~named & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
-        (short & ~named & is_captured, Category.TEMPORARY, POOL_THREAD_ROLE),
+        (unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
+        (unnamed, Category.TEMPORARY, POOL_THREAD_ROLE),
         (~named, None, ""),
         (folded, Category.CONSTANT, "constant computed beforehand"),
         (ring & inside, Category.TEMPORARY, "part of an all-reduce, from another device"),
