@@ -320,7 +320,6 @@ def label_eager(
     Args:
         phases: Phase at each buffer's birth: 0 forward, 1 backward, 2 update; shape ``(n,)``.
         backward_starts: Step -> first instant of its backward pass.
-        gradient_rows: Buffers that the tape returned as gradients.
         by_python: Buffers requested on the thread that marks the steps, shape ``(n,)``.
         infer, jit: Whether the step has no backward pass, and whether XLA runs it.
         is_captured: Whether the capture began the process.

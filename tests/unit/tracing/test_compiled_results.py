@@ -17,6 +17,7 @@ def test_what_outlives_a_compiled_step_is_its_result(infer: bool) -> None:
     table = pd.DataFrame(
         {
             "op": pd.Categorical(["", "", ""]),
+            "allocator": "mklcpu",
             "born": [10, 11, 12],
             "dies": [
                 12,
