@@ -43,6 +43,7 @@ def test_what_python_brings_into_a_step_is_an_input_and_a_pool_threads_is_not() 
     table = pd.DataFrame(
         {
             "op": pd.Categorical(["", "", "_EagerConst", "Relu"]),
+            "allocator": "mklcpu",
             "born": [10, 11, 12, 13],
             "dies": [18, 18, 18, 18],
             "step": pd.array([0, 0, 0, 0], dtype="Int64"),
