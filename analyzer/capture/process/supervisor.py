@@ -32,7 +32,8 @@ END = b"e"
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+_ENDS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL
 _MAX_KILL_S = 5.0  # for a process in uninterruptible sleep, which cannot be killed
 _PAUSE_S = 0.01  # between two checks

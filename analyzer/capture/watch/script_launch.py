@@ -37,6 +37,7 @@ from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.contract.child_messages import write_message
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.interrupts import (
+    ENDING,
     EXIT_BASE,
     delay_signals,
     die_with_parent,
@@ -45,7 +46,6 @@ from analyzer.model.interrupts import (
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 _GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL
-_FORWARDED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FROM_KERNEL: Final = 0x80  # SI_KERNEL: from the terminal, which also signals the child
 
 
@@ -141,7 +141,7 @@ def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]
     if not hasattr(signal, "sigtimedwait"):
         yield _wait_without_forwarding
         return
-    watched = {*_FORWARDED, signal.SIGCHLD}
+    watched = {*ENDING, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
 
     def wait(child: subprocess.Popen[bytes]) -> None:
