@@ -251,7 +251,7 @@ def test_cards_are_found_by_words_and_by_capability(tmp_path: Path) -> None:
     for card in listed["cards"]:
         assert "a100" in card["id"]
         assert card["limit_bytes"] < card["memory_bytes"] <= card["nominal_bytes"]
-    assert analyze("gpus", "8.9", "--json", str(file)).code == 0
+    assert analyze("gpus", "8.9", "--json", str(file), "--force").code == 0
     assert {c["compute_capability"] for c in json.loads(file.read_text())["cards"]} == {"8.9"}
 
 

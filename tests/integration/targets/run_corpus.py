@@ -33,11 +33,13 @@ def outcome(kind, target, values):
 
     try:
         if kind == "estimate":
-            run = capture_unrun_step(make, quiet, options).run
+            captured = capture_unrun_step(make, quiet, options)
         else:
-            run = run_steps(make, 2, quiet).run
+            captured = run_steps(make, 2, quiet)
     except InputError as error:
         return {"error": str(error)}
+    run = captured.run
+    batches = [op for op in captured.ops if op.type in ("IteratorGetNext", "IteratorGetNextSync")]
     categories: dict[str, int] = {}
     for row in run.variables:
         size = tf.as_dtype(row.dtype).size if row.dtype != "string" else 0
@@ -48,7 +50,8 @@ def outcome(kind, target, values):
         "failed": None if run.error is None else str(run.error),
         "mode": run.step.mode,
         "optimizer": run.step.optimizer,
-        "inputs": [row.shape for row in run.inputs],
+        "inputs": [row.shape for row in run.inputs]
+        or [spec.shape for op in batches for spec in op.outputs],
         "bytes": categories,
         "notes": run.notes,
         "births": [row.variable for row in run.births],

@@ -189,7 +189,11 @@ def test_what_runs_over_begins_as_far_in_as_the_first_line(width: int) -> None:
     assert sum(line.startswith(tuple(head[1:] for head in heads)) for line in findings[:end]) >= 3
     for line in findings[:end]:
         assert line.startswith(" " * 8) or line[:8].strip() in ("high", "medium", "low", "info")
-    _, _, rest = "\n".join(found).partition("Sources and assumptions\n")
+    report = opened("transformer").report
+    report = replace(report, notes=("word " * 50,), warnings=("a number of 1,234 KiB " * 9,))
+    found = lines(to_terminal(report_document(report), width), width)
+    _, _, rest = "\n".join(line.rstrip() for line in found).partition("Sources and assumptions\n")
+    assert rest.count("\n") > 6
     basis, _, following = rest.partition("\n\n")
     assert all(line[:2] in ("! ", "- ", "· ", "  ") for line in basis.splitlines())
     assert following.startswith("Next: ")
