@@ -35,7 +35,7 @@ from analyzer.fitting.fit_answer import (
 )
 from analyzer.fitting.fit_headline import add_headline
 from analyzer.fitting.remedies import try_remedies
-from analyzer.fitting.size_search import FoundSizes, Limit, SizeCurve, SizeSearch
+from analyzer.fitting.size_search import MOST_SIZE, FoundSizes, Limit, SizeCurve, SizeSearch
 from analyzer.fitting.varied_size import BATCH, VariedSize
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.finding import StepRemedy
@@ -133,7 +133,7 @@ def fit_step(
         report=lambda stage, share: report(stage, 0.8 * share),
     ).find()
     answer = describe_sizes(access.name, options, found, (limit_of, limit), question)
-    if confirm:
+    if confirm and answer.largest < MOST_SIZE:  # larger batches would fill this machine's memory
         answer = _confirm(answer, access, run_options, found, estimates, varied, report)
     answer = _add_peak(answer, found.curve)
     if answer.wanted is not None:
