@@ -9,7 +9,7 @@ import pandas as pd
 
 from analyzer.explain.analysis import Analysis
 from analyzer.model.contract.categories import Category
-from analyzer.model.recording.timeline import alive_at
+from analyzer.model.recording.timeline import alive_at, category_codes
 from analyzer.model.units import format_bytes
 
 _COLUMNS: Final = 56
@@ -64,19 +64,21 @@ def _find_regions(rows: pd.DataFrame) -> np.ndarray[tuple[int, ...], np.dtype[np
 def _draw_region(alive: pd.DataFrame, first: int, last: int, cell_bytes: int) -> str:
     """Return the characters of one region."""
     count = max(-(-(last - first) // cell_bytes), 1)
-    names = list(Category)
+    names = [category.value for category in Category]
     held = np.zeros((len(names) + 1, count), dtype=np.int64)
     inside = alive[(alive["address"] >= first) & (alive["address"] < last)]
-    for row in inside[["address", "allocated_bytes", "category"]].itertuples(index=False):
-        begin = int(row.address) - first
-        end = min(begin + int(row.allocated_bytes), last - first)
-        code = names.index(Category(row.category))
-        cells = np.arange(begin // cell_bytes, -(-end // cell_bytes))
-        held[code, cells] += np.minimum(end, (cells + 1) * cell_bytes) - np.maximum(
-            begin, cells * cell_bytes
-        )
-    sizes = np.full(count, cell_bytes)
-    sizes[-1] = last - first - (count - 1) * cell_bytes
-    held[-1] = sizes - held[:-1].sum(axis=0)
-    letters = [*map(_letter, names), _FREE]
+    begin = inside["address"].to_numpy(dtype=np.int64) - first
+    end = np.minimum(begin + inside["allocated_bytes"].to_numpy(), last - first)
+    # one entry for each buffer and each cell that it touches
+    touched = -(-end // cell_bytes) - begin // cell_bytes
+    row = np.repeat(np.arange(len(inside)), touched)
+    cell = begin[row] // cell_bytes + np.arange(len(row)) - (touched.cumsum() - touched)[row]
+    sizes = np.minimum(end[row], (cell + 1) * cell_bytes) - np.maximum(
+        begin[row], cell * cell_bytes
+    )
+    np.add.at(held, (category_codes(inside["category"], names)[row], cell), sizes)
+    room = np.full(count, cell_bytes)
+    room[-1] = last - first - (count - 1) * cell_bytes
+    held[-1] = room - held[:-1].sum(axis=0)
+    letters = [*map(_letter, Category), _FREE]
     return "".join(letters[code] for code in held.argmax(axis=0))
