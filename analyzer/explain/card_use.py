@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from analyzer.explain.analysis import Analysis
 from analyzer.model.contract.report.subject import CardUse
+from analyzer.model.recording.allocator_events import card_number
 from analyzer.model.recording.timeline import find_peak, timeline, undivided_rows
-
-_CARD: Final = re.compile(r"GPU_(\d+)_bfc")
 
 
 def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     """Return the use of each card, by its number; empty for a single card."""
     recording = analysis.recording
     table, events = recording.allocations, recording.events
-    found = []
-    for name in map(str, table["allocator"].unique()):
-        match = _CARD.fullmatch(name)
-        if match is not None:
-            found.append((int(match[1]), name))
+    names = map(str, table["allocator"].unique())
+    found = [(number, name) for name in names if (number := card_number(name)) is not None]
     if len(found) < 2:
         return ()
     cards = recording.phantom_run.cards if recording.phantom_run is not None else ()

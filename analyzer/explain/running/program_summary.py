@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Final
 
 from msgspec import structs
 
@@ -19,17 +17,14 @@ from analyzer.model.contract.report.run_figures import (
     TrendFigures,
 )
 from analyzer.model.contract.watch_note import Reading
+from analyzer.model.recording.allocator_events import card_number
 from analyzer.model.recording.records import Recording
-
-_CARD: Final = re.compile(r"GPU_(\d+)_bfc")
-"""TensorFlow's name of a card's allocator."""
 
 
 def find_own_peak(recording: Recording) -> int | None:
     """Return TensorFlow's own peak since the program's start, on the recorded device."""
     peaks = () if recording.watch is None else recording.watch.own_peaks
-    number = _CARD.fullmatch(recording.allocator)
-    index = int(number[1]) if number else 0
+    index = card_number(recording.allocator) or 0
     return peaks[index] or None if index < len(peaks) else None
 
 

@@ -11,6 +11,7 @@ address before it:
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,16 @@ from analyzer.model.errors import TraceError
 
 UNPAIRED = -1
 
+_CARD: Final = re.compile(r"GPU_(\d+)_bfc")
+"""TensorFlow's name of a card's allocator."""
+
 Indexes = npt.NDArray[np.int64]
+
+
+def card_number(allocator: str) -> int | None:
+    """Return TensorFlow's number of the card of an allocator; None if it is of no card."""
+    match = _CARD.fullmatch(allocator)
+    return None if match is None else int(match[1])
 
 
 def pair_events(
