@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
 from analyzer.fitting.fit_headline import judge_size
 from analyzer.model.units import format_bytes
-from analyzer.report.next_command import join_words, step_options
+from analyzer.report.next_command import step_options
 from analyzer.report.render.charts import ChartLine, LineChart, draw_lines
 from analyzer.report.render.sections import (
     Block,
@@ -56,9 +57,9 @@ def _suggest_next(answer: FitAnswer) -> str:
         asked = ["--gpu", answer.card] if answer.card else []
         if answer.limit_of == "given":
             asked += ["--limit", f"{answer.limit_bytes}"]
-        return join_words("analyze", "fit", answer.target, *asked, "--what-if", "all")
+        return shlex.join(("analyze", "fit", answer.target, *asked, "--what-if", "all"))
     options = step_options(answer.safe or 1, answer.mode, answer.jit, answer.card)
-    return join_words("analyze", "trace", answer.target, *options)
+    return shlex.join(("analyze", "trace", answer.target, *options))
 
 
 def _sections(answer: FitAnswer) -> Iterator[Section]:

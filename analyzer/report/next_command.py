@@ -20,14 +20,14 @@ def suggest_next(report: ReportFile) -> str:
     """
     target = report.target
     if target.kind == TargetKind.TRACE:
-        return join_words("analyze", "trace", target.text, "--target", "train.py:build_model")
+        return shlex.join(("analyze", "trace", target.text, "--target", "train.py:build_model"))
     if not target.kind or target.kind in (_LIVE, TargetKind.SCRIPT):
         return ""
     card = _find_card(report)
     options = step_options(report.step.batch_size, report.step.mode, report.step.jit, card)
     if report.kind is Kind.ESTIMATE:
-        return join_words("analyze", "trace", target.text, *options)
-    return join_words("analyze", "estimate", target.text, *options, "--what-if", "all")
+        return shlex.join(("analyze", "trace", target.text, *options))
+    return shlex.join(("analyze", "estimate", target.text, *options, "--what-if", "all"))
 
 
 def step_options(batch_size: int | None, mode: str, jit: bool | None, card: str) -> list[str]:
@@ -40,11 +40,6 @@ def step_options(batch_size: int | None, mode: str, jit: bool | None, card: str)
     if jit is False and card:
         options.append("--no-jit")
     return options
-
-
-def join_words(*words: str) -> str:
-    """Return a command line for a shell."""
-    return shlex.join(words)
 
 
 def _find_card(report: ReportFile) -> str:
