@@ -8,7 +8,7 @@ from typing import Final
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase
-from analyzer.oom.log_records import FailedAllocator, RefusalRun
+from analyzer.oom.log_records import FailedAllocator, RefusalRun, XlaBuffers
 from analyzer.oom.log_texts import write_sentence
 
 OTHERS_SHARE: Final = 0.2  # of a card: less is not worth naming other processes
@@ -159,14 +159,11 @@ def _find_reasons(case: OomCase, cause: Cause) -> Iterator[str]:
             sizes = {"free": card.free, "total": card.total}
             yield write_sentence("reason", "free_at_start", **sizes)
     if failure.memory == "tpu" and failure.xla is not None:
-        yield from _describe_program(case)
+        yield from _describe_program(failure.xla)
 
 
-def _describe_program(case: OomCase) -> Iterator[str]:
+def _describe_program(plan: XlaBuffers) -> Iterator[str]:
     """Yield the parts of a TPU's program, and its largest allocation with its padding."""
-    plan = case.failure.xla
-    if plan is None:
-        return
     parts = [f"{name} {format_bytes(size.middle)}" for name, size in plan.stats.items()]
     if parts:
         yield write_sentence("reason", "tpu_parts", parts=", ".join(parts))
