@@ -39,7 +39,8 @@ def find_workspaces(analysis: Analysis) -> list[Finding]:
             f"({total / peak:.0%} of the peak)",
             detail=f"The largest is {format_bytes(int(row['requested_bytes']))} in {row['op']}{layer}"
             f"{using}. cuDNN's fastest algorithm may need more memory than a slower one. Start with "
-            f"TF_CUDNN_WORKSPACE_LIMIT_IN_MB={limit_mib} (default 4096) to exclude it. Without any "
+            f"TF_CUDNN_WORKSPACE_LIMIT_IN_MB={limit_mib} (by default 4096, and 8192 in newer "
+            "releases) to exclude it. Without any "
             f"workspace the peak falls to {format_bytes(peak - saves)}.",
             saves_bytes=saves or None,
             evidence=tuple(
