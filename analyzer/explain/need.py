@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.program_summary import find_own_peak
+from analyzer.explain.trace_integrity import counted_peak
 from analyzer.explain.verdict import BASES
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need
@@ -89,9 +90,7 @@ def _earlier_peak(analysis: Analysis, need: Need) -> BoundedBytes | None:
 
     The trace does not show whether the earlier peak was trials, so the range begins at the trace's own.
     """
-    events = analysis.recording.events
-    own = events["allocator"].astype(str) == analysis.recording.allocator
-    counted = int(events["peak_in_use_bytes"][own].max()) if own.any() else 0
+    counted = counted_peak(analysis.recording)
     if counted <= need.pool.bytes:
         return None
     allocator = need.allocator.bytes

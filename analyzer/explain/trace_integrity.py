@@ -65,13 +65,17 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
     )
 
 
+def counted_peak(recording: Recording) -> int:
+    """Return the highest peak that TensorFlow's counter has in the events; 0 without events."""
+    own = recording.events["allocator"] == recording.allocator
+    return int(recording.events.loc[own, "peak_in_use_bytes"].max()) if own.any() else 0
+
+
 def find_counter_peak(recording: Recording) -> int | None:
     """Return TensorFlow's peak of allocated bytes since the start of the process; None if unknown."""
     if not recording.kind.ran:
         return None
-    own = recording.events["allocator"] == recording.allocator
-    counted = int(recording.events.loc[own, "peak_in_use_bytes"].max())
-    return max(counted, find_own_peak(recording) or 0) or None
+    return max(counted_peak(recording), find_own_peak(recording) or 0) or None
 
 
 def _counter_peaks(analysis: Analysis) -> tuple[int | None, int]:
