@@ -76,7 +76,6 @@ def _explain_trace(
     search: bool,
     progress: Progress | None,
 ) -> Result:
-    from analyzer.report.document import build_document
     from analyzer.tracing.measure.measured_recording import open_measured
 
     report = progress or (lambda stage, share: None)
@@ -87,6 +86,15 @@ def _explain_trace(
         progress=lambda share: report("reading the trace", share),
     )
     report(_LAST_STAGES[search], 1.0)
+    return make_result(measured, path, what_if, search=search)
+
+
+def make_result(
+    measured: Measured, path: Path, what_if: WhatIf | None = None, *, search: bool = True
+) -> Result:
+    """Explain a measured trace and return its result."""
+    from analyzer.report.document import build_document
+
     analysis = explain(measured, what_if or WhatIf(), search=search)
     return Result.of(analysis, build_document(analysis), path if path.is_dir() else None)
 

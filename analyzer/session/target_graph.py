@@ -13,7 +13,7 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.errors import InputError
 from analyzer.report.result import Result
-from analyzer.session.opening import Progress, explain, is_estimate, open_result
+from analyzer.session.opening import Progress, is_estimate, make_result, open_result
 from analyzer.tracing.parse.logdir import RUN_FILE, find_run_file, find_traces
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def open_with_target(
         InputError: the trace has a graph of its own, or the target cannot be used.
         TraceError: there is no readable trace.
     """
-    from analyzer.report.document import build_document
     from analyzer.tracing.measure.measured_recording import (
         Measured,
         open_measured,
@@ -72,8 +71,7 @@ def open_with_target(
         options = replace(options, batch_size=batch_size)
         measured = measure(_capture_source(target, options, card, report))
     report("explaining", 1.0)
-    analysis = explain(measured, what_if or WhatIf(), search=search)
-    return Result.of(analysis, build_document(analysis), path if path.is_dir() else None)
+    return make_result(measured, path, what_if, search=search)
 
 
 def _find_card(name: str) -> str:
@@ -103,7 +101,6 @@ def open_with_estimate(path: Path, folder: Path) -> Result:
     Raises:
         TraceError: there is no readable trace, or no estimate.
     """
-    from analyzer.report.document import build_document
     from analyzer.tracing.measure.graph_choice import index_note_graph
     from analyzer.tracing.measure.measured_recording import open_measured
     from analyzer.tracing.parse.run_folder import read_run
@@ -114,8 +111,7 @@ def open_with_estimate(path: Path, folder: Path) -> Result:
     if index is None or is_estimate(path) or find_run_file(find_traces(path)[0]) is not None:
         return open_result(path)
     source = SourceGraph(f"the graph of {folder}", "target", index, note.step.batch_size)
-    analysis = explain(open_measured(path, source=source), WhatIf(), search=True)
-    return Result.of(analysis, build_document(analysis), path if path.is_dir() else None)
+    return make_result(open_measured(path, source=source), path)
 
 
 def _capture_source(
