@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Console
-
 from analyzer.model.contract.report.diff_file import BytesOfBoth, DiffFile, LayerOfBoth
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.report.render.sections import (
@@ -19,7 +17,6 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
-from analyzer.report.render.terminal import print_terminal
 from analyzer.report.report_sections import ROWS, front_sections
 from analyzer.report.summary import summarize
 
@@ -125,8 +122,3 @@ def _share(ratio: float) -> str:
     if abs(ratio) < 0.0005:
         return ""
     return f"{ratio:+.1%}" if ratio < 10 else f"{1 + ratio:.0f} x"
-
-
-def print_diff(report: DiffFile, console: Console) -> None:
-    """Print a difference in the terminal."""
-    print_terminal(diff_document(report), console)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.console import Console
-
 from analyzer.model.contract.report.finding import Finding, StepRemedy
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.run_figures import HostsFigures
@@ -25,7 +23,6 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
-from analyzer.report.render.terminal import print_terminal
 from analyzer.report.summary import category_tone, summarize
 from analyzer.report.words import (
     basis_words,
@@ -364,8 +361,3 @@ def hosts_section(hosts: HostsFigures, most: int) -> Section:
     caption = f"{left} more are in the JSON" if left else ""
     table = Table(columns, tuple(cells for *_, cells in rows[:most]), caption)
     return Section("Hosts", (table,))
-
-
-def print_report(report: ReportFile, console: Console) -> None:
-    """Print a report in the terminal."""
-    print_terminal(report_document(report), console)

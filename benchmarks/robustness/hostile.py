@@ -407,10 +407,11 @@ def _write(result: Any, out: Path) -> None:
     """Write a result in every form, and read what is to be read again."""
     from rich.console import Console
 
-    from analyzer.report.report_sections import print_report
+    from analyzer.report.render.terminal import print_terminal
+    from analyzer.report.report_sections import report_document
 
     with (out / "text").open("w", encoding="utf-8") as file:
-        print_report(result.report, Console(file=file, width=100))
+        print_terminal(report_document(result.report), Console(file=file, width=100))
     result.to_json(out / "report.json")
     convert_report(json.loads((out / "report.json").read_bytes()))
     result.to_html(out / "report.html")

@@ -17,7 +17,8 @@ from analyzer.model.contract.categories import Category
 from analyzer.model.recording.records import Severity
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.model.units import format_bytes
-from analyzer.report.report_sections import print_report
+from analyzer.report.render.terminal import print_terminal
+from analyzer.report.report_sections import report_document
 from analyzer.report.untrusted import printable, printable_path
 
 NUMBER = (int, float)
@@ -181,7 +182,9 @@ def test_what_is_retained_waits_for_a_backward_op(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_text_says_the_documents_numbers(name: str) -> None:
     out = io.StringIO()
-    print_report(opened(name).report, Console(file=out, width=120, no_color=True))
+    print_terminal(
+        report_document(opened(name).report), Console(file=out, width=120, no_color=True)
+    )
     text = out.getvalue()
     assert "Peak " in text
     assert format_bytes(opened(name).peak_bytes) in text

@@ -24,7 +24,8 @@ from analyzer.model.units import format_bytes
 from analyzer.report.document import build_document
 from analyzer.report.page.build import render, render_inline
 from analyzer.report.render.markdown import to_markdown
-from analyzer.report.report_sections import print_report, summary_document
+from analyzer.report.render.terminal import print_terminal
+from analyzer.report.report_sections import report_document, summary_document
 from analyzer.session.opening import open_result
 from analyzer.simulate.predict import predicted_device as target
 
@@ -60,7 +61,7 @@ def outputs(folder: Path, limit: int | None) -> dict[str, str]:
 def outputs_of(result: analyzer.Result) -> dict[str, str]:
     """Return each output as plain text, without the marks of Markdown and HTML."""
     out = io.StringIO()
-    print_report(result.report, Console(file=out, width=10_000, no_color=True))
+    print_terminal(report_document(result.report), Console(file=out, width=10_000, no_color=True))
     page = render(result.report, result.recording)
     inline = render_inline(result.report)
     return {

@@ -13,7 +13,8 @@ from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import convert_report, plain_report
 from analyzer.report.page.build import render
 from analyzer.report.render.markdown import to_markdown
-from analyzer.report.report_sections import print_report, summary_document
+from analyzer.report.render.terminal import print_terminal
+from analyzer.report.report_sections import report_document, summary_document
 from analyzer.report.words import remedy_words
 from analyzer.session.opening import open_result
 
@@ -47,7 +48,7 @@ def test_the_json_has_what_each_saves_and_reads_back() -> None:
 
 def test_the_text_has_the_code_in_lines_to_paste() -> None:
     stream = io.StringIO()
-    print_report(reported(), Console(file=stream, width=80, no_color=True))
+    print_terminal(report_document(reported()), Console(file=stream, width=80, no_color=True))
     text = stream.getvalue()
     assert "\x1b" not in text
     lines = [line.strip() for line in text.splitlines()]

@@ -14,10 +14,10 @@ from rich.console import Console
 from analyzer.model.contract.report.diff_file import DiffFile
 from analyzer.model.contract.report.writing import replace_non_finite
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.report.diff_sections import print_diff
+from analyzer.report.diff_sections import diff_document
 from analyzer.report.render.sections import Table, TableColumn
-from analyzer.report.render.terminal import fitted_table
-from analyzer.report.report_sections import print_report
+from analyzer.report.render.terminal import fitted_table, print_terminal
+from analyzer.report.report_sections import report_document
 from analyzer.report.untrusted import csv_cell, markdown_code, markdown_text, printable
 from analyzer.session.opening import open_result
 
@@ -75,7 +75,10 @@ def test_the_step_cannot_speak_to_the_terminal() -> None:
     bad = "\x1b]0;\x07[b]"
     report = replace(report, step=StepConfig(mode=bad, dtype_policy=bad, optimizer=bad))
     out = io.StringIO()
-    print_report(report, Console(file=out, width=100, force_terminal=True, color_system=None))
+    print_terminal(
+        report_document(report),
+        Console(file=out, width=100, force_terminal=True, color_system=None),
+    )
     assert "\x1b]" not in out.getvalue()
     assert "\x07" not in out.getvalue()
     assert "[b]" in out.getvalue()
@@ -97,6 +100,6 @@ def test_labels_of_a_diff_are_text() -> None:
         "ops": [],
     }
     out = io.StringIO()
-    print_diff(convert(document, DiffFile), Console(file=out, width=120))
+    print_terminal(diff_document(convert(document, DiffFile)), Console(file=out, width=120))
     assert out.getvalue().count("[red]a[/red]") >= 2
     assert printable("\x9b1m") == "\\u009b1m"

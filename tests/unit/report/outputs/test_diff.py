@@ -11,7 +11,8 @@ from rich.console import Console
 
 from analyzer.model.errors import InputError
 from analyzer.report.diff_result import Diff, allowed_growth, build_diff
-from analyzer.report.diff_sections import print_diff
+from analyzer.report.diff_sections import diff_document
+from analyzer.report.render.terminal import print_terminal
 from analyzer.report.untrusted import unbroken
 
 
@@ -76,7 +77,7 @@ def test_sides_are_called_by_the_shortest_end_that_differs(
 
 def test_the_tables_hold_every_category_and_the_largest_changes(grown: Diff) -> None:
     console = Console(width=120, no_color=True, record=True, file=io.StringIO())
-    print_diff(grown.report, console)
+    print_terminal(diff_document(grown.report), console)
     text = console.export_text()
     assert grown.document["headline"] in " ".join(text.split())
     for row in grown.document["categories"]:
@@ -88,7 +89,9 @@ def test_the_tables_hold_every_category_and_the_largest_changes(grown: Diff) -> 
 def test_hostile_names_stay_text(width: int, grown: Diff) -> None:
     rows = (replace(grown.report.layers[0], name="\x1b[31m[bold]x" * 40),)
     console = Console(width=width, record=True, file=io.StringIO())
-    print_diff(replace(grown.report, layers=rows, notes=("\x1b[0m[/]",)), console)
+    print_terminal(
+        diff_document(replace(grown.report, layers=rows, notes=("\x1b[0m[/]",))), console
+    )
     assert "\x1b[31m[bold]" not in console.export_text(styles=True)
 
 
