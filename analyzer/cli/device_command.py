@@ -56,7 +56,7 @@ def device(
     check_paths(json, force=force)
     report = _make_report(run, pid, measure, gpu)
     if not write_all((json, report.to_json)):
-        from analyzer.session.device_sections import build_sections
+        from analyzer.session.device_file import build_sections
 
         print_answer(build_sections(report.document), quiet=quiet)
 

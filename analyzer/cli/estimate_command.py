@@ -9,14 +9,18 @@ from typing import Annotated, Final
 
 import typer
 
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
-from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
+from analyzer.capture.targets.target_spec import (
+    TargetForm,
+    check_honoured,
+    list_given_options,
+    parse_assumptions,
+    parse_target,
+)
 from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus, name_variant
-from analyzer.cli.outputs import Outputs, check_not_input, deliver
-from analyzer.cli.progress import progress_bar
-from analyzer.cli.run_place import RunPlace
+from analyzer.cli.outputs import Outputs, RunPlace, check_not_input, deliver
+from analyzer.cli.stdout import progress_bar
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
     DEFAULT_STEPS,
@@ -284,7 +288,7 @@ def _read_like(spec: TargetSpec, capture: EstimateOptions) -> LikeNote | None:
             f"--like cannot be used: {spec.text} is a finished estimate.",
             hint="Estimate the target itself with it.",
         )
-    from analyzer.session.like_trace import read_like
+    from analyzer.session.target_graph import read_like
 
     return read_like(capture.like, capture.gpu)
 

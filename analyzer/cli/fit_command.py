@@ -20,13 +20,12 @@ from analyzer.cli.outputs import (
     print_answer,
     write_all,
 )
-from analyzer.cli.progress import choose_progress, progress_bar
-from analyzer.cli.stdout import DASH
+from analyzer.cli.stdout import DASH, choose_progress, progress_bar
 from analyzer.fitting.all_cards import fit_all_cards
+from analyzer.fitting.estimate_at_size import split_shapes
 from analyzer.fitting.fit_answer import FitAnswer, encode_answer
 from analyzer.fitting.fit_target import FitQuestion, fit_target
 from analyzer.fitting.remedies import parse_remedies
-from analyzer.fitting.varied_size import split_shapes
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.units import parse_bytes

@@ -21,8 +21,7 @@ from analyzer.cli.outputs import (
     print_answer,
     write_all,
 )
-from analyzer.cli.progress import Progress, progress_bar
-from analyzer.cli.stdout import DASH
+from analyzer.cli.stdout import DASH, Progress, progress_bar
 from analyzer.model.errors import InputError
 from analyzer.oom import ModelTensor, OomReport, find_card_id, read_oom_log
 

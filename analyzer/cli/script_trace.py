@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
+from analyzer.capture.targets.target_spec import TargetForm, check_honoured, list_given_options
 from analyzer.capture.watch.script_launch import ScriptEnd
 from analyzer.cli import ScriptStatus
-from analyzer.cli.outputs import Outputs, deliver
-from analyzer.cli.run_place import RunPlace
+from analyzer.cli.outputs import Outputs, RunPlace, deliver
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.errors import ExitCode, LimitError

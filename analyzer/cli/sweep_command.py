@@ -10,7 +10,7 @@ import typer
 
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import Writer, check_not_input, check_paths, print_answer, write_all
-from analyzer.cli.progress import choose_progress, progress_bar
+from analyzer.cli.stdout import choose_progress, progress_bar
 from analyzer.fitting.sweep_run import SWEEP_JSON, read_questions, run_sweep
 from analyzer.model.contract.report.sweep_file import SweepFile
 from analyzer.model.contract.report.writing import encode_report

@@ -8,19 +8,21 @@ from typing import Annotated
 
 import typer
 
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
 from analyzer.capture.targets.target_spec import (
+    TargetForm,
+    check_honoured,
+    list_given_options,
     name_module,
     parse_card_assumptions,
     parse_target,
 )
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus
-from analyzer.cli.outputs import Outputs, check_not_input, deliver
-from analyzer.cli.progress import progress_bar
-from analyzer.cli.run_place import RunPlace
+from analyzer.cli.outputs import Outputs, RunPlace, check_not_input, deliver
+from analyzer.cli.stdout import progress_bar
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
+    ASSUMPTIONS,
     DEFAULT_STEPS,
     SCRIPT_STEPS,
     SCRIPT_WARMUP_STEPS,
@@ -29,7 +31,6 @@ from analyzer.model.contract.capture_request import (
     TargetSpec,
     WatchRequest,
 )
-from analyzer.model.contract.phantom_assumptions import ASSUMPTIONS
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.result import Result

@@ -13,6 +13,7 @@ import pandas as pd
 from analyzer.explain.questions.fragmentation import Fragmentation, measure_fragmentation
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.limit_figures import NO_FACTS, PoolFacts, VerdictFigures
+from analyzer.model.contract.report.subject import CardUse
 from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Finding, Recording, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
@@ -20,10 +21,12 @@ from analyzer.model.recording.timeline import (
     Peak,
     Timeline,
     alive_at,
+    card_number,
     find_peak,
     main_allocator_rows,
     sum_by_category,
     timeline,
+    undivided_rows,
 )
 from analyzer.tracing.measure.buffer_uses import BufferUse
 
@@ -130,3 +133,35 @@ PERSISTENT = frozenset(
     }
 )
 """Categories that are alive in all steps by design."""
+
+
+def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
+    """Return the use of each card, by its number; empty for a single card."""
+    recording = analysis.recording
+    table, events = recording.allocations, recording.events
+    names = map(str, table["allocator"].unique())
+    found = [(number, name) for name in names if (number := card_number(name)) is not None]
+    if len(found) < 2:
+        return ()
+    cards = recording.phantom_run.cards if recording.phantom_run is not None else ()
+    uses = []
+    for number, name in sorted(found):
+        line = timeline(undivided_rows(table[table["allocator"] == name]), len(events))
+        peak = find_peak(line, analysis.first, analysis.last)
+        own = events[events["allocator"] == name]
+        last = own.iloc[-1] if len(own) else None
+        available = 0 if last is None else int(last["available_bytes"])
+        limit = None if not available or last is None else int(last["in_use_bytes"]) + available
+        uses.append(
+            CardUse(
+                number=number,
+                allocator=name,
+                card=cards[number] if number < len(cards) else "",
+                requested_bytes=peak.requested_bytes,
+                allocated_bytes=peak.allocated_bytes,
+                allocated_ever_bytes=int(line.allocated.max()),
+                memory_limit_bytes=limit,
+                is_shown=name == recording.allocator,
+            )
+        )
+    return tuple(uses)

@@ -8,8 +8,7 @@ import pandas as pd
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
-from analyzer.model.contract.categories import Category
-from analyzer.model.contract.phantom_assumptions import (
+from analyzer.model.contract.capture_request import (
     ASSUMPTIONS,
     BATCH_NORM_RESERVE,
     PRODUCT_WORKSPACE,
@@ -17,6 +16,7 @@ from analyzer.model.contract.phantom_assumptions import (
     WORKSPACE,
     Assumption,
 )
+from analyzer.model.contract.categories import Category
 from analyzer.model.contract.report.subject import AssumedSetting
 from analyzer.model.contract.report.trust_figures import StatedRange
 from analyzer.model.recording.records import Kind

@@ -18,11 +18,11 @@ from analyzer.fitting.estimate_at_size import (
     StepAccess,
     access_target,
     make_workplace,
+    parse_varied,
 )
 from analyzer.fitting.fit_answer import FitAnswer as FitAnswer
 from analyzer.fitting.fit_target import FitQuestion, fit_step, optimize_for, resolve_limit
 from analyzer.fitting.size_search import Limit
-from analyzer.fitting.varied_size import parse_varied
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes

@@ -20,9 +20,11 @@ from analyzer.fitting.confirmation import (
     run_at,
 )
 from analyzer.fitting.estimate_at_size import (
+    BATCH,
     SizeEstimate,
     SizeEstimates,
     StepAccess,
+    VariedSize,
     access_target,
 )
 from analyzer.fitting.fit_answer import (
@@ -33,10 +35,9 @@ from analyzer.fitting.fit_answer import (
     LimitOwner,
     SizeFailure,
 )
-from analyzer.fitting.fit_headline import add_headline
+from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import try_remedies
 from analyzer.fitting.size_search import MOST_SIZE, FoundSizes, Limit, SizeCurve, SizeSearch
-from analyzer.fitting.varied_size import BATCH, VariedSize
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.model.errors import FailureKind, InputError

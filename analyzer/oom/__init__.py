@@ -19,8 +19,7 @@ from analyzer.oom.explain_log import explain_log
 from analyzer.oom.failure_case import Cause, OomCase, find_card_id
 from analyzer.oom.model_names import ModelTensor, add_names
 from analyzer.oom.scan.log_reader import read_records
-from analyzer.report.json_output import DocumentOutput
-from analyzer.report.output_files import write_text
+from analyzer.report.output_files import DocumentOutput, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console

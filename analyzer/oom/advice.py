@@ -12,6 +12,7 @@ from typing import Final
 
 from analyzer.model.contract.report.oom_file import OomAdvice
 from analyzer.model.ranges import Range
+from analyzer.oom.dumped_state import find_dominant_size
 from analyzer.oom.failure_case import (
     Cause,
     CauseOfFailure,
@@ -22,7 +23,6 @@ from analyzer.oom.failure_case import (
 )
 from analyzer.oom.log_records import FailedAllocator
 from analyzer.oom.log_texts import size_words, write_advice
-from analyzer.oom.sizes_in_use import find_dominant_size
 
 _CONSTANT_OPS: Final = ("EagerConst", "_EagerConst", "Const", "HostConst")
 _VARIABLE_OPS: Final = (

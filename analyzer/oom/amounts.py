@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
 
-from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.contract.fields import ITEM_BYTES
 from analyzer.model.ranges import Range
 from analyzer.model.units import GRANULE_BYTES, round_up
 

@@ -18,11 +18,16 @@ from analyzer.oom.component_cause import (
     describe_refusals,
     judge_component,
 )
-from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase, find_framework
+from analyzer.oom.dumped_state import find_dominant_size
+from analyzer.oom.failure_case import (
+    Cause,
+    CauseOfFailure,
+    OomCase,
+    find_framework,
+    size_without_type,
+)
 from analyzer.oom.log_records import FailedAllocator
 from analyzer.oom.log_texts import size_words, write_sentence
-from analyzer.oom.request_size import size_without_type
-from analyzer.oom.sizes_in_use import find_dominant_size
 
 _NOTABLE: Final = 0.05  # share of the bytes in use from which waste is reported
 _BACK_OFF: Final = 0.9  # factor between a refused region and the next try (``Extend``)

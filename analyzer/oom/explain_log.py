@@ -22,8 +22,15 @@ from analyzer.model.units import format_bytes, times
 from analyzer.oom.advice import find_advice, find_next_command
 from analyzer.oom.amounts import difference, numpy_name, round_up_request
 from analyzer.oom.causes import find_cause, find_missing_lines
-from analyzer.oom.dumped_state import compute_state
-from analyzer.oom.failure_case import OomCase, find_card_memory, find_component, is_limited
+from analyzer.oom.dumped_state import compute_state, describe_sizes, sizes_in_use
+from analyzer.oom.failure_case import (
+    OomCase,
+    compute_size,
+    find_card_memory,
+    find_component,
+    is_limited,
+    size_without_type,
+)
 from analyzer.oom.log_records import (
     FailedAllocator,
     LoggedCard,
@@ -32,8 +39,6 @@ from analyzer.oom.log_records import (
     RefusalRun,
 )
 from analyzer.oom.log_texts import write_sentence
-from analyzer.oom.request_size import compute_size, size_without_type
-from analyzer.oom.sizes_in_use import describe_sizes, sizes_in_use
 
 _MOST_SIZES: Final = 200  # of one failure
 _MOST_BUDGETS: Final = 4  # notes on XLA's budgets

@@ -13,8 +13,7 @@ from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes, parse_bytes
-from analyzer.report.json_output import ReportOutput
-from analyzer.report.output_files import write_text
+from analyzer.report.output_files import ReportOutput, write_text
 
 Side = tuple[ReportFile, Recording]
 

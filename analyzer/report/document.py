@@ -7,9 +7,8 @@ from typing import Literal
 
 import pandas as pd
 
-from analyzer.explain.analysis import Analysis
+from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
-from analyzer.explain.card_use import card_uses
 from analyzer.explain.need import first_step_only_bytes
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_owner import peak_op

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import ExitCode
 from analyzer.model.units import format_bytes
-from analyzer.report.json_output import ReportOutput
-from analyzer.report.output_files import output_file, write_text
+from analyzer.report.output_files import ReportOutput, output_file, write_text
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -22,8 +22,14 @@ from analyzer.model.contract.device_figures import (
 )
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
-from analyzer.session.device_file import CardAccount, CardPart, DeviceFile, Source, StageRow
-from analyzer.session.device_switches import switches_of
+from analyzer.session.device_file import (
+    CardAccount,
+    CardPart,
+    DeviceFile,
+    Source,
+    StageRow,
+    switches_of,
+)
 
 _OWN_ROWS: Final = ("in-use", "pool-unused", "outside-pool")
 """Rows of the process that was read; together they are the driver's figure of it."""

@@ -27,14 +27,13 @@ from analyzer.phantom.phantom_environment import (
     make_phantom_environment,
     parse_cards,
 )
-from analyzer.report.json_output import DocumentOutput
+from analyzer.report.output_files import DocumentOutput
 from analyzer.session.device_account import (
     account_for_process,
     account_for_stages,
     account_from_driver,
 )
-from analyzer.session.device_file import DeviceFile
-from analyzer.session.device_switches import switches_of
+from analyzer.session.device_file import DeviceFile, switches_of
 from analyzer.session.run_account import account_for_run
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class DeviceReport(DocumentOutput):
     def print(self, console: Console) -> None:
         """Print the account in the terminal."""
         from analyzer.report.render.terminal import print_terminal
-        from analyzer.session.device_sections import build_sections
+        from analyzer.session.device_file import build_sections
 
         print_terminal(build_sections(self.document), console)
 

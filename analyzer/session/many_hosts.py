@@ -140,7 +140,7 @@ def _host_of(path: Path) -> str:
 
 def _device_peaks(recording: Recording, allocator: str) -> Iterator[DevicePeak]:
     from analyzer.explain.analysis import analyse
-    from analyzer.model.recording.allocator_events import device_allocators
+    from analyzer.model.recording.timeline import device_allocators
 
     for name in [allocator] if allocator else device_allocators(recording.events):
         peak = analyse(replace(recording, allocator=name)).peak

@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from analyzer.capture.process.run_folders import make_default_path
-from analyzer.capture.targets.honoured_options import TargetForm, check_honoured, list_given_options
-from analyzer.capture.targets.target_spec import check_steps, parse_target
+from analyzer.capture.targets.target_spec import (
+    TargetForm,
+    check_honoured,
+    check_steps,
+    list_given_options,
+    parse_target,
+)
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.errors import InputError

@@ -4,7 +4,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from analyzer.capture.run.tensor_addresses import find_address  # noqa: E402
+from analyzer.capture.run.step_variables import find_address  # noqa: E402
 
 pytestmark = pytest.mark.tf
 

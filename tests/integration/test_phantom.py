@@ -20,7 +20,7 @@ from builders import INSTALLED, analyze_in_child
 
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.cards.xla_compiler import has_compiler
-from analyzer.model.graph.tensor_roles import PACKED_ROLE
+from analyzer.model.graph.host_copies import PACKED_ROLE
 from analyzer.model.units import format_bytes
 from analyzer.phantom.core_build import find_compiler
 from analyzer.session.opening import open_result

@@ -46,7 +46,7 @@ from analyzer.capture.private_names import (
     keras_backend,
     set_keras_value,
 )
-from analyzer.model.contract.element_sizes import REHOMED_ELEMENTS
+from analyzer.model.contract.fields import REHOMED_ELEMENTS
 from analyzer.model.units import round_up
 
 _LARGE_BYTES: Final = 1 << 20

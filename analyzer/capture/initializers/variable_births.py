@@ -18,7 +18,7 @@ from analyzer.capture.initializers.initializer_requests import (
     find_requests,
 )
 from analyzer.capture.initializers.memoryless_tensors import StandIns
-from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.contract.fields import ITEM_BYTES
 from analyzer.model.gc_pause import pause_collector
 from analyzer.model.units import GRANULE_BYTES
 

@@ -15,22 +15,20 @@ from typing import Any, Final
 from analyzer.capture.process.installed_packages import check_packages
 from analyzer.cards import check_limit
 from analyzer.model.contract.capture_request import (
-    CaptureKind,
-    CaptureOptions,
-    TargetKind,
-    TargetSpec,
-)
-from analyzer.model.contract.phantom_assumptions import (
     ASSUMPTIONS,
     BATCH_NORM_RESERVE,
     CONTEXT,
     PRODUCT_WORKSPACE,
     RECURRENT_RESERVE,
     WORKSPACE,
+    CaptureKind,
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
 )
 from analyzer.model.contract.run_note import PhantomNote
 from analyzer.model.errors import InputError
-from analyzer.model.graph.tensor_roles import COLLECTIVES
+from analyzer.model.graph.host_copies import COLLECTIVES
 from analyzer.model.user_cache import cache_folder
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,

@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.private_names import closes_scope, get_keras_name_scope, is_eager
-from analyzer.capture.run.tensor_addresses import find_address, find_variable_address
+from analyzer.capture.run.step_variables import find_address, find_variable_address
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 _ALIASES: Final = {

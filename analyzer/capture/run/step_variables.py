@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -14,9 +15,9 @@ from analyzer.capture.private_names import (
     get_gradient_accumulators,
     get_keras_value,
     get_uncast_variable,
+    is_eager,
 )
 from analyzer.capture.run.live_objects import find_live_objects
-from analyzer.capture.run.tensor_addresses import find_variable_address
 from analyzer.capture.targets.keras_api import (
     get_classes,
     get_optimizer_classes,
@@ -24,7 +25,7 @@ from analyzer.capture.targets.keras_api import (
 )
 from analyzer.capture.targets.step_program import Program
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.element_sizes import REHOMED_ELEMENTS
+from analyzer.model.contract.fields import REHOMED_ELEMENTS
 from analyzer.model.contract.run_note import VariableNote
 
 _CALLERS: Final = frozenset(
@@ -288,3 +289,61 @@ def _list_called_graphs(graph: Any) -> list[Any]:
             called.update(function.name for function in attr.list.func)
     graphs = (getattr(functions.get(name), "graph", None) for name in sorted(called))
     return [nested for nested in graphs if nested is not None]
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = (("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
+
+
+class _DLDataType(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_uint64),
+        ("device", _DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DLDataType),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_WITHOUT_BYTES: Final = (tf.string, tf.resource, tf.variant)
+
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype = ctypes.c_void_p
+_get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+def find_address(tensor: Any) -> int | None:
+    """Return the address of an eager tensor's first byte; None for strings, resources, empty tensors.
+
+    TensorFlow copies and allocates nothing.
+    """
+    if not tf.is_tensor(tensor) or not is_eager(tensor):
+        return None
+    if tensor.dtype in _WITHOUT_BYTES:
+        return None  # DLPack would crash the process
+    try:
+        capsule = tf.experimental.dlpack.to_dlpack(tensor)
+    except (tf.errors.OpError, TypeError, ValueError, RuntimeError):
+        return None
+    pointer = _get_pointer(capsule, b"dltensor")
+    if not pointer:
+        return None
+    description = _DLTensor.from_address(pointer)
+    address = int(description.data + description.byte_offset)
+    return address or None
+
+
+def find_variable_address(variable: Any) -> int | None:
+    """Return the address of a ``tf.Variable``'s buffer; None if it holds no plain tensor."""
+    try:
+        with tf.device(variable.device):  # reading on another device copies
+            value = variable.read_value()
+    except (tf.errors.OpError, ValueError, AttributeError):
+        return None
+    return find_address(value)

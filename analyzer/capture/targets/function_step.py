@@ -12,12 +12,6 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_function_options, is_jit_compiled
-from analyzer.capture.targets.honoured_options import (
-    Option,
-    TargetForm,
-    check_honoured,
-    list_given_options,
-)
 from analyzer.capture.targets.step_program import NothingCompiled, Program
 from analyzer.capture.targets.synthetic_inputs import (
     Axes,
@@ -29,6 +23,12 @@ from analyzer.capture.targets.synthetic_inputs import (
     fill_batch_axis,
     find_batch_axes,
     make_tensor,
+)
+from analyzer.capture.targets.target_spec import (
+    Option,
+    TargetForm,
+    check_honoured,
+    list_given_options,
 )
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import StepConfig

@@ -21,12 +21,6 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets.default_losses import choose_losses, format_losses, make_labels
-from analyzer.capture.targets.honoured_options import (
-    Option,
-    TargetForm,
-    check_honoured,
-    list_given_options,
-)
 from analyzer.capture.targets.keras_api import (
     get_keras,
     get_loss_method,
@@ -47,7 +41,13 @@ from analyzer.capture.targets.synthetic_inputs import (
     make_part,
     make_values,
 )
-from analyzer.capture.targets.target_spec import OPTIMIZER
+from analyzer.capture.targets.target_spec import (
+    OPTIMIZER,
+    Option,
+    TargetForm,
+    check_honoured,
+    list_given_options,
+)
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError

@@ -26,11 +26,6 @@ from analyzer.capture.targets.function_step import (
     make_function_program,
     make_signature_program,
 )
-from analyzer.capture.targets.honoured_options import (
-    TargetForm,
-    check_honoured,
-    list_given_options,
-)
 from analyzer.capture.targets.keras_api import (
     get_classes,
     is_model,
@@ -44,6 +39,11 @@ from analyzer.capture.targets.synthetic_inputs import (
     check_names,
     fill_axes,
     make_tensor,
+)
+from analyzer.capture.targets.target_spec import (
+    TargetForm,
+    check_honoured,
+    list_given_options,
 )
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import StepConfig

@@ -25,8 +25,13 @@ from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
 from analyzer.capture.process.child_environment import configure_cards, make_phantom_note
-from analyzer.capture.watch.notebook_script import read_notebook
-from analyzer.capture.watch.watch_files import BEGUN_FILE, DUMP, FAULT_FILE, USAGE_FILE
+from analyzer.capture.watch.script_launch import (
+    BEGUN_FILE,
+    DUMP,
+    FAULT_FILE,
+    USAGE_FILE,
+    read_notebook,
+)
 from analyzer.model.contract.capture_request import WATCH_VERSION, WatchRequest
 from analyzer.model.contract.child_messages import read_message
 from analyzer.model.contract.run_note import TargetNote

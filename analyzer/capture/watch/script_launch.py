@@ -8,14 +8,19 @@ system kills the script. If a signal ends the script, its descendants are also e
 from __future__ import annotations
 
 import contextlib
+import json
+import linecache
 import os
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from analyzer.capture.process.child_environment import (
     PHANTOM_FOLDER,
@@ -25,13 +30,6 @@ from analyzer.capture.process.child_environment import (
 from analyzer.capture.process.launch import make_start_command
 from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
 from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
-from analyzer.capture.watch.watch_files import (
-    BEGUN_FILE,
-    DUMP,
-    FAULT_FILE,
-    USAGE_FILE,
-    read_untraced,
-)
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.contract.child_messages import write_message
@@ -180,3 +178,81 @@ def _reap() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+
+
+_UNTRACED_FILE: Final = "watch.json"
+"""The ``WatchNote`` of a program without a traced step."""
+
+FAULT_FILE: Final = "watch.error"
+"""The traceback of an error of ours, which the script survives."""
+
+BEGUN_FILE: Final = "watch.begun"
+"""Empty; exists once the script has imported TensorFlow."""
+
+USAGE_FILE: Final = "watch.usage"
+"""Exists if the script's own ``argparse`` ended it."""
+
+DUMP: Final = ".xla"
+"""Folder of XLA's compiled modules while the script runs."""
+
+
+def write_untraced(folder: Path, note: WatchNote) -> None:
+    """Write the note of a program without a traced step."""
+    text = json.dumps(msgspec.to_builtins(note, str_keys=True))
+    (folder / _UNTRACED_FILE).write_text(text, "utf-8")
+
+
+def read_untraced(folder: Path) -> WatchNote | None:
+    """Read and remove the note of ``write_untraced``; None if there is none or it is damaged."""
+    path = folder / _UNTRACED_FILE
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        note = msgspec.json.decode(path.read_bytes(), type=WatchNote)
+        path.unlink()
+        return note
+    return None
+
+
+_FOREIGN_CELL: Final = re.compile(r"%%(?!time|capture|prun|timeit)")
+"""Cell magics whose cell is no Python: %%bash, %%writefile, %%html."""
+
+_HEAD: Final = "display = print\n"
+
+
+def read_notebook(path: str) -> str:
+    """Return the code cells of a notebook as a script, without magics and shell commands.
+
+    Its lines are also what Python and the findings show for the notebook's path.
+
+    Raises:
+        SystemExit: it is no notebook with code.
+    """
+    try:
+        with open(path, "rb") as file:
+            cells = json.load(file)["cells"]
+        code = [cell for cell in cells if cell["cell_type"] == "code"]
+        text = "\n".join([_HEAD, *(_convert_cell(n, cell) for n, cell in enumerate(code, 1))])
+    except (ValueError, KeyError, TypeError) as error:
+        raise SystemExit(
+            f"{path} is not a notebook of format 4 ({type(error).__name__}). Convert it: "
+            f"jupyter nbconvert --to script {path}"
+        ) from None
+    lines = text.splitlines(keepends=True)
+    linecache.cache[path] = (len(text), None, lines, path)  # None: never read from the file
+    return text
+
+
+def _convert_cell(number: int, cell: dict[str, Any]) -> str:
+    source = cell["source"]
+    lines = "".join(source).splitlines()
+    if lines and _FOREIGN_CELL.match(lines[0]):
+        lines = []
+    return "\n".join([f"# cell {number}", *_convert_lines(lines), ""])
+
+
+def _convert_lines(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        code = line.lstrip()
+        if code.startswith(("%", "!")):
+            yield f"{line[: len(line) - len(code)]}pass  # {code}"
+        else:
+            yield line

@@ -18,8 +18,7 @@ from analyzer.capture.private_names import profiler_v2
 from analyzer.capture.process.capture_worker import GRAPH_FILE
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture
-from analyzer.capture.run.step_variables import StepVariables
-from analyzer.capture.run.tensor_addresses import find_address
+from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.watch.holders.live_holders import (
     count_tensor_bytes,

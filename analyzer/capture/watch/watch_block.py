@@ -12,7 +12,7 @@ from analyzer.capture.process.run_folders import (
     make_staging_folder,
     publish,
 )
-from analyzer.capture.watch.watch_files import read_untraced
+from analyzer.capture.watch.script_launch import read_untraced
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.contract.watch_note import WatchNote

@@ -29,6 +29,7 @@ from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, takes_gradients
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.live_holders import GrowthCheck
+from analyzer.capture.watch.script_launch import FAULT_FILE, write_untraced
 from analyzer.capture.watch.step_candidates import (
     GRADIENTS,
     REPEATED_GRADIENTS,
@@ -39,7 +40,6 @@ from analyzer.capture.watch.step_candidates import (
 from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.step_recording import StepReadings
 from analyzer.capture.watch.step_trace import StepTrace
-from analyzer.capture.watch.watch_files import FAULT_FILE, write_untraced
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.errors import FailureKind

@@ -58,7 +58,7 @@ def tracing_block() -> Iterator[TracedBlock]:
         InputError: this process records no memory events, or another profile is active.
         TraceError: the trace cannot be read.
     """
-    from analyzer.capture.run.traced_block import trace_block
+    from analyzer.capture.run.profiled_run import trace_block
 
     block = TracedBlock()
     with tempfile.TemporaryDirectory(prefix="analyze-") as folder:

@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import describe_buffer
-from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.contract.fields import ITEM_BYTES
 from analyzer.model.contract.report.limit_figures import UnservedRequest
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.timeline import alive_at

@@ -17,8 +17,8 @@ from analyzer.model.contract.report.run_figures import (
     TrendFigures,
 )
 from analyzer.model.contract.watch_note import Reading
-from analyzer.model.recording.allocator_events import card_number
 from analyzer.model.recording.records import Recording
+from analyzer.model.recording.timeline import card_number
 
 
 def find_own_peak(recording: Recording) -> int | None:

@@ -11,7 +11,7 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.evidence_rows import first_source, in_brackets, tensor_rows
 from analyzer.explain.running.leaks import tensors_left
 from analyzer.model.contract.watch_note import WatchNote
-from analyzer.model.graph.tensor_roles import MOVES, SCALES
+from analyzer.model.graph.host_copies import MOVES, SCALES
 from analyzer.model.recording.records import Finding, Severity, Step
 from analyzer.model.units import format_bytes
 from analyzer.tracing.measure.attribution import HOST_COPY_ROLE

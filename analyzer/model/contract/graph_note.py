@@ -14,8 +14,17 @@ from typing import Annotated, Any, Final, TypedDict
 import msgspec
 from msgspec import Meta
 
-from analyzer.model.contract.element_sizes import check_size, tensor_bytes
-from analyzer.model.contract.fields import Bytes, Count, Index, Integer, Name, Shape, Word
+from analyzer.model.contract.fields import (
+    Bytes,
+    Count,
+    Index,
+    Integer,
+    Name,
+    Shape,
+    Word,
+    check_size,
+    tensor_bytes,
+)
 from analyzer.model.contract.reading import read_record
 from analyzer.model.contract.run_note import DAMAGED
 

@@ -16,7 +16,6 @@ from typing import Any, Final, Literal
 from msgspec import to_builtins
 
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.element_sizes import check_size
 from analyzer.model.contract.fields import (
     Address,
     Bytes,
@@ -27,6 +26,7 @@ from analyzer.model.contract.fields import (
     Text,
     Threads,
     Word,
+    check_size,
 )
 from analyzer.model.contract.like_note import LikeNote
 from analyzer.model.contract.reading import read_record

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from analyzer.model.ranges import Range
@@ -27,6 +28,7 @@ from analyzer.oom.scan.process import LogProcess
 
 if TYPE_CHECKING:
     from analyzer.oom.scan.log_reader import LogReader
+
 
 _RECENT: Final = 64  # failures that a later line may belong to
 _MOST_ROWS: Final = 2_000  # tensors by node
@@ -308,3 +310,56 @@ def _add_names(failure: LoggedFailure, text: str) -> bool:
     if eager and not eager["type"].startswith("__") and not failure.op_type:
         failure.op_type = eager["type"]
     return bool(node or eager)
+
+
+_MOST_LINES: Final = 4  # of one text
+
+
+def join_texts(messages: Iterable[LogMessage]) -> Iterator[LogMessage]:
+    """Yield the messages; an incomplete text and the lines that complete it become one.
+
+    If the next lines do not complete it, all are yielded unchanged.
+    """
+    held: list[LogMessage] = []
+    for message in messages:
+        if held:
+            if _continues(held[0], message):
+                whole = _join([*held, message])
+                if find("whole_text", whole.text):
+                    yield whole
+                    held = []
+                    continue
+                if len(held) < _MOST_LINES:
+                    held.append(message)
+                    continue
+            yield from _release(held)
+            held = []
+        if find("text_start", message.text) and not find("whole_text", message.text):
+            held = [message]
+        else:
+            yield message
+    yield from _release(held)
+
+
+def _continues(first: LogMessage, message: LogMessage) -> bool:
+    """Return whether a line may continue the text that starts with ``first``."""
+    is_same = not message.file and message.tag == first.tag and bool(message.text.strip())
+    return is_same and not find("other_text", message.text)
+
+
+def _release(held: list[LogMessage]) -> Iterator[LogMessage]:
+    """Yield an incomplete text: the lines up to a complete shape as one, else each line alone."""
+    for count in range(2, len(held) + 1):
+        whole = _join(held[:count])
+        if find("text_with_shape", whole.text):
+            if find("text_with_shape", held[0].text):
+                break
+            yield whole
+            yield from held[count:]
+            return
+    yield from held
+
+
+def _join(held: list[LogMessage]) -> LogMessage:
+    text = " ".join([held[0].text, *(each.text.strip() for each in held[1:])])
+    return replace(held[0], text=text)

@@ -13,15 +13,12 @@ from analyzer.oom.log_records import (
     RefusalRun,
     RequestedTensor,
 )
-from analyzer.oom.scan.broken_texts import join_texts
 from analyzer.oom.scan.components import finish_components, take_component, take_unknown
-from analyzer.oom.scan.dump_lines import MOST_CHUNKS, add_dump_line
-from analyzer.oom.scan.error_texts import take_error_text
+from analyzer.oom.scan.dump_lines import MOST_CHUNKS, add_dump_line, take_start_line
+from analyzer.oom.scan.error_texts import join_texts, take_error_text
 from analyzer.oom.scan.lines import LogMessage, read_messages
 from analyzer.oom.scan.patterns import find, find_any
-from analyzer.oom.scan.process import LogProcess
-from analyzer.oom.scan.repeated_failures import add_tolerated, join_repeated, move_tolerated
-from analyzer.oom.scan.start_lines import take_start_line
+from analyzer.oom.scan.process import LogProcess, add_tolerated, join_repeated, move_tolerated
 
 _MOST_FAILURES: Final = 500  # stored; more are counted
 _MOST_ROWS: Final = 10_000  # of a histogram, and runs of refusals

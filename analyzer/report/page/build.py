@@ -17,9 +17,8 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes
 from analyzer.report.next_command import suggest_next
 from analyzer.report.page.columns import pack
-from analyzer.report.page.inline_chart import inline_areas
 from analyzer.report.page.payload import payload, requested_at
-from analyzer.report.page.steps_chart import steps_charts
+from analyzer.report.page.steps_chart import inline_areas, steps_charts
 from analyzer.report.render.charts import draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
 from analyzer.report.render.sections import Cell, CellValue, Section, Table, TableColumn

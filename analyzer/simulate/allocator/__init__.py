@@ -22,10 +22,12 @@ from analyzer.simulate.allocator.pool_explanation import (
 from analyzer.simulate.allocator.replay import (
     Engine,
     FailedRequest,
+    Match,
     Replay,
+    compare,
+    recorded_options,
     replay,
 )
-from analyzer.simulate.allocator.replay_check import Match, compare, recorded_options
 from analyzer.simulate.allocator.sequence import Caution, Sequence, from_allocations, from_recording
 
 __all__ = [

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.allocator_events import pair_events
+from analyzer.model.recording.timeline import pair_events
 from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES
 from analyzer.simulate.allocator.sequence import (
     NOWHERE,

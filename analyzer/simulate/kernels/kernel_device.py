@@ -9,8 +9,7 @@ from typing import Final
 from analyzer.model.contract.graph_note import Op
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan
-from analyzer.simulate.kernels.shared.op_call import Call
+from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan
 
 HANDLE_BYTES: Final = 200
 """Bytes that ``VarHandleOp`` allocates for a resource handle (``sizeof(ResourceHandle)``)."""

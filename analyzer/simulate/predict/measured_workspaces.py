@@ -15,8 +15,7 @@ from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.like_note import LikeNote, MeasuredConvolution
 from analyzer.model.units import format_bytes
 from analyzer.simulate.kernels.kernel_device import KernelDevice
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Workspace
-from analyzer.simulate.kernels.shared.op_call import Call
+from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, Workspace
 from analyzer.tracing.parse.run_folder import RunNote
 
 CONVOLUTION_KINDS: Final = {

@@ -9,7 +9,7 @@ from typing import Final
 from analyzer.model.contract.categories import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, VariableAccess
+from analyzer.simulate.kernels.shared.op_call import MemoryPlan, VariableAccess
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
 from analyzer.simulate.predict.executor.op_duration import OpTiming, estimate_timing
 from analyzer.simulate.predict.graph.constant_folding import fold

@@ -14,8 +14,7 @@ from analyzer.simulate.predict.buffers.variable_values import Buffers
 from analyzer.simulate.predict.executor.control_flow import ControlExecutor
 from analyzer.simulate.predict.executor.node_execution import Loop
 from analyzer.simulate.predict.executor.scalar_values import Value
-from analyzer.simulate.predict.executor.sequential import Executor
-from analyzer.simulate.predict.executor.threads import OVERLAPPED, Workers, run_overlapped
+from analyzer.simulate.predict.executor.threads import OVERLAPPED, Executor, Workers, run_overlapped
 from analyzer.simulate.predict.graph.edges import EdgeOrder
 from analyzer.simulate.predict.prepared_step import Prepared
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from analyzer.model.contract.categories import Category
-from analyzer.model.contract.element_sizes import REHOMED_ELEMENTS
+from analyzer.model.contract.fields import REHOMED_ELEMENTS
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.run_note import BirthNote, Input
 from analyzer.model.errors import TraceError

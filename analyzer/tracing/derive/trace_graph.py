@@ -20,8 +20,8 @@ from analyzer.model.choice import Choice
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase, ScopeTable, is_in_gradient_scope
-from analyzer.model.recording.allocator_events import HOST_ALLOCATORS
 from analyzer.model.recording.records import Step
+from analyzer.model.recording.timeline import HOST_ALLOCATORS
 from analyzer.tracing.derive.op_names import (
     FOLDED,
     GUARDS_BYTES,

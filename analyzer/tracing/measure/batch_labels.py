@@ -8,7 +8,7 @@ import pandas as pd
 
 from analyzer.model.contract.categories import Category
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.tensor_roles import ITERATOR
+from analyzer.model.graph.host_copies import ITERATOR
 from analyzer.tracing.measure.attribution import BATCH_ROLE, COPIED_BATCH
 from analyzer.tracing.measure.attribution_labels import Labels, Mask
 

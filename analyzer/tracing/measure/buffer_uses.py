@@ -8,7 +8,7 @@ import pandas as pd
 
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.tensor_roles import find_copies_of_inputs
+from analyzer.model.graph.host_copies import find_copies_of_inputs
 from analyzer.model.recording.records import Step
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.recording.allocator_events import UNPAIRED, pair_events
 from analyzer.model.recording.schema import ALLOCATIONS, conform, text_category
+from analyzer.model.recording.timeline import UNPAIRED, pair_events
 
 _TRIES: Final = 100_000  # limit of the search over all events
 

@@ -18,11 +18,10 @@ from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
-from analyzer.model.recording.allocator_events import HOST_ALLOCATORS, choose_allocator
 from analyzer.model.recording.records import Device, Kind, Recording, Step
+from analyzer.model.recording.timeline import HOST_ALLOCATORS, choose_allocator
 from analyzer.model.units import GRANULE_BYTES, format_bytes
-from analyzer.tracing.derive.card_name import name_card
-from analyzer.tracing.derive.run_steps import find_run_spans
+from analyzer.tracing.derive.run_steps import find_run_spans, name_card
 from analyzer.tracing.derive.state_buffers import divide_earlier_memory
 from analyzer.tracing.measure.alive_before_trace import add_earlier_buffers
 from analyzer.tracing.measure.free_pairing import pair_frees, sort_simultaneous_events

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.element_sizes import ITEM_BYTES
-from analyzer.model.contract.fields import MOST_TOTAL
+from analyzer.model.contract.fields import ITEM_BYTES, MOST_TOTAL
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.allocator_events import UNPAIRED, pair_events
 from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Integrity, Step
-from analyzer.model.recording.timeline import running_sum
+from analyzer.model.recording.timeline import UNPAIRED, pair_events, running_sum
 from analyzer.model.units import GRANULE_BYTES, format_bytes, round_up
 from analyzer.tracing.measure.trace_attribution import find_marks
 from analyzer.tracing.measure.variable_buffers import AddressIndex, variable_bytes

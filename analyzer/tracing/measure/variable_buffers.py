@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.element_sizes import tensor_bytes
+from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.ops import split_tensor

@@ -27,8 +27,8 @@ import pandas as pd
 
 from analyzer.model.contract.categories import Category
 from analyzer.model.graph.ops import CONVOLUTIONS
-from analyzer.model.recording.allocator_events import HOST_ALLOCATORS
 from analyzer.model.recording.schema import TRIAL, TRIAL_ROLE, WORKSPACE
+from analyzer.model.recording.timeline import HOST_ALLOCATORS
 from analyzer.tracing.derive.op_names import GUARDS_BYTES
 from analyzer.tracing.parse.wire.plane_names import split_annotation
 

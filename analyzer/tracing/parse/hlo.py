@@ -21,7 +21,7 @@ from analyzer.tracing.parse.hlo_module import (
     check_hlo,
 )
 from analyzer.tracing.parse.hloproto import Hlo as _Proto
-from analyzer.tracing.parse.untrusted_text import decode_text
+from analyzer.tracing.parse.protobuf import decode_text
 
 _TYPES: Final = """
     bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 tuple opaque

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.element_sizes import check_size
-from analyzer.model.contract.fields import MOST_BYTES
+from analyzer.model.contract.fields import MOST_BYTES, check_size
 
 
 class HeapAction(Choice):

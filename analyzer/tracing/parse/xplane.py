@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Damage
 from analyzer.model.recording.schema import TextNumbers
-from analyzer.tracing.parse.untrusted_text import decode_text
+from analyzer.tracing.parse.protobuf import decode_text
 from analyzer.tracing.parse.wire.byte_source import ByteSource, open_source
 from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader
 from analyzer.tracing.parse.wire.kernel_columns import KernelColumns

@@ -16,8 +16,7 @@ from google.protobuf.message import DecodeError
 
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.tracing.parse.protobuf import message_class
-from analyzer.tracing.parse.untrusted_text import decode_text
+from analyzer.tracing.parse.protobuf import decode_text, message_class
 from analyzer.tracing.sources.graph_join import TENSORBOARD, SourceGraph
 
 _MOST_BYTES: Final = 1 << 28

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.contract.fields import ITEM_BYTES
 from analyzer.model.errors import AccountingError
 from analyzer.tracing.parse.hlo_module import (
     BufferAllocation,

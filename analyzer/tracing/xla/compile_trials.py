@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.contract.fields import ITEM_BYTES
 from analyzer.tracing.parse.hlo_module import Hlo, Instruction
 
 GUARD_BYTES: Final = 8 << 20

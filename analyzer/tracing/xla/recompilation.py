@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analyzer.model.contract.element_sizes import tensor_bytes
+from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.model.graph.ops import split_tensor

@@ -6,7 +6,7 @@ import pytest
 from builders import sample_folder
 
 import analyzer
-from analyzer.capture.targets.honoured_options import (
+from analyzer.capture.targets.target_spec import (
     REFUSALS,
     Option,
     TargetForm,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analyzer.capture.watch.watch_files import read_untraced, write_untraced
+from analyzer.capture.watch.script_launch import read_untraced, write_untraced
 from analyzer.model.contract.watch_note import Reading, WatchNote
 
 

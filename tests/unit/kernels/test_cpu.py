@@ -7,8 +7,7 @@ import pytest
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.cpu.onednn import matmul_scratch_bytes
-from analyzer.simulate.kernels.shared.memory_plan import VariableAccess, Way
-from analyzer.simulate.kernels.shared.op_call import Call
+from analyzer.simulate.kernels.shared.op_call import Call, VariableAccess, Way
 
 
 def call(kind, inputs, outputs, *, values=None, dtype="float32", threads=2, **attrs):

@@ -7,8 +7,7 @@ from analyzer.cards import find_gpu
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.gpu import gpu_reduction
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.simulate.kernels.shared.memory_plan import VariableAccess, Way
-from analyzer.simulate.kernels.shared.op_call import Call
+from analyzer.simulate.kernels.shared.op_call import Call, VariableAccess, Way
 
 T4, A100 = find_gpu("t4"), find_gpu("a100-40gb-sxm")
 

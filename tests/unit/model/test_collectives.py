@@ -6,7 +6,7 @@ import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.model.graph.tensor_roles import PACKED_ROLE, REDUCED_ROLE, find_all_reduce_roles
+from analyzer.model.graph.host_copies import PACKED_ROLE, REDUCED_ROLE, find_all_reduce_roles
 
 
 def op(name: str, kind: str, *inputs: str, outputs: int = 1) -> Op:

@@ -20,7 +20,7 @@ from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.simulate.predict.sampling import predict
 from analyzer.simulate.predict.schedule import live_bytes, play
-from analyzer.simulate.predict.uncertainty.workspace_range import find_workspaces
+from analyzer.simulate.predict.uncertainty.gpu_uncertainty import find_workspaces
 from analyzer.tracing.parse.run_folder import read_run
 
 NOTE = Path(__file__).parent / "notes" / "gpu" / "run.json"

@@ -21,7 +21,7 @@ from analyzer.model.contract.device_figures import (
 )
 from analyzer.session import device_reading
 from analyzer.session.device_account import account_for_process
-from analyzer.session.device_switches import switches_of
+from analyzer.session.device_file import switches_of
 
 MIB = 1 << 20
 TOTAL = 16000 * MIB

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.tracing.derive.card_name import name_card
+from analyzer.tracing.derive.run_steps import name_card
 from analyzer.tracing.measure.measured_recording import Measured, open_measured
 from analyzer.tracing.measure.workspaces import find_algorithm
 from tests.builders import TraceBuilder

@@ -17,7 +17,7 @@ import tensorflow as tf
 from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.live_objects import find_live_objects
-from analyzer.capture.run.tensor_addresses import find_address
+from analyzer.capture.run.step_variables import find_address
 from analyzer.capture.watch.holders.bound_names import NamedHolder
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.host_containers import find_grown_containers

@@ -19,15 +19,13 @@ from analyzer.simulate.kernels.cpu import native_convolution as native
 from analyzer.simulate.kernels.cpu import onednn
 from analyzer.simulate.kernels.shared import data_movement as layout
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
-from analyzer.simulate.kernels.shared.memory_plan import (
+from analyzer.simulate.kernels.shared.op_call import (
+    Call,
     ListUse,
     MemoryPlan,
     Output,
     VariableAccess,
     Way,
-)
-from analyzer.simulate.kernels.shared.op_call import (
-    Call,
     alias,
     allocate,
     allocate_all,

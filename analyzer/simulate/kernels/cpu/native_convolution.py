@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan
-from analyzer.simulate.kernels.shared.op_call import FLOAT_BYTES, Call, plan_allocation
+from analyzer.simulate.kernels.shared.op_call import FLOAT_BYTES, Call, MemoryPlan, plan_allocation
 
 _L3_CACHE_BYTES = 30 << 20
 """Cache size that the kernels of the gradients assume for any processor (``l3_cache_size``)."""

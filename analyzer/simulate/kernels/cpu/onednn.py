@@ -13,8 +13,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output
-from analyzer.simulate.kernels.shared.op_call import Call, allocate, forward, plan_allocation
+from analyzer.simulate.kernels.shared.op_call import (
+    Call,
+    MemoryPlan,
+    Output,
+    allocate,
+    forward,
+    plan_allocation,
+)
 
 _PAGE_BYTES = 4096
 """Bytes of a page; each thread gets one, and a convolution one more."""

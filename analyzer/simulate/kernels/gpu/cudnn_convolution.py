@@ -27,20 +27,18 @@ from analyzer.simulate.kernels.gpu.convolution_algorithms import (
     find_candidates,
     is_measured,
 )
-from analyzer.simulate.kernels.shared.memory_plan import (
+from analyzer.simulate.kernels.shared.op_call import (
+    Call,
     MemoryPlan,
     Output,
     Trial,
     Way,
     Workspace,
-    without_zeros,
-)
-from analyzer.simulate.kernels.shared.op_call import (
-    Call,
     allocate,
     allocate_all,
     forward,
     plan_allocation,
+    without_zeros,
 )
 
 Capability = tuple[int, int]

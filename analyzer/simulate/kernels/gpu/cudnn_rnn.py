@@ -13,8 +13,15 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output, Way, without_zeros
-from analyzer.simulate.kernels.shared.op_call import Call, allocate, allocate_all
+from analyzer.simulate.kernels.shared.op_call import (
+    Call,
+    MemoryPlan,
+    Output,
+    Way,
+    allocate,
+    allocate_all,
+    without_zeros,
+)
 
 _KEPT: Final = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
 """Numbers stored per unit, step and row of the batch: the gates (four, three, one), the state of the

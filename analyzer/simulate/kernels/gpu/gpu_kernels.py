@@ -34,10 +34,13 @@ from analyzer.simulate.kernels.gpu import cudnn_convolution, cudnn_rnn, gpu_pool
 from analyzer.simulate.kernels.gpu.cudnn_convolution import Capability, DnnCard
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
-from analyzer.simulate.kernels.shared.memory_plan import ListUse, MemoryPlan, Output, Way
 from analyzer.simulate.kernels.shared.op_call import (
     Call,
+    ListUse,
+    MemoryPlan,
+    Output,
     Rule,
+    Way,
     allocate_all,
     plan_allocation,
     rule_table,

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan
-from analyzer.simulate.kernels.shared.op_call import Call, plan_allocation
+from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, plan_allocation
 
 Capability = tuple[int, int]
 

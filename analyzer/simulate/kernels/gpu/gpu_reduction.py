@@ -13,10 +13,18 @@ import math
 from typing import Final
 
 from analyzer.cards.architecture import ARCHITECTURES
-from analyzer.model.contract.element_sizes import ITEM_BYTES
+from analyzer.model.contract.fields import ITEM_BYTES
 from analyzer.simulate.kernels.shared import data_movement as layout
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Trial, Way, without_zeros
-from analyzer.simulate.kernels.shared.op_call import Call, allocate_all, forward, plan_allocation
+from analyzer.simulate.kernels.shared.op_call import (
+    Call,
+    MemoryPlan,
+    Trial,
+    Way,
+    allocate_all,
+    forward,
+    plan_allocation,
+    without_zeros,
+)
 
 CUB_BYTES: Final = 16 << 10
 """Scratch of ``cub::DeviceSelect`` and similar: a few words per tile of the input."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output, Way
 from analyzer.simulate.kernels.shared.op_call import (
     ALIGNMENT_BYTES,
     Call,
+    MemoryPlan,
+    Output,
+    Way,
     alias,
     allocate,
     allocate_all,

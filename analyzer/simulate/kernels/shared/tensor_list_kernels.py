@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from analyzer.simulate.kernels.shared.memory_plan import ListUse, MemoryPlan, Output, Way
-from analyzer.simulate.kernels.shared.op_call import Call, Rule, allocate_all, rule_table
+from analyzer.simulate.kernels.shared.op_call import (
+    Call,
+    ListUse,
+    MemoryPlan,
+    Output,
+    Rule,
+    Way,
+    allocate_all,
+    rule_table,
+)
 
 HANDLE_BYTES: Final = 64
 """Bytes of the tensor of a list: one ``Variant``."""

@@ -21,8 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, Output, Way
-from analyzer.simulate.kernels.shared.op_call import Call
+from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, Output, Way
 from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse
 from analyzer.tracing.xla.compile_trials import CompileTrial
 

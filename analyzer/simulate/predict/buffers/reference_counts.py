@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Final
 
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
-from analyzer.simulate.kernels.shared.memory_plan import (
+from analyzer.simulate.kernels.shared.op_call import (
     ListUse,
     MemoryPlan,
     Output,

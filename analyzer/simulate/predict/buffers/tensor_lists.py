@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
-from analyzer.simulate.kernels.shared.memory_plan import ListUse, MemoryPlan
+from analyzer.simulate.kernels.shared.op_call import ListUse, MemoryPlan
 
 if TYPE_CHECKING:
     from analyzer.simulate.predict.buffers.reference_counts import Ledger

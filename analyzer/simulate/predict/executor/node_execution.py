@@ -23,7 +23,7 @@ from analyzer.simulate.predict.executor.scalar_values import (
     evaluate,
     list_index,
 )
-from analyzer.simulate.predict.executor.sequential import NO_BUFFER
+from analyzer.simulate.predict.executor.threads import NO_BUFFER
 from analyzer.simulate.predict.graph.edges import SWITCHES, Wiring
 
 if TYPE_CHECKING:

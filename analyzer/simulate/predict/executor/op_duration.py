@@ -20,7 +20,7 @@ from typing import Final
 
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
 from analyzer.model.graph.ops import op_types
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan, VariableAccess
+from analyzer.simulate.kernels.shared.op_call import MemoryPlan, VariableAccess
 from analyzer.simulate.predict.graph.edges import INEXPENSIVE, Wiring
 
 INLINE_SECONDS: Final = 5e-7

@@ -9,8 +9,7 @@ from typing import Final
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
 from analyzer.model.errors import TraceError
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
-from analyzer.simulate.kernels.shared.memory_plan import MemoryPlan
-from analyzer.simulate.kernels.shared.op_call import Call, allocate_all
+from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, allocate_all
 from analyzer.simulate.kernels.shared.xla_call import plan_compiled
 from analyzer.simulate.predict.graph.edges import Wiring
 from analyzer.tracing.xla.buffer_plan import BufferPlan

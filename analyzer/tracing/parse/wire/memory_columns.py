@@ -10,7 +10,7 @@ import pandas as pd
 
 from analyzer.model.recording.records import Damage, DamageReason
 from analyzer.model.recording.schema import EVENTS, TextNumbers, text_category
-from analyzer.tracing.parse.untrusted_text import decode_text
+from analyzer.tracing.parse.protobuf import decode_text
 from analyzer.tracing.parse.wire.event_columns import EventBlock, StatColumns
 from analyzer.tracing.parse.wire.plane_names import (
     COLUMNS,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analyzer.model.recording.schema import TextNumbers
-from analyzer.tracing.parse.untrusted_text import decode_text
+from analyzer.tracing.parse.protobuf import decode_text
 from analyzer.tracing.parse.wire.wire_fields import Positions
 
 MARKER_PREFIX: Final = "analyzer:"
