@@ -48,19 +48,12 @@ class TargetKind(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """A target that is classified but not loaded.
-
-    Attributes:
-        text: The user's text.
-        kind: The kind of target.
-        path: The file or folder, or the module's dotted name.
-        attribute: The name after the colon; empty if there is none.
-    """
+    """A target that is classified but not loaded."""
 
     text: str
     kind: TargetKind
-    path: str
-    attribute: str = ""
+    path: str  # the file or folder, or the module's dotted name
+    attribute: str = ""  # the name after the colon
 
     @property
     def source(self) -> Path:
@@ -78,48 +71,27 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureOptions:
-    """How the step is built and run; None or an empty value means the default.
-
-    Attributes:
-        steps: Steps to trace or to predict; default ``DEFAULT_STEPS``.
-        mode: ``train`` or ``infer``; default: the target's own.
-        batch_size: Size of an open first axis; default ``BATCH_SIZE``.
-        shapes: Axes of inputs by name; the key ``""`` stands for the only input.
-        optimizer: Keras optimizer; default: the compiled one, else ``OPTIMIZER``.
-        loss: Keras loss; default: the compiled one, else one that fits the output.
-        jit: Compile with XLA; default: as the model or Keras chooses.
-        dtype_policy: Keras dtype policy; default: Keras' own.
-        inter_op_threads: Threads that run ops in parallel; default: TensorFlow's.
-        device: ``cpu`` or ``gpu``; default: a GPU if there is one.
-        gpu: Simulated card, by its name in the card table; several as ``t4,t4`` or ``2xt4``.
-        memory_limit_bytes: TensorFlow's limit on a simulated card or on a traced CPU (there in whole
-            MiB); an estimate's graph is optimised for it.
-        growth: Whether the pool of a simulated card grows on demand; default: no.
-        cpu_plan: For an estimate with XLA for a card: compile for the CPU even if the card's
-            compiler is installed.
-        assume: For an estimate: trip counts, branches and result sizes that depend on data, by name.
-            For a simulated card: answers of NVIDIA's libraries (``phantom_assumptions``).
-        like: For an estimate: figures of the user's own trace.
-        remedy: Change of the model that lowers its memory (``model_changes``).
-    """
+    """How the step is built and run; None or an empty value means the default."""
 
     steps: int | None = None
     mode: str = ""
     batch_size: int | None = None
+    # by input name; the key ``""`` stands for the only input
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    optimizer: str = ""
-    loss: str = ""
-    jit: bool | None = None
+    optimizer: str = ""  # default: the compiled one, else ``OPTIMIZER``
+    loss: str = ""  # default: the compiled one, else one that fits the output
+    jit: bool | None = None  # default: as the model or Keras chooses
     dtype_policy: str = ""
     inter_op_threads: int | None = None
-    device: str = ""
-    gpu: str = ""
-    memory_limit_bytes: int | None = None
-    growth: bool | None = None
-    cpu_plan: bool = False
+    device: str = ""  # default: ``gpu`` if there is one
+    gpu: str = ""  # simulated card; several as ``t4,t4`` or ``2xt4``
+    memory_limit_bytes: int | None = None  # of a simulated card or a traced CPU (there whole MiB)
+    growth: bool | None = None  # whether a simulated card's pool grows
+    cpu_plan: bool = False  # use XLA's plan for the CPU even if the card's compiler is installed
+    # trip counts, branches and result sizes by name, or ``ASSUMPTIONS`` of a simulated card
     assume: dict[str, int] = field(default_factory=dict)
     like: LikeNote | None = None
-    remedy: str = ""
+    remedy: str = ""  # name in ``model_changes``
 
     @property
     def step_count(self) -> int:
@@ -145,20 +117,11 @@ class CaptureRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRequest:
-    """A request to run a script and trace its own steps.
+    """A request to run a script and trace its own steps."""
 
-    Attributes:
-        script: The script's path as the user wrote it, or the name of a module.
-        is_module: Whether it is run as by ``python -m``.
-        folder: The run folder is made in it.
-        arguments: The script's own arguments.
-        steps, warmup: Number of traced steps, and of steps before them.
-        options: The cards and threads.
-    """
-
-    script: str
-    is_module: bool = False
-    folder: str
+    script: str  # its path as the user wrote it, or a module
+    is_module: bool = False  # as by ``python -m``
+    folder: str  # the run folder is made in it
     arguments: tuple[str, ...] = ()
     steps: int = SCRIPT_STEPS
     warmup: int = SCRIPT_WARMUP_STEPS
@@ -168,23 +131,14 @@ class WatchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
-    """One setting.
+    """One setting."""
 
-    Attributes:
-        name: The name for ``--assume NAME=N``.
-        what: What the setting is.
-        usual: The default.
-        most: The largest value that TensorFlow accepts or that is plausible.
-        is_bytes: Whether the value is in bytes; otherwise it is a plain number.
-        source: Source of the default and the upper bound.
-    """
-
-    name: str
+    name: str  # for ``--assume NAME=N``
     what: str
-    usual: int
-    most: int
+    usual: int  # default
+    most: int  # the largest value that TensorFlow accepts or that is plausible
     is_bytes: bool
-    source: str
+    source: str  # of the default and the upper bound
 
 
 WORKSPACE: Final = Assumption(

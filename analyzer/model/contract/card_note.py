@@ -28,20 +28,12 @@ Products = Literal["triton", "cublas"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Memory of a compiled module, as the compiler reports it.
+    """Memory of a compiled module, as the compiler reports it."""
 
-    Attributes:
-        code_bytes: Machine code with constants; 0 if unknown.
-        argument_bytes: Parameters.
-        output_bytes: Results and the table of their addresses.
-        alias_bytes: Results that reuse a parameter's memory.
-        temp_bytes: Temporaries.
-    """
-
-    code_bytes: Bytes
+    code_bytes: Bytes  # with constants; 0 if unknown
     argument_bytes: Bytes
-    output_bytes: Bytes
-    alias_bytes: Bytes
+    output_bytes: Bytes  # with the table of addresses
+    alias_bytes: Bytes  # results that reuse a parameter's memory
     temp_bytes: Bytes
 
     @property
@@ -52,19 +44,12 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanHead:
-    """The first line of a plan file.
+    """The first line of a plan file."""
 
-    Attributes:
-        compiler: Name and version of the compiler.
-        statistics: The compiler's totals.
-        sha256: Digest of the HloProto that follows.
-        module_sha256: Digest of the module that was compiled; empty if unknown.
-    """
-
-    compiler: Word
+    compiler: Word  # name and version
     statistics: Statistics
-    sha256: Word
-    module_sha256: Word = ""
+    sha256: Word  # of the HloProto that follows
+    module_sha256: Word = ""  # of the module that was compiled; empty if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,47 +70,31 @@ class CompilerFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFile:
-    """The content of ``card.json``.
-
-    Attributes:
-        card: The card's name in the card table.
-        functions: Plans, in the order of the note's functions that have a module; None on failure.
-        without_flags: Why the user's XLA flags were left out; empty if they were used.
-        failed: Why there is no plan; None on success.
-    """
+    """The content of ``card.json``."""
 
     schema_version: int = CARD_VERSION
     card: Word
+    # in the order of the note's functions that have a module; None on failure
     functions: tuple[FunctionPlans, ...] | None = None
-    without_flags: Text = ""
+    without_flags: Text = ""  # why the user's XLA flags were left out
     failed: CompilerFailure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileRequest:
-    """A request to compile a module.
+    """A request to compile a module."""
 
-    Attributes:
-        library: Path of the compiler's shared library.
-        target: ``GpuTargetConfigProto`` in text form.
-    """
-
-    library: str
-    target: Text
+    library: str  # the compiler's shared library
+    target: Text  # ``GpuTargetConfigProto`` in text form
     schema_version: int = COMPILE_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileAnswer:
-    """The compiler's answer.
+    """The compiler's answer."""
 
-    Attributes:
-        statistics: The compiler's totals; None if it refused the module.
-        refused: The compiler's error message; empty on success.
-    """
-
-    statistics: Statistics | None = None
-    refused: str = ""
+    statistics: Statistics | None = None  # None if it refused the module
+    refused: str = ""  # the compiler's error message
     schema_version: int = COMPILE_VERSION
 
     def __post_init__(self) -> None:

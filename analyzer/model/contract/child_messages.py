@@ -28,14 +28,7 @@ class CaptureDone(Struct, frozen=True, tag_field="message", tag="done"):
 
 
 class ChildFailed(Struct, frozen=True, tag_field="message", tag="failed"):
-    """The child failed. Its last message.
-
-    Attributes:
-        error: One line.
-        hint: What to do; empty if nothing is known to help.
-        exit_code: A member of ``ExitCode``.
-        kind: Why it failed, for decisions.
-    """
+    """The child failed. Its last message."""
 
     error: str
     hint: str
@@ -50,14 +43,9 @@ class CardFigures(Struct, frozen=True, tag_field="message", tag="figures"):
 
 
 class ChildEnd(Struct, frozen=True, tag_field="message", tag="ended"):
-    """How a child ended. Its supervisor writes it by hand, with the standard library alone.
+    """How a child ended. Its supervisor writes it by hand, with the standard library alone."""
 
-    Attributes:
-        code: Exit status, or minus the number of the signal that ended it; None if unknown.
-        peak_rss_bytes: Peak resident memory of the child.
-    """
-
-    code: int | None
+    code: int | None  # exit status, or minus the number of a signal; None if unknown
     peak_rss_bytes: int = 0
 
 

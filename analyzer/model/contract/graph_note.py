@@ -84,15 +84,10 @@ class Tensor(TypedDict, total=False):
 
 
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One output of an op.
+    """One output of an op."""
 
-    Attributes:
-        dtype: TensorFlow's name of the element type, such as ``float32`` or ``resource``.
-        shape: Sizes of the axes, -1 if unknown; None if the rank is unknown.
-    """
-
-    dtype: Word
-    shape: Shape | None
+    dtype: Word  # TensorFlow's name, such as ``float32`` or ``resource``
+    shape: Shape | None  # -1 for an unknown axis, None for an unknown rank
 
     @property
     def size_bytes(self) -> int | None:
@@ -149,27 +144,16 @@ _ATTRIBUTES: Final = dict[str, Attribute]
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One node of the executed graph, in which nested functions are inlined.
+    """One node of the executed graph, in which nested functions are inlined."""
 
-    Attributes:
-        name: Unique in the graph; the allocator writes it as ``tf_op``.
-        type: Such as ``Conv2D``.
-        inputs: Tensors that it consumes, as ``node:output``, in order.
-        control_inputs: Ops that it waits for without consuming their outputs.
-        outputs: Its tensors, in order.
-        device: TensorFlow's device string; empty if not placed.
-        attrs: Attributes with values as in ``Attribute``.
-        source: ``file:line`` of the user's code; empty if there is none.
-    """
-
-    name: Name
+    name: Name  # unique in the graph; the allocator writes it as ``tf_op``
     type: Word
-    inputs: _Names = ()
-    control_inputs: _Names = ()
+    inputs: _Names = ()  # as ``node:output``, in order
+    control_inputs: _Names = ()  # ops that it waits for
     outputs: Annotated[tuple[TensorSpec, ...], Meta(max_length=_MOST_EDGES)] = ()
-    device: Name = ""
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-    source: Name = ""
+    device: Name = ""  # empty if not placed
+    attrs: Mapping[str, Any] = field(default_factory=dict)  # as in ``Attribute``
+    source: Name = ""  # ``file:line`` of the user's code
 
 
 class TracedOp(msgspec.Struct, frozen=True, array_like=True):
@@ -190,17 +174,11 @@ class TracedGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphFile:
-    """The content of ``graph.json.gz``.
-
-    Attributes:
-        ops: The executed ops.
-        inside: The traced ops of functions that run as one op.
-        traced: The traced graph, with its functions.
-    """
+    """The content of ``graph.json.gz``."""
 
     schema_version: int = GRAPH_VERSION
     ops: tuple[Op, ...]
-    inside: tuple[Op, ...] = ()
+    inside: tuple[Op, ...] = ()  # of functions that run as one op
     traced: tuple[TracedGraph, ...] = ()
 
 

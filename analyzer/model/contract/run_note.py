@@ -50,35 +50,18 @@ GraphKind = Literal["executed", "traced", ""]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepConfig:
-    """How the step is built and run; empty or None if unknown.
+    """How the step is built and run; empty or None if unknown."""
 
-    Attributes:
-        mode: ``train`` or ``infer``; empty for a user-defined step.
-        jit: Whether XLA compiles the step.
-        batch_size: Size of the first axis of its inputs.
-        optimizer: Class of the optimizer.
-        dtype_policy: Keras dtype policy.
-    """
-
-    mode: str = ""
-    jit: bool | None = None
-    batch_size: int | None = None
+    mode: str = ""  # ``train`` or ``infer``; empty for a user-defined step
+    jit: bool | None = None  # whether XLA compiles the step
+    batch_size: int | None = None  # size of the first axis of its inputs
     optimizer: str = ""
     dtype_policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class VariableNote:
-    """One variable of the step.
-
-    Attributes:
-        path: Its name.
-        dtype, shape: Of its value; shape None if unknown.
-        category: Its category.
-        role: More specific than the category; may be empty.
-        trainable: Whether gradients are computed for it.
-        argument: Index among the arguments of the step's function; None if it is not captured.
-    """
+    """One variable of the step."""
 
     path: Name
     dtype: Word
@@ -86,7 +69,7 @@ class VariableNote:
     category: Category
     role: Text = ""
     trainable: bool = False
-    argument: Index | None = None
+    argument: Index | None = None  # index among the arguments of the step's function
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,76 +84,51 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class BirthNote:
-    """How one variable was created.
+    """How one variable was created."""
 
-    Attributes:
-        variable: Index of the variable in the note; None if the step does not use it.
-        events: (number of a buffer, its bytes) for an allocation, (number, 0) for a free. The last
-            buffer that stays is the value; others are constants that TensorFlow keeps on a card.
-        traced: Whether it was created while the step was traced, as optimizer slots are.
-        sharing: Equal for variables that have the same initial value.
-    """
-
-    variable: Index | None
+    variable: Index | None  # index in the note; None if the step does not use it
+    # as in ``check_requests``; the last buffer that stays is the value, others are constants that
+    # TensorFlow keeps on a card
     events: tuple[tuple[Index, Bytes], ...]
-    traced: bool
-    sharing: Name
+    traced: bool  # whether it was created while the step was traced, as slots are
+    sharing: Name  # equal for variables with the same initial value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSize:
-    """A size that depends on data.
+    """A size that depends on data."""
 
-    Attributes:
-        op: The op whose result has this size.
-        size: Assumed number of elements or rows.
-        basis: ``inputs`` (computed from the inputs), ``told`` (set by the user) or ``most`` (the upper
-            bound).
-    """
-
-    op: Name
-    size: Bytes
+    op: Name  # the op whose result has this size
+    size: Bytes  # elements or rows
+    # computed from the inputs, set by the user, or the upper bound
     basis: Literal["inputs", "told", "most"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledFunction:
-    """A function of the step that XLA compiles, and its files.
+    """A function of the step that XLA compiles, and its files."""
 
-    Attributes:
-        ops: Names of the ops that call it.
-        platform: The device that ``plan`` was compiled for.
-        module: File with the module before XLA's passes (gzip, HloModuleProto); None if absent.
-        plan: File with the compiled module and its buffer assignment; None if absent.
-        fixed: Inputs whose values are compiled in, each with the op that needs the value.
-        compilations: Number of compilations during the run; 0 if nothing ran.
-    """
-
-    ops: tuple[Name, ...]
+    ops: tuple[Name, ...]  # the ops that call it
     function: Name
-    platform: Word
-    module: Name | None = None
-    plan: Name | None = None
+    platform: Word  # the device that ``plan`` was compiled for
+    module: Name | None = None  # the module before XLA's passes (gzip, HloModuleProto)
+    plan: Name | None = None  # the compiled module with its buffer assignment
+    # inputs with values that are compiled in, and the op that needs each
     fixed: tuple[tuple[Index, Name], ...] = ()
-    compilations: Count = 0
+    compilations: Count = 0  # in the run; 0 if nothing ran
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepNote:
-    """How the step is built and run; see ``StepConfig``.
-
-    Attributes:
-        eager: Whether it runs op by op, without a graph.
-        own: Whether it is a user-defined function instead of a model's training or inference step.
-    """
+    """How the step is built and run; see ``StepConfig``."""
 
     mode: Mode = ""
     jit: bool | None = None
     batch_size: Bytes | None = None
     optimizer: Name = ""
     dtype_policy: Name = ""
-    eager: bool = False
-    own: bool = False
+    eager: bool = False  # whether it runs op by op
+    own: bool = False  # whether it is the user's function, no model's training or inference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,19 +160,12 @@ class TargetNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """How a step failed.
-
-    Attributes:
-        type: Class of the error.
-        message: The error message.
-        exit_code: The command's exit code.
-        where: ``file:line`` of the user's code; empty if unknown, None if the error has no place.
-        kind: Why it failed, for decisions.
-    """
+    """How a step failed."""
 
     type: Name
     message: Text
     exit_code: ExitCode = ExitCode.BAD_INPUT
+    # ``file:line`` of the user's code; empty if unknown, None if the error has no place
     where: Name | None = None
     kind: FailureKind = FailureKind.OTHER
 
@@ -226,81 +177,55 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomNote:
-    """The simulated cards and the assumptions about them.
-
-    Attributes:
-        cards: Names in the card table, in order.
-        assumed: Settings of ``phantom_assumptions`` by name; a missing one has its default.
-        memory_limit_bytes: The user's limit on each card; None for TensorFlow's own.
-    """
+    """The simulated cards and the assumptions about them."""
 
     cards: tuple[Word, ...] = ()
+    # settings of ``ASSUMPTIONS`` that are not the default
     assumed: Mapping[Name, Bytes] = field(default_factory=dict)
-    memory_limit_bytes: Bytes | None = None
+    memory_limit_bytes: Bytes | None = None  # None for TensorFlow's own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """The content of ``run.json``.
-
-    Attributes:
-        kind: ``static`` for an estimate, empty for a trace.
-        from_process_start: Whether the trace contains every allocation of the process.
-        steps_wanted, steps_done: Steps to run or to predict; steps that ran.
-        notes: Sentences for the reader.
-        snapshots: Addresses of the variables before the first step and after each step.
-        inputs_after: For each input, how many variables were created before it; None for all.
-        gradients: Tensors of the graph that are gradients of parameters.
-        nested_gradients: The same inside functions.
-        eager_gradients: Index of a marker -> addresses of gradients.
-        scopes: Name scope -> kind and path of the object that opened it.
-        graph: File with the graph; None for an eager step.
-        function: Name of the step's function.
-        error: How the step failed; None on success.
-        births: How the variables were created, in order; empty if the trace shows it.
-        kept_by_tracing: Constants that the traced graph keeps.
-        kept_by_slots: Constants that the creation of optimizer slots keeps.
-        threads: Threads of the machine that made the note.
-        xla: The functions of the step that XLA compiles.
-        sizes: Sizes that depend on data, with the assumed values.
-        assumed: The user's assumptions about trip counts, branches and sizes, by name.
-        phantom: The simulated cards; None for real devices.
-        like: Figures of the user's own trace that calibrate an estimate; None for none.
-        watch: Observations of a watched script; None if the capture made the step.
-    """
+    """The content of ``run.json``."""
 
     format: Word = RUN_FORMAT
     schema_version: int = RUN_VERSION
-    kind: Literal["static", ""] = ""
+    kind: Literal["static", ""] = ""  # ``static`` for an estimate
     step: StepNote = StepNote()
     device: DeviceNote = DeviceNote()
     target: TargetNote | None = None
     versions: dict[Word, Word] = field(default_factory=dict)
     environment: dict[Name, Text] = field(default_factory=dict)
-    from_process_start: bool = False
+    from_process_start: bool = False  # whether the trace has every allocation of the process
     steps_wanted: Count | None = None
     steps_done: Count = 0
     notes: tuple[Text, ...] = ()
     variables: tuple[VariableNote, ...] = ()
+    # of the variables, before the first step and after each step
     snapshots: tuple[tuple[Address | None, ...], ...] = ()
     inputs: tuple[Input, ...] = ()
+    # how many variables were created before each input; None for all
     inputs_after: tuple[Index | None, ...] = ()
-    gradients: frozenset[Name] = frozenset()
-    nested_gradients: frozenset[Name] = frozenset()
+    gradients: frozenset[Name] = frozenset()  # gradients of parameters in the graph
+    nested_gradients: frozenset[Name] = frozenset()  # the same inside functions
+    # index of a marker -> addresses of gradients
     eager_gradients: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)
+    # name scope -> kind and path of its object
     scopes: Mapping[Name, tuple[Word, Name]] = field(default_factory=dict)
-    graph: Name | None = None
+    graph: Name | None = None  # its file; None for an eager step
     graph_kind: GraphKind = ""
     function: Name = ""
     error: Failure | None = None
-    births: tuple[BirthNote, ...] = ()
-    kept_by_tracing: Count = 0
-    kept_by_slots: Count = 0
+    births: tuple[BirthNote, ...] = ()  # in order; empty if the trace shows it
+    kept_by_tracing: Count = 0  # constants that the traced graph keeps
+    kept_by_slots: Count = 0  # constants that the creation of optimizer slots keeps
     threads: ThreadsNote = ThreadsNote()
     xla: tuple[CompiledFunction, ...] = ()
     sizes: tuple[DataSize, ...] = ()
+    # trip counts, branches and sizes that the user set
     assumed: Mapping[Name, Bytes] = field(default_factory=dict)
-    phantom: PhantomNote | None = None
+    phantom: PhantomNote | None = None  # None for real devices
     like: LikeNote | None = None
     watch: WatchNote | None = None
 

@@ -20,23 +20,14 @@ _DEEPEST: Final = 256
 
 @dataclass(frozen=True)
 class GraphIndex:
-    """The indexed graph.
-
-    Attributes:
-        ops: Ops by name.
-        consumers: Tensor (``node:output``) -> names of the ops that consume it.
-        gradients: Tensors that are gradients of parameters.
-        phases: Op name -> phase.
-        layers: Op name -> path of the layer; empty for none.
-        evidence: Input (tensor or op) and op of an edge -> how it is known, for edges that are derived
-            from a trace; empty if the graph was captured.
-    """
+    """The indexed graph."""
 
     ops: Mapping[str, Op]
-    consumers: Mapping[str, list[str]]
-    gradients: frozenset[str]
+    consumers: Mapping[str, list[str]]  # tensor (``node:output``) -> ops
+    gradients: frozenset[str]  # gradients of parameters
     phases: Mapping[str, Phase]
-    layers: Mapping[str, str]
+    layers: Mapping[str, str]  # empty for none
+    # input and op of an edge -> how it is known, if derived from a trace
     evidence: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
     def spec(self, tensor: str) -> TensorSpec | None:

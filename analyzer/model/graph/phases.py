@@ -139,12 +139,9 @@ class _Node:
 
 @dataclass(frozen=True)
 class ScopeTable:
-    """Name scopes and their owners.
+    """Name scopes and their owners."""
 
-    Attributes:
-        owners: Scope -> (kind, path); kind is layer, optimizer, metric or loss.
-    """
-
+    # scope -> its layer, optimizer, metric or loss
     owners: Mapping[str, Owner] = field(default_factory=dict)
 
     @cached_property

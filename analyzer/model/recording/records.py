@@ -31,20 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step.
+    """One step."""
 
-    Attributes:
-        index: 0 for the first step of the trace.
-        number: The training program's step number; None if it gives none.
-        first, last: Its first and last instant; ``last`` is smaller if it has no events.
-        start_ps, end_ps: Its time in picoseconds; None in a prediction.
-    """
-
-    index: int
-    number: int | None
-    first: int
+    index: int  # from 0
+    number: int | None  # the training program's
+    first: int  # instants; ``last`` is smaller if there are no events
     last: int
-    start_ps: int | None = None
+    start_ps: int | None = None  # None in a prediction
     end_ps: int | None = None
 
     @property
@@ -84,19 +77,12 @@ _DAMAGE_TEXTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A reason why a trace is incomplete or altered.
-
-    Attributes:
-        reason: The reason.
-        count: Number of events, marks or variables that show it.
-        allocator: Allocator of the events; empty if it concerns no single allocator.
-        time_ps: Time of the first of them on the trace's clock; None if unknown.
-    """
+    """A reason why a trace is incomplete or altered."""
 
     reason: DamageReason
-    count: int
+    count: int  # of events, marks or variables that show it
     allocator: str = ""
-    time_ps: int | None = None
+    time_ps: int | None = None  # of the first, on the trace's clock
 
     @property
     def message(self) -> str:
@@ -106,20 +92,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterCheck:
-    """Comparison of the sum of one allocator's events with TensorFlow's bytes in use.
-
-    Attributes:
-        allocator: Its name.
-        events: Number of compared events; 0 if TensorFlow recorded no bytes in use.
-        disagreeing: Number of events after which the two differ.
-        first_time_ps: Time of the first of these; None if there is none.
-        largest_difference_bytes: The largest difference.
-    """
+    """Comparison of the sum of one allocator's events with TensorFlow's bytes in use."""
 
     allocator: str
-    events: int
+    events: int  # 0 if TensorFlow recorded no bytes in use
     disagreeing: int = 0
-    first_time_ps: int | None = None
+    first_time_ps: int | None = None  # of the first disagreement
     largest_difference_bytes: int = 0
 
 
@@ -138,89 +116,50 @@ class Integrity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecompiledFunction:
-    """A function that XLA compiles in every step, because a value that changes is compiled in.
+    """A function that XLA compiles in every step, because a value that changes is compiled in."""
 
-    Attributes:
-        op: Name of the op that calls it.
-        because: Type and name of the op in it that needs the value.
-        variables: Paths of the variables whose values are compiled in and that it updates.
-        variable_bytes: Their total size.
-        inputs: Inputs of the step whose values are compiled in.
-        compilations: Number of compilations in a trace; 0 in a prediction.
-    """
-
-    op: str
-    because: str
-    variables: tuple[str, ...]
+    op: str  # the op that calls it
+    because: str  # type and name of the op in it that needs the value
+    variables: tuple[str, ...]  # the compiled-in variables that it updates
     variable_bytes: int
-    inputs: tuple[str, ...] = ()
-    compilations: int = 0
+    inputs: tuple[str, ...] = ()  # inputs of the step that are compiled in
+    compilations: int = 0  # 0 in a prediction
 
 
 @dataclass(frozen=True, slots=True)
 class TensorLinks:
-    """Producer and consumers of each tensor of a step's graph.
+    """Producer and consumers of each tensor of a step's graph."""
 
-    Attributes:
-        makers: Tensor -> the op that makes it, if it is in the graph.
-        readers: Tensor -> the ops that read it.
-        facts: Op -> its type, its layer and its line in the user's code, empty if unknown.
-    """
-
-    makers: Mapping[str, str]
-    readers: Mapping[str, list[str]]
-    facts: Mapping[str, tuple[str, str, str]]
+    makers: Mapping[str, str]  # tensor -> op
+    readers: Mapping[str, list[str]]  # tensor -> ops
+    facts: Mapping[str, tuple[str, str, str]]  # op -> type, layer, line of the user's code
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A sequence of allocations, measured or predicted.
-
-    Attributes:
-        kind: Whether it is predicted or measured.
-        target: The target of the command.
-        device: The device whose allocator is looked at.
-        step_config: How the step is run.
-        events: Table with the columns of ``EVENTS``, of every allocator.
-        allocations: Table with the columns of ``ALLOCATIONS``, of every allocator; ``born`` and ``dies``
-            are rows of ``events``.
-        allocator: Name of the allocator that the figures are about.
-        steps: The steps, in order; empty if the trace has none.
-        make_graph: Makes the graph of ops and tensors; None without a graph.
-        make_tensor_links: Makes the links of the graph's tensors; None without a graph.
-        warnings: Sentences to read before trusting a figure.
-        versions: Versions of tensorflow, keras, python and the analyzer.
-        error: How the step failed; None on success.
-        recompiled_functions: Functions that are compiled in every step.
-        integrity: Whether the trace is complete; None for a prediction.
-        notes: Sentences of the capture.
-        unmodelled: Op types without a memory rule, in a prediction.
-        uncertainty: The range of a prediction; None for a trace.
-        phantom: The simulated cards, for the report; None for real devices.
-        phantom_run: The simulated cards, as the capture recorded them.
-        watch: Observations of a watched script; None if the capture made the steps.
-    """
+    """A sequence of allocations, measured or predicted."""
 
     kind: Kind
     target: ReportTarget
     device: Device
     step_config: StepConfig
-    events: pd.DataFrame
+    events: pd.DataFrame  # with the columns of ``EVENTS``, of every allocator
+    # with the columns of ``ALLOCATIONS``; ``born`` and ``dies`` are rows of ``events``
     allocations: pd.DataFrame
-    allocator: str
+    allocator: str  # that the figures are about
     steps: tuple[Step, ...] = ()
     make_graph: Callable[[], nx.MultiDiGraph] | None = None
     make_tensor_links: Callable[[], TensorLinks] | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # to read before trusting a figure
     versions: dict[str, str] = field(default_factory=dict)
     error: Failure | None = None
-    recompiled_functions: tuple[RecompiledFunction, ...] = ()
-    integrity: Integrity | None = None
+    recompiled_functions: tuple[RecompiledFunction, ...] = ()  # in every step
+    integrity: Integrity | None = None  # None for a prediction
     notes: tuple[str, ...] = ()
-    unmodelled: tuple[UnmodelledType, ...] = ()
-    uncertainty: StatedRange | None = None
-    phantom: PhantomNotice | None = None
-    phantom_run: PhantomNote | None = None
+    unmodelled: tuple[UnmodelledType, ...] = ()  # op types without a memory rule
+    uncertainty: StatedRange | None = None  # None for a trace
+    phantom: PhantomNotice | None = None  # for the report
+    phantom_run: PhantomNote | None = None  # as the capture recorded it
     watch: WatchNote | None = None
 
     @cached_property

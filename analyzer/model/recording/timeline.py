@@ -24,16 +24,11 @@ class Timeline:
 
     Each array has int64 and shape ``(n + 1,)`` for ``n`` events: entry ``i + 1`` is instant ``i``, entry
     0 is instant -1, before the first event.
-
-    Attributes:
-        requested: Bytes that live tensors requested.
-        allocated: Bytes of their chunks.
-        idle: Requested bytes inside compiled steps' buffers that hold no value.
     """
 
     requested: np.ndarray
     allocated: np.ndarray
-    idle: np.ndarray
+    idle: np.ndarray  # requested bytes inside compiled steps' buffers that hold no value
 
     def at(self, instant: int) -> tuple[int, int]:
         """Return requested and allocated bytes at ``instant``."""

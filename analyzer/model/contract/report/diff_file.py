@@ -63,7 +63,6 @@ class StepCurve(ReportRecord, frozen=True, kw_only=True):
 
     Attributes:
         progress_ratio: 0 for the first event, 1 for the last.
-        requested_bytes, allocated_bytes: Bytes at that instant.
     """
 
     progress_ratio: tuple[float, ...]
@@ -82,12 +81,7 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     """The difference between two steps: the older one or the prediction, and the newer one.
 
     Attributes:
-        headline, notes: The difference in words.
-        a, b: The two sides.
-        peak: A row for each peak that a side has.
-        categories: A row for each category that a side has.
         layers, ops: The largest difference first.
-        timelines: The steady step of both sides.
     """
 
     schema_version: int = DIFF_VERSION

@@ -23,12 +23,11 @@ class Finding:
 
     Attributes:
         id: Stable name, such as ``retained-activations``.
-        severity: How much it matters.
         title: One line with the number of bytes.
         detail: The meaning and what to change.
         saves_bytes: Bytes that the change would save; None if unknown.
-        saves_kind: Kind of these bytes: ``requested`` or ``allocated`` at the peak, or of the least
-            memory ``limit``.
+        saves_kind: ``requested`` or ``allocated`` bytes at the peak, or of the least memory
+            ``limit``.
         evidence: Rows that prove it, with values by column.
     """
 
@@ -46,15 +45,8 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
 
     Attributes:
         id: Stable name, such as ``mixed-bfloat16``; a combination joins names with ``+``.
-        title: The change in one line.
-        code: The code to write.
-        costs: The disadvantage in a few words; empty for none.
-        saves_bytes: Reduction of the requested peak, between the medians over the execution orders of
-            the ops; negative if the peak grows.
-        saves_low_bytes, saves_high_bytes: Range of the reduction between two runs, each with its own
-            order; None if only one order was simulated.
-        requested_bytes, allocated_bytes: The peak with the change.
-        fits: Whether the step then fits the limit; None without a limit.
+        saves_bytes: Reduction of the requested peak, between the medians over the schedules.
+        saves_low_bytes, saves_high_bytes: Range between two runs with their own schedules.
         failed: Why the change cannot be applied; the figures are then None.
     """
 

@@ -63,14 +63,14 @@ class Need(ReportRecord, frozen=True, kw_only=True):
     None.
 
     Attributes:
-        before_trace: The peak since process start that TensorFlow counted outside the trace.
+        before_trace: TensorFlow's peak since process start, outside the trace.
         building: Requested peak until the first step: variables, initializers, inputs.
-        first_step: Requested peak of the first step, with the trials of algorithms that fit.
-        steady_step: Requested peak of the later steps; of the only step; of a trace without steps.
+        first_step: With the trials of algorithms that fit.
+        steady_step: Of the later steps; of the only step; of a trace without steps.
         allocator: Rounding, unsplit chunks and fragmentation.
-        beside_pool: CUDA context and TensorFlow's reserve for libraries; None if the limit is for the
-            pool alone, or there is no card.
-        skipped_bytes: Further bytes for trials, which TensorFlow skips because they do not fit.
+        beside_pool: CUDA context and TensorFlow's reserve for libraries; None if the limit is the
+            pool's.
+        skipped_bytes: For trials that TensorFlow skips because they do not fit.
     """
 
     before_trace: BoundedBytes | None = None
@@ -118,7 +118,6 @@ class LimitParts(ReportRecord, frozen=True, kw_only=True):
 
     Attributes:
         requested_bytes: Requested by live tensors at the instant with the highest need.
-        rounding_bytes: Rounding up to 256 bytes.
         unsplit_bytes: Surplus of chunks that the allocator does not split.
         external_bytes: Gaps between chunks that are too small to use.
     """
@@ -133,16 +132,13 @@ class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
     """Waste in the pool at the allocated peak, and memory limits; None if unknown.
 
     Attributes:
-        internal_bytes: Allocated minus requested bytes: ``rounding_bytes`` plus ``unsplit_bytes``.
+        internal_bytes: ``rounding_bytes`` plus ``unsplit_bytes``.
         external_bytes: Free bytes outside the largest free chunk.
         reported_ratio: (free - largest free) / free, as TensorFlow reports it.
         minimum_limit_bytes: The smallest limit under which a replay succeeds.
         safe_limit_bytes: Every limit from this one on succeeds.
-        minimum_limit_parts, safe_limit_parts: Their parts.
-        limit_reached_in: Part of the run with the highest need; None if it is the steady peak.
-        replay_equals_trace: Whether the replay of a trace reproduces it.
-        risk: Risk that fragmentation makes the step fail.
-        pool_map: The pool at the peak as lines of text, the last one a legend; empty without addresses.
+        limit_reached_in: Part of the run with the highest need; None for the steady peak.
+        pool_map: Lines of text, the last one a legend; empty without addresses.
     """
 
     internal_bytes: Total
@@ -166,17 +162,9 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     """Whether the step fits.
 
     Attributes:
-        outcome: The answer.
-        basis: Origin of the figures.
-        limit_of: Origin of the limit; None without a limit.
-        card: Name of the card with the limit; None if the limit is the user's.
-        limit_bytes, limit_low_bytes, limit_high_bytes: The card's memory or the user's limit of the
-            pool, and its range; None without one.
-        need_of: Basis of the need's part in the pool.
-        need_bytes, need_low_bytes, need_high_bytes: The need and its range; None if not computed.
-        need: The need's parts; None if not computed.
+        limit_bytes, limit_low_bytes, limit_high_bytes: The card's memory, or the user's limit of
+            the pool.
         margin_bytes: Limit minus need; negative if the step does not fit.
-        headline: The answer in one line.
         cautions: Reasons to doubt the figures, the most important first.
     """
 
@@ -218,15 +206,9 @@ class CardFit(ReportRecord, frozen=True, kw_only=True):
     """The pool on a card, and the memory on the card outside it.
 
     Attributes:
-        fits: The answer.
-        card: The card's name in the card table.
-        limit_bytes, limit_low_bytes, limit_high_bytes: TensorFlow's limit on the card.
         needed_bytes, needed_low_bytes, needed_high_bytes: The part of the need in the pool.
-        margin_bytes: Limit minus that part.
         growth_pool_bytes: Size of the pool with memory growth; None if that fails.
         outside_pool: CUDA context, libraries and loaded kernels.
-        limit_source: Source of the limit.
-        says: The same in sentences.
     """
 
     fits: Fits
@@ -268,16 +250,7 @@ class PoolRegion(ReportRecord, frozen=True, kw_only=True):
 
 
 class OtherSettings(ReportRecord, frozen=True, kw_only=True):
-    """A replay under the user's settings of the allocator.
-
-    Attributes:
-        memory_limit_bytes, growth, fragmentation_fraction: The settings.
-        fits: Whether every request succeeds.
-        peak_requested_bytes, peak_allocated_bytes, peak_pool_bytes: Peaks until the failure or the end.
-        pool_timeline: Changes of the pool's size.
-        failure: The request that fails; None if all succeed.
-        regions: The first regions of the pool.
-    """
+    """A replay under the user's settings of the allocator."""
 
     memory_limit_bytes: Total
     growth: bool
@@ -297,8 +270,6 @@ class UnservedRequest(ReportRecord, frozen=True, kw_only=True):
     Attributes:
         instant: The last instant before it.
         requested_bytes: Requested size; None if the error does not contain it.
-        in_use_bytes: Allocated bytes at that instant.
-        memory_limit_bytes, free_bytes: The limit and the rest of it; None if unknown.
     """
 
     instant: Instant
@@ -312,18 +283,10 @@ class PoolFacts(Struct, frozen=True, kw_only=True):
     """Results of replays of a recording in the simulated allocator; None if not replayed.
 
     Attributes:
-        replay_equals_trace: Whether the replay of a trace reproduces all of it.
-        replay_check: Comparison of the replay with the trace.
         failure_fits: Whether the failed request would succeed after the trace's last event.
         fits_limit: Whether a prediction runs under its own limit.
         pool_bytes, pool_ever_bytes: The pool in the steady step, and its maximum.
-        process_bytes: The pool and the other memory on the card.
         free_bytes, largest_free_bytes: In the pool at the allocated peak.
-        pool_timeline: Changes of the pool's size.
-        minimum_limit_bytes, safe_limit_bytes: See ``FragmentationFigures``.
-        minimum_limit_parts, safe_limit_parts: Their parts.
-        what_if: A replay under other settings.
-        fit: The verdict for a card.
     """
 
     replay_equals_trace: bool | None = None

@@ -23,14 +23,9 @@ class PeakFigures(ReportRecord, frozen=True, kw_only=True):
         requested_bytes: Maximum of the bytes that live tensors requested.
         allocated_bytes: Maximum of the bytes of chunks in use; possibly at another instant.
         pool_bytes: Size of the allocator's pool; None if the replay failed.
-        process_bytes: The pool and the process' other memory on the card; None without a card.
+        process_bytes: The pool and the process' other memory on the card.
         op, layer, source: The op whose request makes the requested peak; empty if unknown.
-        step: Index of the step; None if the recording has no steps.
-        time_s: Time of the allocated peak after the first event; None in a prediction.
-        time_ps: The same time on the trace's clock.
-        requested_time_s: Time of the requested peak after the first event.
-        instant: Instant of the requested peak.
-        allocated_instant: Instant of the allocated peak.
+        time_s: Of the allocated peak after the first event; ``time_ps`` on the trace's clock.
     """
 
     requested_bytes: Total
@@ -52,13 +47,9 @@ class PeakEver(ReportRecord, frozen=True, kw_only=True):
     """The peak of the whole recording.
 
     Attributes:
-        requested_bytes, allocated_bytes: The two peaks.
-        pool_bytes: Maximum size of the pool; None if unknown.
-        phase: The part of the run in which it occurs.
-        first_step_only_bytes: Part of the requested bytes that only the first step needs, such as
-            trials of algorithms.
-        since_start_bytes: TensorFlow's own peak of allocated bytes since the start of the process, which
-            may be before the recording; None in a prediction or if the trace has no such counter.
+        first_step_only_bytes: Only the first step needs them, such as trials of algorithms.
+        since_start_bytes: TensorFlow's own peak since the start of the process, maybe before the
+            trace.
     """
 
     requested_bytes: Total
@@ -73,10 +64,6 @@ class StepPeak(ReportRecord, frozen=True, kw_only=True):
     """The peak of one step.
 
     Attributes:
-        index: 0 for the first step of the recording.
-        number: The training program's step number; None if it gives none.
-        requested_bytes, allocated_bytes: The two peaks.
-        duration_s: Duration in seconds; None in a prediction.
         first_instant, last_instant: Its events; ``last_instant`` is smaller if it has none.
     """
 
@@ -130,18 +117,7 @@ class BufferRow(ReportRecord, frozen=True, kw_only=True):
     """A buffer. Texts are empty if unknown.
 
     Attributes:
-        name: Its variable, tensor, op or role, the first that is known.
-        op: The op that requested it.
-        op_type: Type of that op.
-        layer: Path of its layer.
-        source: ``file:line`` of the user's code that made the op.
-        category: Its category at that instant.
-        role: More specific than the category.
-        instruction: The HLO instruction that makes it, in a compiled step.
-        dtype: Element type.
-        shape: Such as ``[32,128]``.
-        requested_bytes: Bytes that the tensor requested.
-        allocated_bytes: Bytes of its chunk.
+        name: Its variable, tensor, op or role.
     """
 
     name: Name
@@ -170,11 +146,8 @@ class RetainedTensor(BufferRow, frozen=True, kw_only=True):
     """An activation that is alive at the peak until the backward pass uses it.
 
     Attributes:
-        waits_for: The op that reads it last; empty if unknown.
-        why_alive: The same in words.
-        held_s: Lifetime in seconds; None if unknown.
-        byte_seconds: Requested bytes times lifetime; None if unknown.
-        born, dies: Its lifetime as instants.
+        waits_for: The op that reads it last.
+        byte_seconds: Requested bytes times lifetime.
     """
 
     waits_for: Name = ""
@@ -189,9 +162,7 @@ class OpBytes(ReportRecord, frozen=True, kw_only=True):
     """The requests of one op in the steady step.
 
     Attributes:
-        name, type, layer, source: The op; empty if unknown.
         category: The category of most of its bytes.
-        allocations: Number of requested buffers.
         requested_bytes, allocated_bytes: Sums over the step.
         temporary_bytes: The requested part that is scratch memory of the op.
         alive_at_peak_bytes: The requested part that is alive at the peak.

@@ -52,36 +52,14 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     """The report of one step.
 
     Attributes:
-        kind: ``estimate``, ``trace`` or ``phantom``.
         allocator: TensorFlow's name of the allocator of all figures.
         peak: The peak of the steady step, which is the last one.
-        peak_ever: The peak of the whole recording; None in an old report.
-        steps: The peak of each step.
-        resident: Memory in use before the steady step.
-        categories_at_peak: Requested bytes at the peak by category.
-        layers: The same by layer, the largest first.
-        ops: Requests of each op in the steady step.
-        tensors_at_peak: Live tensors at the requested peak, the largest first.
-        retained: Activations at the peak that wait for the backward pass.
-        fragmentation: Waste, and the least memory limits.
-        pool_timeline: Changes of the pool's size; empty if unknown.
-        verdict: Whether the step fits; None in an old report.
-        fits: The verdict's answer.
-        fit: The verdict for a card; None without a card.
-        what_if: A replay under other settings; None if none was asked for.
-        findings: The most important first.
-        remedies: Changes of the step that were tried, the largest saving first.
-        unmodelled: Op types without a memory rule, in a prediction.
-        uncertainty: The range of a prediction; None for a trace.
+        categories_at_peak: Requested bytes at the requested peak.
+        layers: The largest first.
+        tensors_at_peak: The largest first, as in ``layers``.
+        remedies: Changes that were tried, the largest saving first.
         integrity: Whether a trace is complete; None for a prediction.
-        warnings: Facts to know before trusting a figure.
-        notes: Notes of the capture.
-        phantom: The simulated cards; None for real devices.
-        cards: The memory of each card, if there are several.
-        hosts: A comparison of the hosts, if there are several; None for one.
-        error: How the step failed; None on success.
-        failure: The request that ran out of memory; None if there is none.
-        program: The watched program; None if the capture made the step.
+        program: A watched program.
         versions: Versions of the libraries and of this package.
     """
 

@@ -18,11 +18,9 @@ class TrendFigures(ReportRecord, frozen=True, kw_only=True):
     """The trend of the memory in use after each step, without the warm-up.
 
     Attributes:
-        trend: The answer; it ``fills`` if a bounded container or a stage of tf.data explains the growth.
+        trend: ``fills``: a bounded container or a stage of tf.data explains the growth.
         per_step_bytes: Slope, bytes a step.
         low_bytes, high_bytes: Range of the slope at 95 %.
-        first_step, last_step: The steps that were used.
-        level_bytes: Memory in use at the end.
     """
 
     trend: Literal["grows", "fills", "flat", "cannot tell"]
@@ -35,13 +33,7 @@ class TrendFigures(ReportRecord, frozen=True, kw_only=True):
 
 
 class HeldReading(ReportRecord, frozen=True, kw_only=True):
-    """Memory in use after one step.
-
-    Attributes:
-        step: Number of steps so far.
-        in_use_bytes: In use in the device's allocator.
-        host_bytes: Resident memory of the process; null if it was not read.
-    """
+    """Memory in use after one step."""
 
     step: Total
     in_use_bytes: Total
@@ -52,16 +44,9 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     """A program whose own steps were traced.
 
     Attributes:
-        step: The definition of a step, in words.
-        where: Where the step is defined or called.
         steps, warmup: Number of all steps, and of those before the traced ones.
-        device: Trend of the bytes in use in the device's allocator.
-        host: Trend of the process' resident memory.
-        readings: Memory in use after steps, in order; thinned out if there are many.
-        ended: How the program ended; empty for a normal end.
-        own_peak_bytes: TensorFlow's own peak since the program's start; null if it keeps none.
-        whole_run: Whether the whole run counts as one step, because no call repeats.
-        micro_batches: Eager gradients for each update.
+        own_peak_bytes: TensorFlow's own peak since the program's start.
+        whole_run: Whether the run counts as one step, because no call repeats.
     """
 
     step: Text
@@ -78,13 +63,7 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
 
 
 class DevicePeak(ReportRecord, frozen=True, kw_only=True):
-    """The peak of one device of a host, in its steady step.
-
-    Attributes:
-        allocator: TensorFlow's name of its allocator.
-        requested_bytes, allocated_bytes: The peaks.
-        limit_bytes: The allocator's limit; None if unknown.
-    """
+    """The peak of one device of a host, in its steady step."""
 
     allocator: Name
     requested_bytes: Total
@@ -93,15 +72,7 @@ class DevicePeak(ReportRecord, frozen=True, kw_only=True):
 
 
 class HostRow(ReportRecord, frozen=True, kw_only=True):
-    """One host.
-
-    Attributes:
-        file: Name of its trace file.
-        devices: Its devices; empty if its trace cannot be read.
-        events, steps: Number of memory events and of steps.
-        damaged: Whether the trace is incomplete or altered.
-        failed: Why it cannot be read; empty on success.
-    """
+    """One host."""
 
     host: Name
     file: Name
@@ -116,8 +87,6 @@ class DevicePlace(ReportRecord, frozen=True, kw_only=True):
     """One device of one host.
 
     Attributes:
-        allocator: Its allocator.
-        allocated_bytes: Its peak.
         differs_bytes: Its peak minus the median of all devices.
     """
 
@@ -131,11 +100,8 @@ class HostsFigures(ReportRecord, frozen=True, kw_only=True):
     """A comparison of the hosts of one run. The rest of the report is about the worst one.
 
     Attributes:
-        worst: The device nearest to its limit, or with the largest peak if a limit is unknown.
-        devices: Number of devices with a known peak.
-        least_bytes, median_bytes, most_bytes: Their allocated peaks.
+        worst: The device nearest to its limit; the largest peak if a limit is unknown.
         outliers: Devices far from the median, the farthest first.
-        rows: All hosts, sorted by name.
     """
 
     worst: DevicePlace

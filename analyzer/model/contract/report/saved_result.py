@@ -42,8 +42,7 @@ class FileDigests(Struct, frozen=True, kw_only=True):
     """The content of ``kept.json``.
 
     Attributes:
-        analyzer: Version of the package that wrote it.
-        files: Digests of the folder's files, by their path in it with ``/`` between folders.
+        files: By path in the folder, with ``/`` between folders.
     """
 
     schema_version: int = DIGESTS_FORMAT

@@ -24,13 +24,7 @@ class Kind(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """The device whose memory is counted.
-
-    Attributes:
-        kind: ``cpu`` or ``gpu``.
-        name: Its name, or the host's.
-        memory_limit_bytes: The allocator's limit; None if unknown.
-    """
+    """The device whose memory is counted."""
 
     kind: Word
     name: Name
@@ -53,10 +47,8 @@ class ReportError(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     """How the step failed.
 
     Attributes:
-        type: Class of the error.
-        message: The error message.
-        exit_code: The command's exit code.
-        where: ``file:line`` of the user's code; empty if unknown, absent if the error has no place.
+        where: ``file:line`` of the user's code; empty if unknown, absent if the error has no
+            place.
     """
 
     type: Name
@@ -69,14 +61,7 @@ class AssumedSetting(ReportRecord, frozen=True, kw_only=True):
     """An assumption about the answers of NVIDIA's libraries on a simulated card.
 
     Attributes:
-        name: The name for ``--assume NAME=N``.
-        what: What the setting is.
-        value: The assumed value: bytes or a plain number.
-        usual: The default.
-        most: The largest value that TensorFlow accepts.
-        is_bytes: Whether the value is in bytes.
         share_bytes: Bytes at the requested peak that result from it.
-        source: Source of the default and the upper bound.
     """
 
     name: Word
@@ -93,12 +78,7 @@ class CardUse(ReportRecord, frozen=True, kw_only=True):
     """The memory of one of several cards.
 
     Attributes:
-        number: TensorFlow's number of the card.
-        allocator: Name of its allocator.
-        card: Its name in the card table; empty if unknown.
         requested_bytes, allocated_bytes: Peaks of the steady step.
-        allocated_ever_bytes: Peak of the whole recording.
-        memory_limit_bytes: Its allocator's limit; None if unknown.
         is_shown: Whether the report's figures are this card's.
     """
 
@@ -113,14 +93,7 @@ class CardUse(ReportRecord, frozen=True, kw_only=True):
 
 
 class PhantomNotice(ReportRecord, frozen=True, kw_only=True):
-    """A run on simulated cards.
-
-    Attributes:
-        says: A sentence for the reader.
-        cards: Names of the cards.
-        assumed: Assumptions of the simulation, a sentence each.
-        settings: Assumptions about NVIDIA's libraries.
-    """
+    """A run on simulated cards."""
 
     says: Text
     cards: tuple[Word, ...] = ()

@@ -17,12 +17,7 @@ class SweepQuestion(ReportRecord, frozen=True, kw_only=True):
     """The parameters of one cell.
 
     Attributes:
-        target: The model or step.
-        batch_size: Its batch size.
         card: The card; ``cpu`` for this machine's allocator.
-        remedy: A change of the step; empty for none.
-        mode, optimizer, dtype_policy, jit: As for ``analyze estimate``.
-        limit_bytes: The allocator's limit; None for the card's own.
     """
 
     target: Text
@@ -40,15 +35,8 @@ class SweepCell(ReportRecord, frozen=True, kw_only=True):
     """The estimate of one cell.
 
     Attributes:
-        question: Its parameters.
-        requested_bytes, allocated_bytes: Predicted peak of the steady step; None on failure.
-        low_bytes, high_bytes: Range of the requested peak; None if there is none.
-        need_bytes: The number that is compared with the limit; None if not computed.
-        limit_bytes: The limit; None without one.
-        margin_bytes: Limit minus need.
-        fits: Whether it fits; None without an answer.
-        op: The op at the peak.
-        failed: Why there is no estimate; empty on success.
+        requested_bytes, allocated_bytes: Predicted peak of the steady step.
+        need_bytes: The number that is compared with the limit.
     """
 
     schema_version: int = SWEEP_VERSION
@@ -66,13 +54,7 @@ class SweepCell(ReportRecord, frozen=True, kw_only=True):
 
 
 class SweepFile(ReportRecord, frozen=True, kw_only=True):
-    """A sweep.
-
-    Attributes:
-        name: Name of its configuration.
-        cells: In the order of models, cards, remedies and batch sizes.
-        versions: Versions of the libraries and of this package.
-    """
+    """A sweep."""
 
     schema_version: int = SWEEP_VERSION
     name: Text

@@ -24,9 +24,6 @@ class DamageRow(ReportRecord, frozen=True, kw_only=True):
     Attributes:
         id: A ``DamageReason``, such as ``lost-events``.
         count: Number of events, marks or variables that show it.
-        allocator: Allocator of the events; empty if it concerns no single allocator.
-        time_s: Time of the first of them after the first event; None if unknown.
-        message: The reason in one sentence.
     """
 
     id: Word
@@ -40,17 +37,10 @@ class TrustFigures(ReportRecord, frozen=True, kw_only=True):
     """Whether a trace is complete.
 
     Attributes:
-        is_damaged: Whether it is incomplete or altered.
-        events: Events that were compared with TensorFlow's bytes in use; 0 if it wrote none.
-        events_disagreeing: Events after which the sum differs from TensorFlow's bytes in use.
-        first_disagreement_time_s: Time of the first of them after the first event.
-        largest_difference_bytes: The largest difference, in allocated bytes.
-        counter_peak_bytes, counter_peak_ever_bytes: Maximum of TensorFlow's bytes in use in the steady
-            step and in the whole trace.
-        damages: The reasons.
-        replay: The replay; None if the trace does not begin with its process.
-        says: Sentences to show before any figure; empty for a complete trace.
-        replay_says: Result of the replay in a sentence.
+        events: Compared with TensorFlow's bytes in use; 0 if it wrote none.
+        events_disagreeing: Events after which the sum differs.
+        counter_peak_bytes, counter_peak_ever_bytes: Peak of TensorFlow's counter: steady step,
+            trace.
     """
 
     is_damaged: bool
@@ -70,9 +60,7 @@ class DecidingOp(ReportRecord, frozen=True, kw_only=True):
     """An op whose position in the execution order changes the peak.
 
     Attributes:
-        op, op_type: The op.
-        bytes: Size of its buffers that are alive at the peak of the highest simulated order only;
-            negative if at that of the lowest only.
+        bytes: Alive only at the peak of the highest schedule; negative: of the lowest.
     """
 
     op: Name
@@ -99,10 +87,9 @@ class WorkspaceFigures(ReportRecord, frozen=True, kw_only=True):
     Attributes:
         bytes: Expected workspace that is alive at the peak of a steady step.
         steady: Peak of a steady step over the likely algorithms.
-        first_step: Peak of the first step. The lower end has the chosen algorithms only; the upper
-            end has the largest trial of any candidate. A trial that does not fit is skipped.
+        first_step: From the chosen algorithms only to the largest trial of any candidate.
         trial_bytes: Largest request of a trial: workspace and guards.
-        unmeasured: Convolutions for which no measurement of cuDNN's choice is published.
+        unmeasured: Convolutions without a published measurement of cuDNN's choice.
         unmeasured_bytes: Upper bound of the workspace of one of them.
     """
 
@@ -118,18 +105,13 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     """The range of a prediction.
 
     Attributes:
-        limit_low_bytes: Lower bound of the least memory limit; absent if not computed.
-        limit_high_bytes: From this limit on every execution order succeeds; None if not computed.
-        low_bytes, high_bytes: Range of the requested peak; None if there is none.
-        allocated_low_bytes, allocated_high_bytes: Range of the allocated peak.
-        because: The causes of the range, a sentence each.
-        deciding_ops: The ops whose order changes the peak.
-        schedules: The simulated execution orders; the first is the one that is shown.
-        unsized: Number of tensors of unknown size, which count as 0; None if not counted.
-        workspace_bytes: Part of the upper bounds due to cuDNN's workspaces; absent for none.
-        xla_workspace_bytes: The same in XLA's plans; absent without plans for a card.
-        workspace: Workspaces of a step that runs op by op on a card; absent without any.
-        stand_in: States that the plan is another device's; absent if it is not.
+        limit_low_bytes: Lower bound of the least memory limit.
+        limit_high_bytes: From this limit on every schedule succeeds.
+        unsized: Tensors of unknown size, which count as 0.
+        workspace_bytes: Part of the upper bounds due to cuDNN's workspaces.
+        xla_workspace_bytes: The same in XLA's plans.
+        workspace: Of a step that runs op by op on a card.
+        stand_in: States that the plan is another device's.
     """
 
     limit_high_bytes: Total | None
