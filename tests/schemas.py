@@ -1,30 +1,34 @@
 """The JSON Schemas in docs/: what each is made of, and whether a document keeps to one.
 
-``python tests/schemas.py`` writes them anew.
+``python tests/schemas.py`` writes them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
-from analyzer.cli.gpu_list import card_list_schema_text
-from analyzer.fitting.fit_answer import fit_schema_text
-from analyzer.model.contract.report.oom_file import oom_schema_text
-from analyzer.model.contract.report.sweep_file import sweep_schema_text
-from analyzer.model.contract.report.writing import schema_text
-from analyzer.session.device_file import device_schema_text
+from msgspec.json import schema_components
+
+from analyzer.cli.gpu_list import CardList
+from analyzer.fitting.fit_answer import FitAnswer
+from analyzer.model.contract.report.diff_file import DiffFile
+from analyzer.model.contract.report.oom_file import OomDocument
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.sweep_file import SweepFile
+from analyzer.session.device_file import DeviceFile
 
 DOCS = Path(__file__).parents[1] / "docs"
-SCHEMAS: dict[str, Callable[[], str]] = {
-    "report": schema_text,
-    "fit": fit_schema_text,
-    "oom": oom_schema_text,
-    "sweep": sweep_schema_text,
-    "device": device_schema_text,
-    "gpus": card_list_schema_text,
+SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "report": ("Output of analyze trace, estimate and diff --json", (ReportFile, DiffFile)),
+    "fit": ("The answer of analyze fit --json", (FitAnswer,)),
+    "oom": ("Output of analyze oom --json", (OomDocument,)),
+    "sweep": ("Output of analyze sweep (sweep.json)", (SweepFile,)),
+    "device": ("Document of analyze device --json", (DeviceFile,)),
+    "gpus": ("Output of analyze gpus --json", (CardList,)),
 }
 TYPES = {
     "object": dict,
@@ -40,6 +44,21 @@ KNOWN = {
     "maxLength", "maximum", "minItems", "minimum", "prefixItems", "properties", "propertyNames",
     "required", "title", "type",
 }  # fmt: skip
+
+
+def build_schema(title: str, types: tuple[type, ...]) -> str:
+    """Return the JSON Schema of a document that is one of several records."""
+    either, parts = schema_components(types)
+    for part in parts.values():
+        if "description" in part:
+            part["description"] = cleandoc(part["description"])
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        "anyOf": list(either),
+        "$defs": parts,
+    }
+    return json.dumps(schema, indent=1) + "\n"
 
 
 def schema_file(name: str) -> Path:
@@ -110,5 +129,5 @@ def _array_breaches(
 
 
 if __name__ == "__main__":
-    for name, text in SCHEMAS.items():
-        schema_file(name).write_text(text(), "utf-8")
+    for name, (title, types) in SCHEMAS.items():
+        schema_file(name).write_text(build_schema(title, types), "utf-8")

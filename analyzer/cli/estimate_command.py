@@ -25,10 +25,10 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
     DEFAULT_STEPS,
     CaptureOptions,
+    LikeNote,
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.like_note import LikeNote
 from analyzer.model.contract.run_note import MOST_STEPS, read_run_file
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.report.result import Result

@@ -16,7 +16,6 @@ from analyzer.cards.driver_reading import read_cards
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, write_all
 from analyzer.cli.stdout import printing, terminal
-from analyzer.model.contract.report.writing import build_schema
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
 from analyzer.report.output_files import write_text
@@ -72,11 +71,6 @@ class CardList(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = CATALOGUE_VERSION
     cards: tuple[CardRow, ...]
     own: tuple[OwnCard, ...] = ()
-
-
-def card_list_schema_text() -> str:
-    """Return the JSON Schema of ``analyze gpus --json``, ``docs/gpus.schema.json``."""
-    return build_schema("Output of analyze gpus --json", CardList)
 
 
 def gpus(

@@ -25,7 +25,7 @@ from analyzer.cli.stdout import (
     write_to_stdout,
 )
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
-from analyzer.model.contract.report.saved_result import REPORT_HTML
+from analyzer.model.contract.report.writing import REPORT_HTML
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
 from analyzer.report.output_files import check_output, is_regular

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analyzer.explain.questions.fragmentation import Fragmentation, measure_fragmentation
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.report.limit_figures import NO_FACTS, PoolFacts, VerdictFigures
 from analyzer.model.contract.report.subject import CardUse
 from analyzer.model.errors import AccountingError

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from msgspec import to_builtins
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.fields import Cell, EvidenceRow
 from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.tracing.measure.buffer_uses import BufferUse

@@ -17,9 +17,9 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.running.program_summary import find_own_peak
 from analyzer.explain.trace_integrity import counted_peak
 from analyzer.explain.verdict import BASES
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need
-from analyzer.model.contract.report.trust_figures import WorkspaceFigures
+from analyzer.model.contract.report.peak_figures import WorkspaceFigures
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TRIAL

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pandas as pd
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
+from analyzer.model.choice import Category
 from analyzer.model.contract.capture_request import (
     ASSUMPTIONS,
     BATCH_NORM_RESERVE,
@@ -16,9 +17,8 @@ from analyzer.model.contract.capture_request import (
     WORKSPACE,
     Assumption,
 )
-from analyzer.model.contract.categories import Category
+from analyzer.model.contract.report.peak_figures import StatedRange
 from analyzer.model.contract.report.subject import AssumedSetting
-from analyzer.model.contract.report.trust_figures import StatedRange
 from analyzer.model.recording.records import Kind
 from analyzer.model.units import format_bytes
 
@@ -33,14 +33,9 @@ def assumed_settings(analysis: Analysis) -> tuple[AssumedSetting, ...]:
     values = {one.name: note.assumed.get(one.name, one.usual) for one in ASSUMPTIONS}
     return tuple(
         AssumedSetting(
-            name=one.name,
-            what=one.what,
+            **asdict(one),
             value=values[one.name],
-            usual=one.usual,
-            most=one.most,
-            is_bytes=one.is_bytes,
             share_bytes=_share(analysis.alive, one, values[one.name]),
-            source=one.source,
         )
         for one in ASSUMPTIONS
     )

@@ -28,7 +28,7 @@ from analyzer.model.contract.report.limit_figures import (
     PoolRegion,
     ReplayFailure,
 )
-from analyzer.model.contract.report.trust_figures import ReplayCheck
+from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.recording.records import Recording
 from analyzer.simulate.allocator import (
     BfcOptions,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
 from analyzer.model.contract.report.limit_figures import Basis, Fits, Outcome
-from analyzer.model.contract.report.trust_figures import StatedRange
+from analyzer.model.contract.report.peak_figures import StatedRange
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.units import format_bytes
 

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase
 from analyzer.tracing.measure.graph_choice import index_note_graph
 from analyzer.tracing.parse.run_folder import RunNote

@@ -11,8 +11,7 @@ from typing import Final, Literal
 import msgspec
 from markupsafe import escape
 
-from analyzer.model.contract.report.finding import StepRemedy
-from analyzer.model.contract.report.writing import build_schema
+from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import FailureKind
 
 FIT_VERSION: Final = 2
@@ -250,11 +249,6 @@ def insert_size(shape: str, size: int) -> str:
         numbers = AXIS_OF_N.sub(lambda axis: str(int(axis[1] or 1) * size), axes)
         parts.append(name + equals + numbers)
     return " ".join(parts)
-
-
-def fit_schema_text() -> str:
-    """Return the JSON Schema of ``analyze fit --json``, kept in ``docs/fit.schema.json``."""
-    return build_schema("The answer of analyze fit --json", FitAnswer)
 
 
 def encode_answer(answer: FitAnswer) -> bytes:

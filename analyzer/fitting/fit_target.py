@@ -39,7 +39,7 @@ from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import try_remedies
 from analyzer.fitting.size_search import MOST_SIZE, FoundSizes, Limit, SizeCurve, SizeSearch
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
-from analyzer.model.contract.report.finding import StepRemedy
+from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import FailureKind, InputError
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.predict.uncertainty.decisions import describe_data_sizes

@@ -20,7 +20,7 @@ from analyzer.fitting.remedy_plans import (
     write_code,
 )
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
-from analyzer.model.contract.report.finding import StepRemedy
+from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import CompilerUnavailable, InputError
 from analyzer.report.result import Result
 from analyzer.session.target_results import save_report

@@ -10,3 +10,17 @@ class Choice(str, Enum):
 
     def __str__(self) -> str:
         return str(self.value)
+
+
+class Category(Choice):
+    """The purpose of a buffer, in the order in which charts and tables list it."""
+
+    PARAMETER = "parameter"
+    OPTIMIZER_STATE = "optimizer_state"
+    GRADIENT = "gradient"
+    ACTIVATION = "activation"
+    INPUT = "input"
+    TEMPORARY = "temporary"
+    WORKSPACE = "workspace"
+    CONSTANT = "constant"
+    UNATTRIBUTED = "unattributed"

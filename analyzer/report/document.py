@@ -16,7 +16,7 @@ from analyzer.explain.questions.retained_tensors import retained_rows
 from analyzer.explain.running.program_summary import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trace_start_ps, trust_figures
 from analyzer.explain.verdict import FITS, stated_range
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.report.limit_figures import FragmentationFigures
 from analyzer.model.contract.report.peak_figures import (
     CategoryBytes,
@@ -29,8 +29,6 @@ from analyzer.model.contract.report.peak_figures import (
     TensorAtPeak,
 )
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import ReportError
-from analyzer.model.contract.run_note import Failure
 from analyzer.model.recording.records import Step
 from analyzer.report.pool_map import draw_pool
 
@@ -69,18 +67,10 @@ def build_document(analysis: Analysis) -> ReportFile:
         notes=recording.notes,
         phantom=recording.phantom,
         cards=card_uses(analysis),
-        error=_error(recording.error),
+        error=recording.error,
         failure=failure_of(analysis),
         program=program_figures(recording),
         versions=recording.versions,
-    )
-
-
-def _error(error: Failure | None) -> ReportError | None:
-    if error is None:
-        return None
-    return ReportError(
-        type=error.type, message=error.message, exit_code=error.exit_code, where=error.where
     )
 
 

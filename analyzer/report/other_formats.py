@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.explain.analysis import Analysis
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.errors import InputError
 from analyzer.model.graph.networkx_graph import to_graphml, to_node_link
 from analyzer.model.recording.records import Recording

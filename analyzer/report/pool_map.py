@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import Analysis
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.recording.timeline import alive_at, category_codes
 from analyzer.model.units import format_bytes
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from analyzer.model.contract.report.finding import Finding, StepRemedy
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.run_figures import HostsFigures
+from analyzer.model.contract.report.subject import Finding, HostsFigures, StepRemedy
 from analyzer.model.units import format_bytes, format_seconds
 from analyzer.report.next_command import suggest_next
 from analyzer.report.render.sections import (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from analyzer.explain.analysis import Analysis
-    from analyzer.model.contract.report.finding import Finding
+    from analyzer.model.contract.report.subject import Finding
     from analyzer.model.recording.records import Recording
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import Analysis, analyse
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.fields import MOST_BYTES
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.saved_result import DIGESTS_FILE
+from analyzer.model.contract.report.writing import DIGESTS_FILE
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph

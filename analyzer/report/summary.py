@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.report.limit_figures import Outcome
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.units import format_bytes

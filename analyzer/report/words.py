@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from analyzer.model.contract.report.finding import Finding, Severity, StepRemedy
 from analyzer.model.contract.report.limit_figures import LifePhase
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.run_figures import ProgramFigures
+from analyzer.model.contract.report.subject import Finding, ProgramFigures, Severity, StepRemedy
 from analyzer.model.units import format_bytes, format_slope
 
 FRONT_FINDINGS: Final = 3

@@ -11,7 +11,6 @@ import msgspec
 
 from analyzer.model.contract.device_figures import AllocatorFigures
 from analyzer.model.contract.fields import ReportRecord
-from analyzer.model.contract.report.writing import build_schema
 from analyzer.model.units import format_bytes
 from analyzer.report.render.sections import (
     Block,
@@ -115,11 +114,6 @@ class DeviceFile(ReportRecord, frozen=True, kw_only=True):
     stages: tuple[StageRow, ...] = ()
     is_phantom: bool = False
     notes: tuple[str, ...] = ()
-
-
-def device_schema_text() -> str:
-    """Return the JSON Schema of ``analyze device --json``, ``docs/device.schema.json``."""
-    return build_schema("Document of analyze device --json", DeviceFile)
 
 
 _LONGEST: Final = 200  # characters of a value

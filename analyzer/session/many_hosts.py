@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.report.run_figures import (
+from analyzer.model.contract.report.subject import (
     DevicePeak,
     DevicePlace,
     HostRow,

@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Final
 from analyzer.capture.process.launch import capture
 from analyzer.cards import find_gpu
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
-from analyzer.model.contract.categories import Category
-from analyzer.model.contract.like_note import LikeNote, MeasuredConvolution
+from analyzer.model.choice import Category
+from analyzer.model.contract.capture_request import (
+    CaptureOptions,
+    LikeNote,
+    MeasuredConvolution,
+    TargetKind,
+    TargetSpec,
+)
 from analyzer.model.errors import InputError
 from analyzer.report.result import Result
 from analyzer.session.opening import Progress, is_estimate, make_result, open_result

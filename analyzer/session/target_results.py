@@ -16,13 +16,13 @@ from analyzer.capture.watch.script_launch import ScriptEnd, run_script
 from analyzer.cards import check_limit, find_gpu
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec, WatchRequest
-from analyzer.model.contract.report.saved_result import (
+from analyzer.model.contract.report.subject import Kind
+from analyzer.model.contract.report.writing import (
     DIGESTS_FILE,
     REPORT_HTML,
     REPORT_JSON,
     encode_digests,
 )
-from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import CompilerUnavailable, TraceError
 from analyzer.model.interrupts import EXIT_BASE, ignore_one_interrupt

@@ -17,7 +17,7 @@ from analyzer.session.target_results import save_report
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.watch_block import WatchBlock
-    from analyzer.model.contract.report.finding import Finding
+    from analyzer.model.contract.report.subject import Finding
 
 
 @dataclass

@@ -20,7 +20,7 @@ from analyzer.fitting.estimate_at_size import SizeEstimates, access_target
 from analyzer.fitting.remedies import try_remedies
 from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.report.finding import StepRemedy
+from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.recording.timeline import find_peak, main_allocator_rows, timeline
 from analyzer.session.opening import open_result

@@ -40,8 +40,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.model.contract.report.saved_result import DIGESTS_FILE, encode_digests
-from analyzer.model.contract.report.writing import convert_report
+from analyzer.model.contract.report.writing import DIGESTS_FILE, convert_report, encode_digests
 from analyzer.model.errors import AccountingError, AnalyzerError
 from analyzer.tracing.parse.hloproto import Hlo
 from analyzer.tracing.parse.xspace import Space

@@ -182,7 +182,7 @@ def grown(folder: Path, counts: list[int]) -> list[str]:
 
 def write_step(folder: Path, count: int) -> None:
     """Leave a run folder of a generated training step of about ``count`` ops."""
-    from analyzer.model.contract.categories import Category
+    from analyzer.model.choice import Category
     from analyzer.model.contract.graph_note import GraphFile, encode_graph
     from analyzer.model.contract.run_note import RunFile, ThreadsNote, VariableNote, encode_run
 

@@ -10,7 +10,7 @@ from make_recording import Made, make_recording
 from page_driver import Page
 
 from analyzer.explain.comparison import compare
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.report.writing import plain_report
 from analyzer.model.recording.records import Kind
 from analyzer.model.units import format_bytes

@@ -13,7 +13,7 @@ from page_driver import Page
 
 import analyzer
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.units import format_bytes
 from analyzer.report.result import Result
 from analyzer.session.opening import open_result

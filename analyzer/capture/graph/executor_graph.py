@@ -23,10 +23,9 @@ from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.data_dependent_sizes import InferredSizes, infer_sizes
 from analyzer.capture.graph.shape_inference import Shape
 from analyzer.capture.private_names import call_flat, cancellation, context, get_handle_data
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, LEAST_SHAPES, MERGED_PLACE, PLACE, Op
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
-from analyzer.model.graph.ops import LEAST_SHAPES, MERGED_PLACE, PLACE
 
 _FLUSH: Final = "analyzer_flush"
 _FOREIGN: Final = frozenset((_FLUSH, "_EagerConst"))

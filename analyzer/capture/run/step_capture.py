@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import keras
 import tensorflow as tf
@@ -31,7 +31,7 @@ from analyzer.model.contract.run_note import (
     Input,
     Mode,
     RunFile,
-    StepNote,
+    StepConfig,
 )
 from analyzer.model.errors import TargetError
 from analyzer.model.version import __version__
@@ -193,17 +193,15 @@ def list_versions() -> dict[str, str]:
     }
 
 
-def _describe_step(program: Program, observed: Observations, *, is_eager: bool) -> StepNote:
+def _describe_step(program: Program, observed: Observations, *, is_eager: bool) -> StepConfig:
     config = program.config
     optimizer = type(program.optimizers[0]).__name__ if program.optimizers else ""
     # A step of the user's own trains if it takes gradients.
-    mode = "train" if observed.gradients or observed.eager_gradients else "infer"
-    return StepNote(
-        mode=cast(Mode, config.mode or mode),
-        jit=config.jit,
-        batch_size=config.batch_size,
+    mode: Mode = "train" if observed.gradients or observed.eager_gradients else "infer"
+    return replace(
+        config,
+        mode=config.mode or mode,
         optimizer=config.optimizer or optimizer,
-        dtype_policy=config.dtype_policy,
         eager=is_eager,
         own=not config.mode,
     )

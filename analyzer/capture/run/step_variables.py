@@ -24,7 +24,7 @@ from analyzer.capture.targets.keras_api import (
     get_optimizer_variables,
 )
 from analyzer.capture.targets.step_program import Program
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.fields import REHOMED_ELEMENTS
 from analyzer.model.contract.run_note import VariableNote
 

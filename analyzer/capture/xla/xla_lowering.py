@@ -36,9 +36,14 @@ from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
 from analyzer.capture.xla.xla_dumps import clear_folder, count_dumps, pack, read_dumped_plan
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES, Op, TensorSpec
+from analyzer.model.contract.graph_note import (
+    ARGUMENT_TYPES,
+    FRAME_TYPES,
+    Op,
+    TensorSpec,
+    split_tensor,
+)
 from analyzer.model.errors import TargetError
-from analyzer.model.graph.ops import split_tensor
 from analyzer.tracing.parse.hloproto import Hlo
 
 _FUNCTION: Final = "__inference_"

@@ -7,7 +7,7 @@ from typing import Final
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import describe_buffer
 from analyzer.explain.questions.savings import LOW, saved_without, severity_of
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.model.recording.timeline import alive_at

@@ -16,7 +16,7 @@ import pandas as pd
 from analyzer.explain.analysis import PERSISTENT, Analysis
 from analyzer.explain.buffer_words import buffer_row, describe_buffer, why_alive
 from analyzer.explain.questions.savings import LOW, MEDIUM, saved_without, severity_of
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.model.recording.records import Finding, Severity

@@ -16,7 +16,7 @@ import pandas as pd
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.savings import Instants, saved_without
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 
 SEGMENTS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Numbers of segments to try."""

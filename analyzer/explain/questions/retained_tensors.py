@@ -11,7 +11,7 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import buffer_row, describe_buffer, why_alive
 from analyzer.explain.questions.recomputation import Recomputation, find_recomputation
 from analyzer.explain.questions.savings import LOW, saved_without, severity_of
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.peak_figures import RetainedTensor
 from analyzer.model.recording.records import Finding, Severity

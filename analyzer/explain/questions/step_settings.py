@@ -6,7 +6,7 @@ from typing import Final
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.savings import LOW, severity_of
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.recording.records import Finding, Kind, RecompiledFunction, Severity
 from analyzer.model.units import format_bytes
 

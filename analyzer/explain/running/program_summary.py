@@ -10,9 +10,8 @@ from msgspec import structs
 from analyzer.explain.running.data_held import find_filling_stage
 from analyzer.explain.running.leaks import find_filling
 from analyzer.explain.running.slope import measure_growth
-from analyzer.model.contract.report.run_figures import (
+from analyzer.model.contract.report.subject import (
     MOST_READINGS,
-    HeldReading,
     ProgramFigures,
     TrendFigures,
 )
@@ -54,12 +53,9 @@ def program_figures(recording: Recording) -> ProgramFigures | None:
     )
 
 
-def _thin_out(readings: Sequence[Reading]) -> tuple[HeldReading, ...]:
+def _thin_out(readings: Sequence[Reading]) -> tuple[Reading, ...]:
     """Return at most ``MOST_READINGS`` readings, evenly spaced, with the last one."""
     stride = -(-len(readings) // (MOST_READINGS - 1)) or 1
     last = readings[-1:]
     chosen = [one for one in readings[::stride] if one.step != last[0].step]
-    return tuple(
-        HeldReading(step=one.step, in_use_bytes=one.in_use_bytes, host_bytes=one.host_bytes)
-        for one in (*chosen, *last)
-    )
+    return (*chosen, *last)

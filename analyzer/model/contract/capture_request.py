@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.like_note import LikeNote
+from analyzer.model.contract.fields import Bytes, Name, Shape, Text
 
 REQUEST_VERSION: Final = 1
 WATCH_VERSION: Final = 1
@@ -192,3 +192,25 @@ ASSUMPTIONS: Final = (
     BATCH_NORM_RESERVE,
     CONTEXT,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredConvolution:
+    """The scratch memory of one convolution in a trace."""
+
+    op: Name
+    kind: Name  # ``forward``, ``input`` or ``filter``
+    shape: Shape  # of its output
+    workspace_bytes: Bytes = 0
+    algorithm: Text = ""  # by the names of its kernels; empty if unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikeNote:
+    """Figures of a trace."""
+
+    trace: Text  # the user's path
+    card: Name
+    memory_limit_bytes: Bytes | None = None
+    batch_size: Bytes | None = None  # first axis of most results; None without convolutions
+    convolutions: tuple[MeasuredConvolution, ...] = ()  # of the steady step

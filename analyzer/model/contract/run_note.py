@@ -11,24 +11,25 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from msgspec import to_builtins
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
+from analyzer.model.contract.capture_request import LikeNote
 from analyzer.model.contract.fields import (
     Address,
     Bytes,
     Count,
     Index,
     Name,
+    ReportRecord,
     Shape,
     Text,
     Threads,
     Word,
     check_size,
 )
-from analyzer.model.contract.like_note import LikeNote
 from analyzer.model.contract.reading import read_record
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.errors import ExitCode, FailureKind
@@ -52,11 +53,13 @@ GraphKind = Literal["executed", "traced", ""]
 class StepConfig:
     """How the step is built and run; empty or None if unknown."""
 
-    mode: str = ""  # ``train`` or ``infer``; empty for a user-defined step
+    mode: Mode = ""
     jit: bool | None = None  # whether XLA compiles the step
-    batch_size: int | None = None  # size of the first axis of its inputs
-    optimizer: str = ""
-    dtype_policy: str = ""
+    batch_size: Bytes | None = None  # size of the first axis of its inputs
+    optimizer: Name = ""
+    dtype_policy: Name = ""
+    eager: bool = False  # whether it runs op by op
+    own: bool = False  # whether it is the user's function, no model's training or inference
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +122,6 @@ class CompiledFunction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepNote:
-    """How the step is built and run; see ``StepConfig``."""
-
-    mode: Mode = ""
-    jit: bool | None = None
-    batch_size: Bytes | None = None
-    optimizer: Name = ""
-    dtype_policy: Name = ""
-    eager: bool = False  # whether it runs op by op
-    own: bool = False  # whether it is the user's function, no model's training or inference
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNote:
     """The device of the step; ``id`` is the name of a simulated card in the card table."""
 
@@ -149,13 +139,16 @@ class ThreadsNote:
     inter_op_fixed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetNote:
-    """The captured target: the user's text, its kind and a short name."""
+class TargetNote(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
+    """The target of the command: the user's text, its kind and a short name.
+
+    ``trace`` is the path of the trace file; only a report of a trace has it.
+    """
 
     text: Text = ""
     kind: Word = ""
     name: Name = ""
+    trace: Text = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +161,6 @@ class Failure:
     # ``file:line`` of the user's code; empty if unknown, None if the error has no place
     where: Name | None = None
     kind: FailureKind = FailureKind.OTHER
-
-    def plain(self) -> dict[str, Any]:
-        """Return JSON values; without ``where`` if the error has no place."""
-        values = {"type": self.type, "message": self.message, "exit_code": int(self.exit_code)}
-        return values if self.where is None else {**values, "where": self.where}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +180,7 @@ class RunFile:
     format: Word = RUN_FORMAT
     schema_version: int = RUN_VERSION
     kind: Literal["static", ""] = ""  # ``static`` for an estimate
-    step: StepNote = StepNote()
+    step: StepConfig = StepConfig()
     device: DeviceNote = DeviceNote()
     target: TargetNote | None = None
     versions: dict[Word, Word] = field(default_factory=dict)

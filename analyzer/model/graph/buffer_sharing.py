@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from analyzer.model.contract.graph_note import Op
+from analyzer.model.contract.graph_note import Op, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.ops import split_tensor
 
 # op_kernel.h, forward_ref_input_to_ref_output / set_output(i, input(i)); control_flow_ops.cc;
 # list_kernels.cc: a list holds references to its elements.

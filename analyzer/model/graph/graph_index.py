@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
-from analyzer.model.graph.ops import split_tensor
+from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp, split_tensor
 from analyzer.model.graph.phases import Phase, ScopeTable, find_phases
 from analyzer.model.recording.records import TensorLinks
 

@@ -20,10 +20,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op, TensorSpec
+from analyzer.model.contract.graph_note import (
+    ARGUMENT_TYPES,
+    RESULT_TYPES,
+    Op,
+    TensorSpec,
+    op_types,
+    split_tensor,
+)
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.ops import op_types, split_tensor
 
 VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
 """Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and

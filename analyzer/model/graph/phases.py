@@ -22,8 +22,7 @@ from functools import cached_property
 from typing import Final
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.graph_note import TracedGraph
-from analyzer.model.graph.ops import split_tensor
+from analyzer.model.contract.graph_note import TracedGraph, split_tensor
 
 _GRADIENT_SCOPES = frozenset({"gradient_tape", "gradients"})
 _ACCUMULATOR = "accumulator"

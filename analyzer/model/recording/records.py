@@ -13,14 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.report.finding import Finding as Finding
-from analyzer.model.contract.report.finding import Severity as Severity
-from analyzer.model.contract.report.peak_figures import UnmodelledType
+from analyzer.model.contract.report.peak_figures import StatedRange, UnmodelledType
 from analyzer.model.contract.report.subject import Device as Device
+from analyzer.model.contract.report.subject import Finding as Finding
 from analyzer.model.contract.report.subject import Kind as Kind
-from analyzer.model.contract.report.subject import PhantomNotice, ReportTarget
-from analyzer.model.contract.report.trust_figures import StatedRange
-from analyzer.model.contract.run_note import Failure, PhantomNote, StepConfig
+from analyzer.model.contract.report.subject import PhantomNotice
+from analyzer.model.contract.report.subject import Severity as Severity
+from analyzer.model.contract.run_note import Failure, PhantomNote, StepConfig, TargetNote
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.units import times
 
@@ -140,7 +139,7 @@ class Recording:
     """A sequence of allocations, measured or predicted."""
 
     kind: Kind
-    target: ReportTarget
+    target: TargetNote
     device: Device
     step_config: StepConfig
     events: pd.DataFrame  # with the columns of ``EVENTS``, of every allocator

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import IDLE_ROLE

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.run_figures import ProgramFigures
+from analyzer.model.contract.report.subject import ProgramFigures
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows
 from analyzer.model.units import format_bytes

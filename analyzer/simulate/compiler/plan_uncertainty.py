@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from analyzer.cards.catalogue import Gpu
 from analyzer.model.contract.card_note import Products
 from analyzer.model.contract.fields import ITEM_BYTES
-from analyzer.model.contract.report.trust_figures import StatedRange, shift_bound
+from analyzer.model.contract.report.peak_figures import StatedRange, shift_bound
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.model.units import format_bytes
 from analyzer.simulate.compiler.card_compilation import CardPlan, central

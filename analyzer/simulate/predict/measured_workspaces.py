@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from analyzer.model.contract.capture_request import LikeNote, MeasuredConvolution
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.contract.like_note import LikeNote, MeasuredConvolution
 from analyzer.model.units import format_bytes
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, Workspace

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
 from analyzer.model.contract.report.peak_figures import UnmodelledType
-from analyzer.model.contract.report.subject import ReportTarget
-from analyzer.model.contract.run_note import ThreadsNote
+from analyzer.model.contract.run_note import TargetNote, ThreadsNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
@@ -51,7 +50,6 @@ from analyzer.tracing.measure.attribution_labels import Labels
 from analyzer.tracing.measure.graph_choice import index_note_graph
 from analyzer.tracing.measure.measured_recording import (
     Measured,
-    convert_step_config,
 )
 from analyzer.tracing.measure.trace_attribution import find_first_births
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state
@@ -151,13 +149,13 @@ def _measured(
     limit_of = options if target.gpu is None else target.options
     recording = Recording(
         kind=Kind.ESTIMATE,
-        target=ReportTarget() if note.target is None else ReportTarget(**asdict(note.target)),
+        target=note.target or TargetNote(),
         device=Device(
             kind=target.device.kind,
             name=note.device.name or "host",
             memory_limit_bytes=limit_of.memory_limit_bytes,
         ),
-        step_config=convert_step_config(note),
+        step_config=note.step,
         events=shown.events,
         allocations=shown.allocations,
         allocator=target.device.allocator,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.fields import REHOMED_ELEMENTS
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.run_note import BirthNote, Input

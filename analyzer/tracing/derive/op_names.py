@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from analyzer.model.contract.graph_note import Op
-from analyzer.model.graph.ops import CONVOLUTIONS, op_types
+from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, op_types
 from analyzer.model.graph.phases import ScopeTable, is_in_gradient_scope
 
 _OPTIMIZER: Final = re.compile(

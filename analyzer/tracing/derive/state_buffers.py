@@ -18,10 +18,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.categories import Category
-from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import TensorSpec, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.ops import split_tensor
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform
 from analyzer.model.units import round_up

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.ops import split_tensor
+from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
 from analyzer.model.graph.phases import Phase, ScopeTable, is_in_gradient_scope
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.timeline import HOST_ALLOCATORS

@@ -21,12 +21,11 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.categories import Category
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, TensorSpec, split_tensor
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_reduce_roles
-from analyzer.model.graph.ops import CONVOLUTIONS, split_tensor
 from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import FOLDED

@@ -6,7 +6,7 @@ from typing import Final
 
 import pandas as pd
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.host_copies import ITERATOR
 from analyzer.tracing.measure.attribution import BATCH_ROLE, COPIED_BATCH

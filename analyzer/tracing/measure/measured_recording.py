@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pandas as pd
+from msgspec import structs
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec
-from analyzer.model.contract.report.subject import PhantomNotice, ReportTarget
-from analyzer.model.contract.run_note import StepConfig
+from analyzer.model.contract.report.subject import PhantomNotice
+from analyzer.model.contract.run_note import StepConfig, TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
@@ -212,7 +213,7 @@ def _find_modules(table: pd.DataFrame, raw: RawTrace, note: RunNote | None) -> M
     """Return the plans of compiled functions: the capture's, else those of the trace's modules."""
     if note is None:
         return name_module_buffers(table, raw)
-    return ModuleBuffers(table, build_plans(note), convert_step_config(note), ())
+    return ModuleBuffers(table, build_plans(note), note.step if note else StepConfig(), ())
 
 
 def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
@@ -277,11 +278,11 @@ def _phantom(note: RunNote | None) -> PhantomNotice | None:
     )
 
 
-def _target(note: RunNote | None, named: Path, trace: Path) -> ReportTarget:
+def _target(note: RunNote | None, named: Path, trace: Path) -> TargetNote:
     if note is not None and note.target is not None:
-        return ReportTarget(**asdict(note.target), trace=str(trace))
+        return structs.replace(note.target, trace=str(trace))
     name = trace.name.split(".xplane")[0]
-    return ReportTarget(text=str(named), kind="trace", name=name, trace=str(trace))
+    return TargetNote(text=str(named), kind="trace", name=name, trace=str(trace))
 
 
 def _device(events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote | None) -> Device:
@@ -306,20 +307,6 @@ def _card_of(raw: RawTrace, allocator: str) -> str:
         if str(facts["plane"]).endswith(f":{number}") or len(raw.cards) == 1:
             return name_card(facts)
     return ""
-
-
-def convert_step_config(note: RunNote | None) -> StepConfig:
-    """Return how the step of a note is run."""
-    if note is None:
-        return StepConfig()
-    step = note.step
-    return StepConfig(
-        mode=step.mode,
-        jit=step.jit,
-        batch_size=step.batch_size,
-        optimizer=step.optimizer,
-        dtype_policy=step.dtype_policy,
-    )
 
 
 def _find_warnings(

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from analyzer.model.contract.categories import Category
-from analyzer.model.contract.graph_note import Op
+from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import Op, split_tensor
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase
 from analyzer.tracing.parse.run_folder import RunNote
 

@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from analyzer.model.contract.graph_note import Op
+from analyzer.model.contract.graph_note import Op, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.ops import split_tensor
 
 _DECIDE: Final = {
     **dict.fromkeys(("Switch", "RefSwitch"), 1),

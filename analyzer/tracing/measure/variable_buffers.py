@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.contract.fields import tensor_bytes
+from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.ops import split_tensor
 from analyzer.tracing.parse.run_folder import RunNote
 
 _ADDS_IN_PLACE: Final = frozenset({"AssignAddVariableOp", "AssignSubVariableOp"})

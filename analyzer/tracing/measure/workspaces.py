@@ -25,8 +25,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.categories import Category
-from analyzer.model.graph.ops import CONVOLUTIONS
+from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import CONVOLUTIONS
 from analyzer.model.recording.schema import TRIAL, TRIAL_ROLE, WORKSPACE
 from analyzer.model.recording.timeline import HOST_ALLOCATORS
 from analyzer.tracing.derive.op_names import GUARDS_BYTES

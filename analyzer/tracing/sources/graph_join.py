@@ -17,9 +17,8 @@ from typing import Final
 
 import pandas as pd
 
-from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.contract.graph_note import TensorSpec, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex, find_inlined
-from analyzer.model.graph.ops import split_tensor
 
 TENSORBOARD: Final = "tensorboard"
 """Evidence of an edge from TensorBoard's event file, which has no shapes, layers or gradients."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import GraphIndex, find_inlined
-from analyzer.model.graph.ops import split_tensor
 from analyzer.model.graph.phases import Phase, is_in_gradient_scope
 from analyzer.tracing.xla.buffer_plan import ARGUMENTS, Holder, PlanRegion
 from analyzer.tracing.xla.plan_division import Label

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from analyzer.model.contract.fields import tensor_bytes
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, split_tensor
 from analyzer.model.contract.run_note import VariableNote
-from analyzer.model.graph.ops import split_tensor
 from analyzer.model.recording.records import RecompiledFunction
 from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
 from analyzer.tracing.xla.buffer_plan import BufferPlan

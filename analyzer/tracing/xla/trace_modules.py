@@ -17,7 +17,7 @@ from typing import Final
 
 import pandas as pd
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import AccountingError, TraceError
 from analyzer.model.graph.phases import is_in_gradient_scope

@@ -18,8 +18,7 @@ from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
     make_tensor,
 )
 from analyzer.model.contract.capture_request import CaptureOptions  # noqa: E402
-from analyzer.model.contract.graph_note import TensorSpec  # noqa: E402
-from analyzer.model.graph.ops import LEAST_SHAPES  # noqa: E402
+from analyzer.model.contract.graph_note import LEAST_SHAPES, TensorSpec  # noqa: E402
 
 pytestmark = pytest.mark.tf
 

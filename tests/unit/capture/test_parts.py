@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 
 from analyzer.capture.process import capture_worker as worker
 from analyzer.capture.process.run_folders import LOG_FILE, PARTS
-from analyzer.model.contract.report.saved_result import DIGESTS_FILE, REPORT_HTML, REPORT_JSON
+from analyzer.model.contract.report.writing import DIGESTS_FILE, REPORT_HTML, REPORT_JSON
 from analyzer.report.saved_estimate import TABLES_FILE
 from analyzer.simulate.compiler.step_plans import CARD_FILE
 from analyzer.tracing.parse.logdir import RUN_FILE

@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from analyzer.cards import find_gpu
-from analyzer.model.contract.report.trust_figures import StatedRange
+from analyzer.model.contract.report.peak_figures import StatedRange
 from analyzer.model.errors import AccountingError, CompilerUnavailable, TraceError
 from analyzer.simulate.compiler import step_plans as step
 from analyzer.simulate.compiler.card_compilation import CardPlan, checked_plan

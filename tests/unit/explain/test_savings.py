@@ -17,7 +17,7 @@ from analyzer.explain.questions.peak_owner import find_gradient_copies, find_lar
 from analyzer.explain.questions.recomputation import find_recomputation
 from analyzer.explain.questions.savings import FLOOR_BYTES, saved_without, severity_of
 from analyzer.explain.questions.step_settings import find_state
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Finding, Kind, Recording, Severity, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty

@@ -21,7 +21,7 @@ from analyzer.fitting.fit_answer import (
     encode_answer,
 )
 from analyzer.fitting.fit_document import build_fit_document
-from analyzer.model.contract.report.finding import StepRemedy
+from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import FailureKind
 from analyzer.report.render.page_shell import to_page
 from analyzer.report.render.terminal import print_terminal

@@ -8,13 +8,13 @@ from itertools import combinations
 import pytest
 
 from analyzer.fitting.remedy_plans import RemedyCode, plan_remedies, write_code
+from analyzer.model.choice import Category
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.categories import Category
-from analyzer.model.contract.run_note import StepNote, VariableNote
+from analyzer.model.contract.run_note import StepConfig, VariableNote
 from analyzer.tracing.parse.run_folder import RunNote
 
 OPTIONS = CaptureOptions(batch_size=64)
-NOTE = RunNote(step=StepNote(mode="train", optimizer="Adam", dtype_policy="float32", jit=False))
+NOTE = RunNote(step=StepConfig(mode="train", optimizer="Adam", dtype_policy="float32", jit=False))
 
 
 @pytest.mark.parametrize("is_own_step", [False, True])
@@ -46,7 +46,7 @@ def test_a_step_of_the_users_own_has_neither_compile_nor_fit() -> None:
 
 def test_an_optimizer_that_is_not_noted_is_known_by_its_variables() -> None:
     slot = VariableNote("rmsprop/dense_kernel_velocity", "float32", (4,), Category.OPTIMIZER_STATE)
-    note = RunNote(step=StepNote(dtype_policy="float32", jit=False), variables=(slot,))
+    note = RunNote(step=StepConfig(dtype_policy="float32", jit=False), variables=(slot,))
     titles = {plan.id: plan.title for plan in plan_remedies(OPTIONS, note)}
     assert titles["optimizer-sgd"] == "SGD instead of RMSprop"
     assert "optimizer-rmsprop" not in titles

@@ -11,14 +11,14 @@ from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates, StepA
 from analyzer.fitting.remedies import parse_remedies, try_remedies
 from analyzer.fitting.remedy_plans import merge_options, plan_remedies, remedy_names
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.report.finding import StepRemedy
-from analyzer.model.contract.run_note import StepNote
+from analyzer.model.contract.report.subject import StepRemedy
+from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.tracing.parse.run_folder import RunNote
 
 MIB = 1 << 20
-NOTE = RunNote(step=StepNote(mode="train", optimizer="Adam", dtype_policy="float32", jit=False))
+NOTE = RunNote(step=StepConfig(mode="train", optimizer="Adam", dtype_policy="float32", jit=False))
 OPTIONS = CaptureOptions(batch_size=64)
 SAVES = {"mixed-bfloat16": 10, "mixed-float16": 9, "optimizer-sgd": 6, "accumulate-4": 12}
 """MiB of 40 that each saves alone; two kinds together save one less than their sum."""
@@ -149,7 +149,7 @@ def test_the_layers_of_a_compiled_step_are_read_from_a_capture_without_xla(
 def test_every_remedy_of_a_step_has_a_known_name() -> None:
     for policy in ("float32", "float64"):
         for jit in (True, False):
-            step = StepNote(mode="train", optimizer="SGD", dtype_policy=policy, jit=jit)
+            step = StepConfig(mode="train", optimizer="SGD", dtype_policy=policy, jit=jit)
             plans = plan_remedies(OPTIONS, RunNote(step=step))
             assert {plan.id for plan in plans} <= set(remedy_names())
     with pytest.raises(InputError, match="half-bach"):

@@ -12,12 +12,12 @@ from analyzer.fitting.estimate_at_size import SizeEstimate
 from analyzer.fitting.fit_answer import SizeFailure
 from analyzer.fitting.fit_target import fit_line
 from analyzer.fitting.size_search import FoundSizes, Limit, SizeCurve, SizeSearch, tolerance_at
-from analyzer.model.contract.run_note import StepNote
+from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.ranges import Range
 from analyzer.tracing.parse.run_folder import RunNote
 
-NOTE = RunNote(step=StepNote())
+NOTE = RunNote(step=StepConfig())
 FIXED = 1_000_000
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from analyzer.explain.questions.step_settings import find_recompiled
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.recording.records import Device
 from analyzer.model.recording.schema import IDLE_ROLE
 from analyzer.model.recording.timeline import main_allocator_rows

@@ -2,8 +2,7 @@
 
 import pytest
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.ops import PLACE
+from analyzer.model.contract.graph_note import PLACE, Op, TensorSpec
 from analyzer.simulate.predict.executor.op_duration import (
     BYTES_PER_SECOND,
     FLOPS,

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from observed_order import play_in_order
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.graph_note import MERGED_PLACE, PLACE, Op, TensorSpec
 from analyzer.model.errors import InputError
-from analyzer.model.graph.ops import MERGED_PLACE, PLACE
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.kernel_device import CPU, HANDLE_BYTES
 from analyzer.simulate.predict import Owner, predict

@@ -9,8 +9,8 @@ from msgspec import structs
 
 from analyzer.explain.questions.step_settings import find_threads
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.categories import Category
-from analyzer.model.contract.report.trust_figures import ScheduleRange
+from analyzer.model.choice import Category
+from analyzer.model.contract.report.peak_figures import ScheduleRange
 from analyzer.model.contract.run_note import BirthNote, Input, VariableNote
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Kind

@@ -13,11 +13,10 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import ReportTarget
 from analyzer.model.contract.report.writing import convert_report
-from analyzer.model.contract.run_note import StepConfig
+from analyzer.model.contract.run_note import StepConfig, TargetNote
 from analyzer.model.recording.records import Device, Kind, Recording, Step, TensorLinks
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform
 
@@ -289,7 +288,7 @@ def _finish(
     recording = Recording(
         **{
             "kind": Kind.TRACE,
-            "target": ReportTarget(**changes.pop("target", {"name": "made up"})),
+            "target": TargetNote(**changes.pop("target", {"name": "made up"})),
             "device": Device(
                 kind="gpu", name="GPU:0", memory_limit_bytes=int(events["in_use_bytes"].max() * 1.3)
             ),

@@ -13,7 +13,7 @@ from builders import SAMPLES, TraceBuilder, sample_folder
 from rich.console import Console
 
 import analyzer
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.recording.records import Severity
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.model.units import format_bytes

@@ -8,8 +8,8 @@ from builders import sample_folder
 from msgspec.structs import replace
 from rich.console import Console
 
-from analyzer.model.contract.report.finding import StepRemedy
 from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.contract.report.writing import convert_report, plain_report
 from analyzer.report.page.build import render
 from analyzer.report.render.markdown import to_markdown

@@ -9,7 +9,7 @@ from builders import sample_folder
 
 import analyzer
 from analyzer.explain.running.program_summary import program_figures
-from analyzer.model.contract.report.run_figures import HeldReading, ProgramFigures, TrendFigures
+from analyzer.model.contract.report.subject import ProgramFigures, TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.report.page.steps_chart import steps_charts
 
@@ -18,7 +18,7 @@ FLAT = TrendFigures(trend="flat")
 
 def test_readings_are_drawn_at_their_steps_and_heights() -> None:
     readings = [
-        HeldReading(step=step, in_use_bytes=size) for step, size in ((1, 50), (6, 0), (11, 100))
+        Reading(step=step, in_use_bytes=size) for step, size in ((1, 50), (6, 0), (11, 100))
     ]
     program = ProgramFigures(
         step="", steps=11, warmup=3, device=FLAT, host=FLAT, readings=tuple(readings)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from builders import TraceBuilder
 
+from analyzer.model.contract.capture_request import LikeNote, MeasuredConvolution
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.contract.like_note import LikeNote, MeasuredConvolution
 from analyzer.model.errors import InputError
 from analyzer.session.target_graph import read_like
 from analyzer.simulate.predict.measured_workspaces import find_measured

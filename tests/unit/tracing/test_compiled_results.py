@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.recording.records import Step
 from analyzer.tracing.measure.attribution import label_eager
 from analyzer.tracing.measure.attribution_labels import Labels

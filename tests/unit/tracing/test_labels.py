@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.tracing.xla.buffer_plan import Holder, PlanRegion, ValueUse

@@ -14,7 +14,7 @@ from builders import SAMPLES, sample_folder
 import analyzer
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.out_of_memory import failure_of
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.run_note import Failure
 from analyzer.model.recording.timeline import alive_at, sum_by_category
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Total, Word
 from analyzer.model.contract.report.peak_figures import PeakFigures
 from analyzer.model.contract.report.subject import Kind

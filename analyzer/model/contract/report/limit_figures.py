@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import Instant, ReportRecord, Signed, Text, Total, Word
-from analyzer.model.contract.report.trust_figures import ReplayCheck
+from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.ranges import BoundedBytes
 
 Fits = bool | Literal["may not"] | None

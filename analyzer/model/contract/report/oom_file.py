@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from analyzer.model.contract.fields import ReportRecord
-from analyzer.model.contract.report.writing import build_schema
 
 OOM_VERSION: Final = 1
 
@@ -166,8 +165,3 @@ class OomDocument(ReportRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     matched_with: str | None = None
     next_command: str | None = None
-
-
-def oom_schema_text() -> str:
-    """Return the JSON Schema of ``analyze oom --json``, ``docs/oom.schema.json``."""
-    return build_schema("Output of analyze oom --json", OomDocument)

@@ -11,7 +11,6 @@ from typing import Final
 from msgspec import field
 
 from analyzer.model.contract.fields import Name, ReportRecord, Text, Word
-from analyzer.model.contract.report.finding import Finding, StepRemedy
 from analyzer.model.contract.report.limit_figures import (
     CardFit,
     Fits,
@@ -29,21 +28,23 @@ from analyzer.model.contract.report.peak_figures import (
     PeakEver,
     PeakFigures,
     RetainedTensor,
+    StatedRange,
     StepPeak,
     TensorAtPeak,
+    TrustFigures,
     UnmodelledType,
 )
-from analyzer.model.contract.report.run_figures import HostsFigures, ProgramFigures
 from analyzer.model.contract.report.subject import (
     CardUse,
     Device,
+    Finding,
+    HostsFigures,
     Kind,
     PhantomNotice,
-    ReportError,
-    ReportTarget,
+    ProgramFigures,
+    StepRemedy,
 )
-from analyzer.model.contract.report.trust_figures import StatedRange, TrustFigures
-from analyzer.model.contract.run_note import StepConfig
+from analyzer.model.contract.run_note import Failure, StepConfig, TargetNote
 
 REPORT_VERSION: Final = 1
 
@@ -65,7 +66,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
 
     schema_version: int = REPORT_VERSION
     kind: Kind
-    target: ReportTarget = ReportTarget()
+    target: TargetNote = TargetNote()
     device: Device
     step: StepConfig = StepConfig()
     allocator: Name = ""
@@ -94,7 +95,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     phantom: PhantomNotice | None = None
     cards: tuple[CardUse, ...] = ()
     hosts: HostsFigures | None = None
-    error: ReportError | None = None
+    error: Failure | None = None
     failure: UnservedRequest | None = None
     program: ProgramFigures | None = None
     versions: dict[Word, Word] = field(default_factory=dict)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import Name, ReportRecord, Text, Total, Word
-from analyzer.model.errors import ExitCode
+from analyzer.model.contract.fields import (
+    EvidenceRow,
+    Name,
+    ReportRecord,
+    Signed,
+    Text,
+    Total,
+    Word,
+)
+from analyzer.model.contract.watch_note import Reading
 
 
 class Kind(Choice):
@@ -29,32 +40,6 @@ class Device:
     kind: Word
     name: Name
     memory_limit_bytes: Total | None = None
-
-
-class ReportTarget(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
-    """The target of the command: the user's text, its kind and a short name.
-
-    ``trace`` is the path of the trace file; it is absent in an estimate.
-    """
-
-    text: Text = ""
-    kind: Word = ""
-    name: Name = ""
-    trace: Text = ""
-
-
-class ReportError(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
-    """How the step failed.
-
-    Attributes:
-        where: ``file:line`` of the user's code; empty if unknown, absent if the error has no
-            place.
-    """
-
-    type: Name
-    message: Text
-    exit_code: ExitCode = ExitCode.BAD_INPUT
-    where: Name | None = None
 
 
 class AssumedSetting(ReportRecord, frozen=True, kw_only=True):
@@ -99,3 +84,155 @@ class PhantomNotice(ReportRecord, frozen=True, kw_only=True):
     cards: tuple[Word, ...] = ()
     assumed: tuple[Text, ...] = ()
     settings: tuple[AssumedSetting, ...] = ()
+
+
+class Severity(Choice):
+    """How much a finding matters."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One finding about a step.
+
+    Attributes:
+        id: Stable name, such as ``retained-activations``.
+        title: One line with the number of bytes.
+        detail: The meaning and what to change.
+        saves_bytes: Bytes that the change would save; None if unknown.
+        saves_kind: ``requested`` or ``allocated`` bytes at the peak, or of the least memory
+            ``limit``.
+        evidence: Rows that prove it, with values by column.
+    """
+
+    id: Word
+    severity: Severity
+    title: Text
+    detail: Text
+    saves_bytes: Total | None = None
+    saves_kind: Word = "requested"
+    evidence: tuple[EvidenceRow, ...] = ()
+
+
+class StepRemedy(ReportRecord, frozen=True, kw_only=True):
+    """A change of the step, with a new capture and estimate.
+
+    Attributes:
+        id: Stable name, such as ``mixed-bfloat16``; a combination joins names with ``+``.
+        saves_bytes: Reduction of the requested peak, between the medians over the schedules.
+        saves_low_bytes, saves_high_bytes: Range between two runs with their own schedules.
+        failed: Why the change cannot be applied; the figures are then None.
+    """
+
+    id: Word
+    title: Text
+    code: Text
+    costs: Text = ""
+    saves_bytes: Signed | None = None
+    saves_low_bytes: Signed | None = None
+    saves_high_bytes: Signed | None = None
+    requested_bytes: Total | None = None
+    allocated_bytes: Total | None = None
+    fits: bool | None = None
+    failed: Text = ""
+
+
+MOST_READINGS: Final = 256
+"""Limit of the readings in a report."""
+
+Slope = Annotated[float, Meta(ge=-1e18, le=1e18)]
+
+
+class TrendFigures(ReportRecord, frozen=True, kw_only=True):
+    """The trend of the memory in use after each step, without the warm-up.
+
+    Attributes:
+        trend: ``fills``: a bounded container or a stage of tf.data explains the growth.
+        per_step_bytes: Slope, bytes a step.
+        low_bytes, high_bytes: Range of the slope at 95 %.
+    """
+
+    trend: Literal["grows", "fills", "flat", "cannot tell"]
+    per_step_bytes: Slope = 0.0
+    low_bytes: Slope = 0.0
+    high_bytes: Slope = 0.0
+    first_step: Total = 0
+    last_step: Total = 0
+    level_bytes: Total = 0
+
+
+class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
+    """A program whose own steps were traced.
+
+    Attributes:
+        steps, warmup: Number of all steps, and of those before the traced ones.
+        own_peak_bytes: TensorFlow's own peak since the program's start.
+        whole_run: Whether the run counts as one step, because no call repeats.
+    """
+
+    step: Text
+    where: Name = ""
+    steps: Total
+    warmup: Total
+    device: TrendFigures
+    host: TrendFigures
+    readings: Annotated[tuple[Reading, ...], Meta(max_length=MOST_READINGS)] = ()
+    ended: Text = ""
+    own_peak_bytes: Total | None = None
+    whole_run: bool = False
+    micro_batches: Total = 1
+
+
+class DevicePeak(ReportRecord, frozen=True, kw_only=True):
+    """The peak of one device of a host, in its steady step."""
+
+    allocator: Name
+    requested_bytes: Total
+    allocated_bytes: Total
+    limit_bytes: Total | None = None
+
+
+class HostRow(ReportRecord, frozen=True, kw_only=True):
+    """One host."""
+
+    host: Name
+    file: Name
+    devices: tuple[DevicePeak, ...] = ()
+    events: Total = 0
+    steps: Total = 0
+    damaged: bool = False
+    failed: Text = ""
+
+
+class DevicePlace(ReportRecord, frozen=True, kw_only=True):
+    """One device of one host.
+
+    Attributes:
+        differs_bytes: Its peak minus the median of all devices.
+    """
+
+    host: Name
+    allocator: Name
+    allocated_bytes: Total
+    differs_bytes: int = 0
+
+
+class HostsFigures(ReportRecord, frozen=True, kw_only=True):
+    """A comparison of the hosts of one run. The rest of the report is about the worst one.
+
+    Attributes:
+        worst: The device nearest to its limit; the largest peak if a limit is unknown.
+        outliers: Devices far from the median, the farthest first.
+    """
+
+    worst: DevicePlace
+    devices: Total
+    least_bytes: Total
+    median_bytes: Total
+    most_bytes: Total
+    outliers: tuple[DevicePlace, ...] = ()
+    rows: tuple[HostRow, ...] = ()

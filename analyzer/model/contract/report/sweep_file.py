@@ -8,7 +8,6 @@ from msgspec import field
 
 from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Total, Word
 from analyzer.model.contract.report.limit_figures import Fits
-from analyzer.model.contract.report.writing import build_schema
 
 SWEEP_VERSION: Final = 1
 
@@ -60,8 +59,3 @@ class SweepFile(ReportRecord, frozen=True, kw_only=True):
     name: Text
     cells: tuple[SweepCell, ...]
     versions: dict[Word, Word] = field(default_factory=dict)
-
-
-def sweep_schema_text() -> str:
-    """Return the JSON Schema of ``sweep.json``, ``docs/sweep.schema.json``."""
-    return build_schema("Output of analyze sweep (sweep.json)", SweepFile)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from inspect import cleandoc
+import os
+import stat
+from functools import reduce
 from operator import index
 from pathlib import Path
-from typing import Any, Final, SupportsIndex
+from typing import Annotated, Any, Final, SupportsIndex
 
-from msgspec import DecodeError, convert, to_builtins
+from msgspec import DecodeError, Meta, Struct, convert, to_builtins
+from msgspec.json import encode
 from msgspec.json import format as indented
-from msgspec.json import schema_components as json_schema
 
-from analyzer.model.contract.fields import ReportRecord
-from analyzer.model.contract.reading import read_record
-from analyzer.model.contract.report.diff_file import DiffFile
+from analyzer.model.contract.fields import Name, ReportRecord, Word
+from analyzer.model.contract.reading import open_without_blocking, read_record, sibling_file
 from analyzer.model.contract.report.report_file import REPORT_VERSION, ReportFile
+from analyzer.model.errors import AnalyzerError
+from analyzer.model.version import __version__
 
 Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]
 """A value of JSON."""
@@ -53,26 +57,6 @@ def encode_report(report: ReportRecord) -> str:
         return json.dumps(json.loads(text), indent=1) + "\n"
 
 
-def schema_text() -> str:
-    """Return the JSON Schema of ``--json``, ``docs/report.schema.json``."""
-    return build_schema("Output of analyze trace, estimate and diff --json", ReportFile, DiffFile)
-
-
-def build_schema(title: str, *types: type) -> str:
-    """Return the JSON Schema of a document that is one of several records."""
-    either, parts = json_schema(types)
-    for part in parts.values():
-        if "description" in part:
-            part["description"] = cleandoc(part["description"])
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title,
-        "anyOf": list(either),
-        "$defs": parts,
-    }
-    return json.dumps(schema, indent=1) + "\n"
-
-
 def convert_report(plain: dict[str, Any]) -> ReportFile:
     """Return the report of JSON values.
 
@@ -100,3 +84,89 @@ def replace_non_finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [replace_non_finite(item) for item in value]
     return value
+
+
+DIGESTS_FILE: Final = "kept.json"
+REPORT_JSON: Final = "report.json"
+REPORT_HTML: Final = "report.html"
+
+DIGESTS_FORMAT: Final = 2
+
+_TRACES: Final = (".xplane.pb", ".xplane.pb.gz")
+_BLOCK_BYTES: Final = 1 << 20
+
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+"""SHA-256 of a file's content."""
+
+_Files = Annotated[dict[Name, Digest], Meta(max_length=4096)]
+
+
+class FileDigests(Struct, frozen=True, kw_only=True):
+    """The content of ``kept.json``.
+
+    Attributes:
+        files: By path in the folder, with ``/`` between folders.
+    """
+
+    schema_version: int = DIGESTS_FORMAT
+    analyzer: Word
+    files: _Files
+
+
+def encode_digests(folder: Path) -> bytes:
+    """Return the content of ``kept.json`` for the files in a folder, as JSON text."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+    return encode(
+        FileDigests(
+            analyzer=__version__,
+            files={
+                file.relative_to(folder).as_posix(): _digest(file)
+                for file in files
+                if file.name not in (DIGESTS_FILE, REPORT_HTML)
+            },
+        )
+    )
+
+
+def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
+    """Return the report that is saved in ``folder``.
+
+    Returns:
+        The report, or None if a new one must be made; and why, empty if there was none.
+    """
+    file = folder / DIGESTS_FILE
+    if not file.is_file():
+        return None, ""
+    try:
+        facts = read_record(file, FileDigests, version=DIGESTS_FORMAT, hint="")
+        if facts.schema_version != DIGESTS_FORMAT or facts.analyzer != __version__:
+            return None, f"version {facts.analyzer:.20} saved it"
+        if any(_digest(_inside(folder, name)) != digest for name, digest in facts.files.items()):
+            return None, "one of its files has changed"
+        if REPORT_JSON not in facts.files or _traces(folder) - facts.files.keys():
+            return None, "a file was added"
+        return read_report(folder / REPORT_JSON), ""
+    except (AnalyzerError, OSError, ValueError, RecursionError):
+        return None, f"a file is missing or damaged, or {DIGESTS_FILE} is"
+
+
+def _traces(folder: Path) -> set[str]:
+    """Return the paths of the traces in a folder."""
+    traces = (file for file in folder.rglob("*") if file.name.endswith(_TRACES))
+    return {file.relative_to(folder).as_posix() for file in traces}
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Return a file of ``folder`` by its path in it; raise a ValueError if it lies elsewhere."""
+    return reduce(lambda place, part: sibling_file(place / "file", part), name.split("/"), folder)
+
+
+def _digest(file: Path) -> str:
+    """Return the digest of a file; raise an OSError if it is no regular file."""
+    digest = hashlib.sha256()
+    with open(file, "rb", opener=open_without_blocking) as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise OSError(f"{file} is no regular file")
+        while block := opened.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

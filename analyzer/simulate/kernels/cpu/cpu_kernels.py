@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from analyzer.model.graph.ops import op_types
+from analyzer.model.contract.graph_note import op_types
 from analyzer.simulate.kernels.cpu import native_convolution as native
 from analyzer.simulate.kernels.cpu import onednn
 from analyzer.simulate.kernels.shared import data_movement as layout

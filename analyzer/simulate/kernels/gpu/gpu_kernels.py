@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.cards import Gpu
-from analyzer.model.contract.graph_note import Op
+from analyzer.model.contract.graph_note import Op, op_types
 from analyzer.model.graph.host_copies import (
     COPY,
     COPY_BACK,
@@ -27,7 +27,6 @@ from analyzer.model.graph.host_copies import (
     is_output_on_host,
     runs_on_host,
 )
-from analyzer.model.graph.ops import op_types
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.cpu import onednn
 from analyzer.simulate.kernels.gpu import cudnn_convolution, cudnn_rnn, gpu_pooling, gpu_reduction

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.ops import op_types
+from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
 
 if TYPE_CHECKING:
     from analyzer.simulate.kernels.shared.xla_call import CompiledCall

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op
 from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Step

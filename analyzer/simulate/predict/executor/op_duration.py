@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from analyzer.model.contract.graph_note import op_types
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
-from analyzer.model.graph.ops import op_types
 from analyzer.simulate.kernels.shared.op_call import MemoryPlan, VariableAccess
 from analyzer.simulate.predict.graph.edges import INEXPENSIVE, Wiring
 

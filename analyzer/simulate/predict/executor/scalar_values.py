@@ -15,8 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.ops import op_types
+from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
 
 Number = int | float
 Value = tuple[Number, ...]

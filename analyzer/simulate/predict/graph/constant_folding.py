@@ -13,8 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from analyzer.model.contract.graph_note import Op
-from analyzer.model.graph.ops import op_types, split_tensor
+from analyzer.model.contract.graph_note import Op, op_types, split_tensor
 from analyzer.simulate.kernels.cpu.cpu_kernels import BINARY, REDUCTIONS, UNARY
 
 _MOST_BYTES: Final = 10 << 20

@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, Final, TypeVar
 
-from analyzer.model.contract.graph_note import Op
-from analyzer.model.graph.ops import MERGED_PLACE, PLACE
+from analyzer.model.contract.graph_note import MERGED_PLACE, PLACE, Op
 
 _PREFIX: Final = "_Mkl"
 _GRADIENT: Final = 2

@@ -17,9 +17,15 @@ from functools import cached_property
 from random import Random
 from typing import Final
 
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op, TensorSpec
+from analyzer.model.contract.graph_note import (
+    ARGUMENT_TYPES,
+    RESULT_TYPES,
+    Op,
+    TensorSpec,
+    op_types,
+    split_tensor,
+)
 from analyzer.model.errors import InputError
-from analyzer.model.graph.ops import op_types, split_tensor
 from analyzer.simulate.predict.graph.edge_order import (
     INLINE_EDGES,
     RewriteOrder,

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.contract.graph_note import LEAST_SHAPES, Op, TensorSpec
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import InputError
-from analyzer.model.graph.ops import LEAST_SHAPES
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions, Loop

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.contract.report.trust_figures import StatedRange, WorkspaceFigures, shift_bound
+from analyzer.model.contract.report.peak_figures import StatedRange, WorkspaceFigures, shift_bound
 from analyzer.model.graph.host_copies import COPY
 from analyzer.model.ranges import Range
 from analyzer.model.recording.schema import TRIAL, WORKSPACE

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from statistics import NormalDist, mean, median_low, stdev
 from typing import Final
 
-from analyzer.model.contract.report.trust_figures import DecidingOp, ScheduleRange, StatedRange
+from analyzer.model.contract.report.peak_figures import DecidingOp, ScheduleRange, StatedRange
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.simulate.predict.representative import LIMIT_MARGIN, Chosen

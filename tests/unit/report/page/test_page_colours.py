@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import analyzer.report.render as render
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 
 FOLDER = Path(render.__file__).parent
 LEAST_MARK, LEAST_TEXT = 3.0, 4.5

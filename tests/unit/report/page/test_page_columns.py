@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.report.page.columns import StringTable, pack, plain
 
 TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "f8": np.float64}

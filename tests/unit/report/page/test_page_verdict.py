@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.model.contract.categories import Category
+from analyzer.model.choice import Category
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import convert_report
 from analyzer.report.render import sections
