@@ -242,7 +242,8 @@ def _plan_card(
     Raises:
         CompilerUnavailable: there is neither a plan for the card nor one for the CPU.
     """
-    from analyzer.simulate.compiler.plan_cache import default_cache
+    from analyzer.model.user_cache import cache_folder
+    from analyzer.simulate.compiler.card_compilation import PlanCache
     from analyzer.simulate.compiler.step_plans import card_step, cpu_step, keep_failure
     from analyzer.simulate.predict.predicted_device import target_of
 
@@ -250,9 +251,8 @@ def _plan_card(
     if gpu is None or not note.compiled:
         return None
     try:
-        return card_step(
-            note, folder, gpu, default_cache(), options=options, keep=keep, progress=progress
-        )
+        cache = PlanCache(cache_folder())
+        return card_step(note, folder, gpu, cache, options=options, keep=keep, progress=progress)
     except CompilerUnavailable as reason:
         stand_in = cpu_step(note, gpu, reason)
         if stand_in is None:

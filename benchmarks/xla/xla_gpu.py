@@ -24,9 +24,8 @@ from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu
 from analyzer.cards.xla_compiler import find_compiler
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.simulate.compiler.card_compilation import plan_for_card
-from analyzer.simulate.compiler.plan_cache import PlanCache
-from analyzer.simulate.compiler.plan_uncertainty import workspaces
+from analyzer.simulate.compiler.card_compilation import CUBLAS_PRODUCTS, PlanCache, plan_for_card
+from analyzer.simulate.compiler.plan_uncertainty import workspace_rise
 from analyzer.simulate.compiler.step_plans import module_of
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.run_folder import read_run
@@ -101,17 +100,18 @@ def on_card(module: bytes, card: str) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for products in ("triton", "cublas"):
         started = time.monotonic()
-        found = plan_for_card(module, find_gpu(card), PlanCache(None), cublas=products == "cublas")
+        flags = CUBLAS_PRODUCTS if products == "cublas" else ()
+        found = plan_for_card(module, find_gpu(card), PlanCache(None), flags=flags)
         seconds = time.monotonic() - started
-        space = workspaces(read_hlo(found.compiled.hlo), found.plan)
+        hlo = read_hlo(found.compiled.hlo)
+        calls = [one for one in hlo.instructions.values() if one.target.startswith("__cudnn$conv")]
         told[products] = {
             "temp_bytes": found.plan.temp_bytes,
             "argument_bytes": found.plan.argument_bytes,
             "output_bytes": found.plan.output_bytes,
             "alias_bytes": found.plan.alias_bytes,
-            "workspace_rise_bytes": space.rise_bytes,
-            "workspace_least_rise_bytes": space.least_rise_bytes,
-            "convolutions": space.count,
+            "workspace_rise_bytes": workspace_rise(hlo, found.plan) or 0,
+            "convolutions": len(calls),
             "compile_s": round(seconds, 1),
         }
     return told

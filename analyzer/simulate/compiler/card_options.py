@@ -1,4 +1,4 @@
-"""Options of the compilation for a card."""
+"""Options of the compilation for a card; a light module for the command line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ TIME_OUT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardOptions:
-    """Options of the compilation for a card.
-
-    Attributes:
-        both: Whether to compile also with the products of cuBLAS; None for small modules only.
-    """
+    """``both``: whether to compile also with cuBLAS' products; None for small modules only."""
 
     both: bool | None = None
     time_out_s: float = TIME_OUT_S

@@ -1,4 +1,4 @@
-"""Compile a module for a card in a child process, and return its memory plan.
+"""Compile a module for a card in a child process.
 
 A child is needed because XLA reads its flags once per process, because a compiler that aborts must not
 end the command, and because its memory is freed at its end. The child dies with its parent, and its
@@ -10,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
 
 from analyzer.cards.xla_compiler import Compiler, path_flag
 from analyzer.model.contract.card_note import (
@@ -33,50 +35,61 @@ from analyzer.model.contract.card_note import (
 from analyzer.model.contract.child_messages import read_message, write_message
 from analyzer.model.errors import AnalyzerError, CompilerUnavailable
 from analyzer.simulate.compiler.card_options import TIME_OUT_S
-from analyzer.simulate.compiler.spared_products import find_op_names, without_triton
+from analyzer.tracing.parse.protobuf import message_class
 
-_WORKER: Final = (sys.executable, "-m", "analyzer.simulate.compiler.compiler_worker")
-_POLL_S: Final = 0.1  # seconds between checks of the child
+_WORKER: Final = (sys.executable, "-m", "analyzer.simulate.compiler.pjrt")
 _LONGEST: Final = 300  # characters of the compiler's message in an error
 
 _MOST_RETRIES: Final = 12
 """Most compilations of one module, each with products of one more shape moved to cuBLAS."""
 
-_UNKNOWN_FLAG: Final = "Unknown flag"
-"""Text of XLA's error for an unknown flag, on which it dies (``parse_flags_from_env.cc``)."""
+_HIGHEST: Final = 2
+"""``PrecisionConfig.HIGHEST`` (``xla/xla_data.proto``)."""
 
-Progress = Callable[[str, float], None]
+_OP_NAME: Final = re.compile(r'\bop_name="([^"]*)"')
+
+_Module: Final = message_class(
+    "analyzer.spared_products",
+    {
+        "Module": {"computations": (3, "Computation[]")},
+        "Computation": {"instructions": (2, "Instruction[]")},
+        "Instruction": {
+            "opcode": (2, "bytes"),
+            "shape": (3, "Shape"),
+            "metadata": (7, "Metadata"),
+            "id": (35, "int64"),
+            "operand_ids": (36, "int64[]"),
+            "precision": (51, "Precision"),
+        },
+        "Shape": {"element_type": (2, "int64"), "dimensions": (3, "int64[]")},
+        "Metadata": {"op_name": (2, "bytes")},
+        "Precision": {"operand_precision": (1, "int64[]")},
+    },
+    "Module",
+)
+"""The fields of ``HloModuleProto`` (``xla/service/hlo.proto``) that are read or changed; all others stay
+unchanged."""
 
 
 class CompilerRefused(CompilerUnavailable):
     """The compiler did not compile this module; other flags may help.
 
-    Args:
-        ops: The framework's op names in the compiler's message.
-        has_unknown_flag: Whether the compiler does not know one of the XLA flags.
+    ``ops`` are the framework's op names in the compiler's message.
     """
 
-    def __init__(
-        self, message: str, *, ops: frozenset[str] = frozenset(), has_unknown_flag: bool = False
-    ) -> None:
+    def __init__(self, message: str, *, ops: frozenset[str] = frozenset()) -> None:
         super().__init__(message)
         self.ops = ops
-        self.has_unknown_flag = has_unknown_flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledModule:
-    """A module compiled for a card.
-
-    Attributes:
-        module_sha256: Digest of the input module; empty if unknown.
-    """
+    """A module compiled for a card; ``module_sha256`` is the input's digest, empty if unknown."""
 
     hlo: bytes
     statistics: Statistics
     compiler: str
     module_sha256: str = ""
-    is_cached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +100,6 @@ class Compilation:
         target: The card: ``GpuTargetConfigProto`` in text form.
         flags: XLA flags in addition to the flags that write the plan.
         folder: Parent of the temporary folder; None for the system's default.
-        progress: Called with the stage and the estimated share of time.
     """
 
     target: str
@@ -95,12 +107,6 @@ class Compilation:
     flags: tuple[str, ...] = ()
     time_out_s: float = TIME_OUT_S
     folder: Path | None = None
-    progress: Progress | None = None
-
-    def report(self, share: float) -> None:
-        """Report the estimated share of time, 0 to 1."""
-        if self.progress is not None:
-            self.progress("compiling for the card", share)
 
 
 def compile_with_retries(module: bytes, how: Compilation) -> CompiledModule:
@@ -119,6 +125,42 @@ def compile_with_retries(module: bytes, how: Compilation) -> CompiledModule:
     raise CompilerRefused(f"XLA's compiler refused {_MOST_RETRIES} matrix products in turn.")
 
 
+def without_triton(module: bytes, ops: Iterable[str]) -> bytes | None:
+    """Return the module with the products of some ops, and equal ones, moved to cuBLAS.
+
+    On a card XLA tries several kernels for each product, drops failing kernels, and uses cuBLAS if all
+    fail. Without a card it refuses the module if its first kernel fails. XLA never uses Triton for a
+    product with more than the default precision (``CanTritonHandleGEMM``,
+    ``triton_support_legacy.cc``), and cuBLAS needs the same memory for any precision, so a raised
+    precision moves a product. Products of the same shapes move also: they are repeated layers.
+
+    Returns:
+        None if no product with such a name is left to Triton.
+    """
+    proto = _Module()
+    try:
+        proto.ParseFromString(module)
+    except DecodeError:
+        return None
+    wanted = {name.encode() for name in ops}
+    instructions = [one for part in proto.computations for one in part.instructions]
+    shapes = {one.id: (one.shape.element_type, *one.shape.dimensions) for one in instructions}
+
+    def kind(one: Any) -> tuple[Any, ...]:
+        return shapes[one.id], *(shapes.get(number) for number in one.operand_ids)
+
+    products = [
+        one
+        for one in instructions
+        if one.opcode == b"dot" and _HIGHEST not in one.precision.operand_precision
+    ]
+    kinds = {kind(one) for one in products if one.metadata.op_name in wanted}
+    for one in products:
+        if kind(one) in kinds:
+            one.precision.operand_precision[:] = [_HIGHEST, _HIGHEST]
+    return bytes(proto.SerializeToString()) if kinds else None
+
+
 def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
     """Compile ``module``, a serialized ``HloModuleProto`` that is not optimised."""
     with tempfile.TemporaryDirectory(
@@ -128,99 +170,68 @@ def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
         (place / MODULE_FILE).write_bytes(module)
         request = CompileRequest(library=str(how.compiler.library), target=how.target)
         write_message(place / REQUEST_FILE, request)
-        dump = place / "dump"
-        log = place / "log"
-        expected_s = 1.0 + 3.0 * len(module) / 1e6  # measured: 1.4 s for 78 kB, 10 s for 3.5 MB
-        code = _run(
-            place,
-            log,
-            _environment(place, dump, how.compiler, how.flags),
-            how.time_out_s,
-            lambda elapsed_s: how.report(min(0.95, elapsed_s / expected_s)),
-        )
-        statistics = _statistics(place, code, log)
+        statistics = _read_statistics(place, _run(place, how))
         plans = sorted(
-            dump.glob("*after_optimizations.hlo.pb"), key=lambda file: file.stat().st_size
+            (place / "dump").glob("*after_optimizations.hlo.pb"),
+            key=lambda file: file.stat().st_size,
         )
         if not plans:
             raise CompilerUnavailable("XLA's compiler left no buffer assignment.")
-        how.report(1.0)
         return CompiledModule(
-            hlo=plans[-1].read_bytes(),
-            statistics=statistics,
-            compiler=how.compiler.version,
-            module_sha256=hashlib.sha256(module).hexdigest(),
+            hlo=plans[-1].read_bytes(), statistics=statistics, compiler=how.compiler.version
         )
 
 
-def _statistics(place: Path, code: int, log: Path) -> Statistics:
-    """Return the compiler's totals in the child's answer."""
+def _read_statistics(place: Path, code: int) -> Statistics:
+    """Return the compiler's totals in the answer of a child with this exit status."""
     file = place / ANSWER_FILE
     if not file.is_file():
-        message = _describe_death(code, log)
-        raise CompilerRefused(message, has_unknown_flag=_UNKNOWN_FLAG in message)
+        raise CompilerRefused(_describe_death(code, place / "log"))
     try:
         answer = read_message(file, CompileAnswer, COMPILE_VERSION)
     except AnalyzerError as error:
         raise CompilerUnavailable(error.message, hint=error.hint) from None
     if answer.statistics is None:
-        message = f"XLA's compiler refused: {_shorten(answer.refused)}"
-        raise CompilerRefused(message, ops=find_op_names(answer.refused))
+        raise CompilerRefused(
+            f"XLA's compiler refused: {_shorten(answer.refused)}",
+            ops=frozenset(_OP_NAME.findall(answer.refused)),
+        )
     return answer.statistics
 
 
-def _environment(
-    place: Path, dump: Path, compiler: Compiler, flags: tuple[str, ...]
-) -> dict[str, str]:
-    """Return the child's environment, with the XLA flags and the folder for temporary files."""
-    all_flags = (
-        *flags,
-        path_flag("--xla_gpu_cuda_data_dir", compiler.cuda),
-        path_flag("--xla_dump_to", dump),
+def _run(place: Path, how: Compilation) -> int:
+    """Run the child to its end and return its exit status."""
+    flags = (
+        *how.flags,
+        path_flag("--xla_gpu_cuda_data_dir", how.compiler.cuda),
+        path_flag("--xla_dump_to", place / "dump"),
         "--xla_dump_hlo_as_proto",
     )
-    root = str(Path(__file__).parents[3])
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {
-        **os.environ,
-        "XLA_FLAGS": " ".join(all_flags),
+    paths = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {
+        "XLA_FLAGS": " ".join(flags),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TMPDIR": str(place),
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
-
-
-def _run(
-    place: Path,
-    log: Path,
-    environment: dict[str, str],
-    time_out_s: float,
-    waiting: Callable[[float], None],
-) -> int:
-    """Run the child to its end and return its exit status."""
-    started = time.monotonic()
-    with log.open("wb") as log_file:
+    with (place / "log").open("wb") as log:
         # In a new session, ptxas, which the child starts, ends with it.
         child = subprocess.Popen(
             [*_WORKER, str(place)],
             stdin=subprocess.DEVNULL,
-            stdout=log_file,
+            stdout=log,
             stderr=subprocess.STDOUT,
             env=environment,
             cwd=place,
             start_new_session=True,
         )
         try:
-            while True:
-                elapsed_s = time.monotonic() - started
-                if elapsed_s > time_out_s:
-                    raise CompilerUnavailable(
-                        f"XLA's compiler did not finish within {time_out_s:.0f} s.",
-                        hint="Allow more time with --compile-timeout.",
-                    )
-                waiting(elapsed_s)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    return child.wait(timeout=min(_POLL_S, max(0.01, time_out_s - elapsed_s)))
+            return child.wait(timeout=how.time_out_s)
+        except subprocess.TimeoutExpired:
+            raise CompilerUnavailable(
+                f"XLA's compiler did not finish within {how.time_out_s:.0f} s.",
+                hint="Allow more time with --compile-timeout.",
+            ) from None
         finally:
             with contextlib.suppress(OSError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -240,6 +251,5 @@ def _describe_death(code: int, log: Path) -> str:
 
 def _shorten(text: str) -> str:
     """Return the first paragraph of a message as one line, without a stack trace."""
-    head = text.partition("\n\n")[0].partition("Stack trace")[0]
-    line = " ".join(head.split())
+    line = " ".join(text.partition("\n\n")[0].partition("Stack trace")[0].split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -1,4 +1,7 @@
-"""The calls of PJRT's C API that compile a module for a card that is only described.
+"""The child process that compiles a module for a described card, with calls of PJRT's C API.
+
+``python -m analyzer.simulate.compiler.pjrt FOLDER`` reads request and module in FOLDER and writes its
+answer there (``card_note``).
 
 ``xla/pjrt/c/pjrt_c_api.h``. Within major version 0 functions are only appended to the table, so its
 indices stay valid; a test compares them with the header in TensorFlow's wheel. Each argument struct
@@ -9,9 +12,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+from pathlib import Path
 from typing import Any, Final
 
-from analyzer.model.contract.card_note import Statistics
+from analyzer.model.contract.card_note import (
+    ANSWER_FILE,
+    COMPILE_VERSION,
+    MODULE_FILE,
+    REQUEST_FILE,
+    CompileAnswer,
+    CompileRequest,
+    Statistics,
+)
+from analyzer.model.contract.child_messages import read_message, write_message
+from analyzer.model.interrupts import die_with_parent
 
 TABLE: Final = {
     "Error_Destroy": 0,
@@ -58,22 +73,15 @@ _NamedValue = _struct(
     "_NamedValue", name=_TEXT, name_size=_SIZE, type=_INT, value=_TEXT, value_size=_SIZE
 )
 _Topology = _struct(
-    "_Topology",
-    name=_TEXT,
-    name_size=_SIZE,
-    options=_POINTER,
-    option_count=_SIZE,
-    topology=_POINTER,
+    "_Topology", name=_TEXT, name_size=_SIZE, options=_POINTER, count=_SIZE, topology=_POINTER
 )
 _Program = _struct("_Program", code=_TEXT, code_size=_SIZE, format=_TEXT, format_size=_SIZE)
 _Compile = _struct(
     "_Compile",
-    topology=_POINTER,
-    program=_POINTER,
+    **dict.fromkeys(("topology", "program"), _POINTER),
     options=_TEXT,
     options_size=_SIZE,
-    client=_POINTER,
-    executable=_POINTER,
+    **dict.fromkeys(("client", "executable"), _POINTER),
 )
 # Five fields of the header are read; the library writes all of them.
 _Statistics = _struct(
@@ -93,8 +101,7 @@ class Plugin:
 
     def __init__(self, path: str) -> None:
         try:
-            library = ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW)
-            entry = library.GetPjrtApi
+            entry = ctypes.CDLL(path, mode=os.RTLD_LOCAL | os.RTLD_NOW).GetPjrtApi
         except (OSError, AttributeError) as error:
             raise PjrtError(f"the compiler cannot be loaded: {error}") from None
         entry.restype = ctypes.c_void_p
@@ -104,33 +111,36 @@ class Plugin:
         size = ctypes.c_size_t.from_address(api).value
         head = ctypes.sizeof(_Nothing)
         version: Any = _Version.from_address(api + head)
-        self.version: tuple[int, int] = (version.major, version.minor)
         self._functions = api + head + ctypes.sizeof(_Version)
         needed = self._functions - api + 8 * (max(TABLE.values()) + 1)
-        if self.version[0] != MAJOR or self.version[1] < MINOR_MIN or size < needed:
+        if version.major != MAJOR or version.minor < MINOR_MIN or size < needed:
             raise PjrtError(
-                "the compiler speaks PJRT {}.{}, not {}.{} or later".format(
-                    *self.version, MAJOR, MINOR_MIN
-                )
+                f"the compiler speaks PJRT {version.major}.{version.minor}, "
+                f"not {MAJOR}.{MINOR_MIN} or later"
             )
         self._call("Plugin_Initialize", _Nothing())
 
     def compile_for(self, target: str, module: bytes) -> Statistics:
-        """Compile a module for a described card.
-
-        Args:
-            target: ``GpuTargetConfigProto`` in text form.
-        """
+        """Compile a module for a card in the text form of ``GpuTargetConfigProto``."""
+        texts = {b"target_config": target.encode(), b"topology": b"1x1x1"}
         options = (_NamedValue * 2)(
-            _text_option(b"target_config", target.encode()), _text_option(b"topology", b"1x1x1")
+            *(
+                _NamedValue(
+                    struct_size=ctypes.sizeof(_NamedValue),
+                    name=name,
+                    name_size=len(name),
+                    type=_STRING,
+                    value=value,
+                    value_size=len(value),
+                )
+                for name, value in texts.items()
+            )
         )
-        topology = _Topology(
-            name=b"", name_size=0, options=ctypes.addressof(options), option_count=2
-        )
+        topology: Any = _Topology(name=b"", options=ctypes.addressof(options), count=2)
         self._call("TopologyDescription_Create", topology)
         program = _Program(code=module, code_size=len(module), format=b"hlo", format_size=3)
         program.struct_size = ctypes.sizeof(program)
-        compiled = _Compile(
+        compiled: Any = _Compile(
             topology=topology.topology,
             program=ctypes.addressof(program),
             options=_OPTIONS,
@@ -142,32 +152,37 @@ class Plugin:
         return Statistics(**{f"{name}_bytes": int(getattr(totals, name)) for name in STATISTICS})
 
     def _call(self, name: str, arguments: Any) -> None:
-        arguments.struct_size = ctypes.sizeof(arguments)
-        error = self._function(name, ctypes.c_void_p)(ctypes.addressof(arguments))
+        error = self._run(name, ctypes.c_void_p, arguments)
         if not error:
             return
-        message = _Message(error=error)
-        message.struct_size = ctypes.sizeof(message)
-        self._function("Error_Message", None)(ctypes.addressof(message))
+        message: Any = _Message(error=error)
+        self._run("Error_Message", None, message)
         text = ctypes.string_at(message.message, message.message_size).decode("utf-8", "replace")
-        done = _Error(error=error)
-        done.struct_size = ctypes.sizeof(done)
-        self._function("Error_Destroy", None)(ctypes.addressof(done))
+        self._run("Error_Destroy", None, _Error(error=error))
         raise PjrtError(text or f"{name} failed")
 
-    def _function(self, name: str, result: Any) -> Any:
+    def _run(self, name: str, result: Any, arguments: Any) -> Any:
+        arguments.struct_size = ctypes.sizeof(arguments)
         address = ctypes.c_void_p.from_address(self._functions + 8 * TABLE[name]).value
         if not address:
             raise PjrtError(f"the compiler has no PJRT_{name}")
-        return ctypes.CFUNCTYPE(result, ctypes.c_void_p)(address)
+        return ctypes.CFUNCTYPE(result, ctypes.c_void_p)(address)(ctypes.addressof(arguments))
 
 
-def _text_option(name: bytes, value: bytes) -> ctypes.Structure:
-    return _NamedValue(
-        struct_size=ctypes.sizeof(_NamedValue),
-        name=name,
-        name_size=len(name),
-        type=_STRING,
-        value=value,
-        value_size=len(value),
-    )
+def main(folder: Path) -> None:
+    """Compile the module in ``folder``; write the statistics, or the compiler's error, there."""
+    die_with_parent()
+    request = read_message(folder / REQUEST_FILE, CompileRequest, COMPILE_VERSION)
+    try:
+        module = (folder / MODULE_FILE).read_bytes()
+        statistics = Plugin(request.library).compile_for(request.target, module)
+        answer = CompileAnswer(statistics=statistics)
+    except PjrtError as error:
+        answer = CompileAnswer(refused=str(error))
+    write_message(folder / ANSWER_FILE, answer)
+    sys.stderr.flush()
+    os._exit(0)  # skips the slow tear-down of the library
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The memory plans of a step's compiled functions on a card, and their uncertainty.
+"""The memory plans of a step's compiled functions on a card.
 
 The plans are stored in the run folder (``card.json`` and one file per plan), so that a saved estimate
 needs no compiler.
@@ -7,10 +7,11 @@ needs no compiler.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from analyzer.cards.catalogue import Gpu
 from analyzer.cards.xla_compiler import compiler_flags
@@ -25,14 +26,17 @@ from analyzer.model.contract.card_note import (
 from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
 from analyzer.model.errors import AccountingError, CompilerUnavailable, TraceError
 from analyzer.simulate.compiler.card_compilation import (
+    CUBLAS_PRODUCTS,
     CardPlan,
+    PlanCache,
     central,
-    checked_plan,
+    check_plan,
+    pack_plan,
     plan_for_card,
+    unpack_plan,
 )
 from analyzer.simulate.compiler.card_options import CardOptions
-from analyzer.simulate.compiler.compile_child import CompilerRefused, Progress
-from analyzer.simulate.compiler.plan_cache import PlanCache, pack_plan, unpack_plan
+from analyzer.simulate.compiler.compile_child import CompilerRefused
 from analyzer.simulate.compiler.plan_uncertainty import (
     TRITON_FROM,
     PlanDoubts,
@@ -42,7 +46,6 @@ from analyzer.simulate.compiler.plan_uncertainty import (
 from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
 from analyzer.tracing.xla.assignment import build_plan
 from analyzer.tracing.xla.buffer_plan import BufferPlan
-from analyzer.tracing.xla.plan_contents import set_fixed_inputs
 
 CARD_FILE: Final = "card.json"
 
@@ -52,6 +55,12 @@ _NO_TRIALS: Final = "xla_gpu_autotune_level=0"
 BOTH_UP_TO_BYTES: Final = 1_000_000
 """Modules up to this total size are compiled a second time, with cuBLAS, which takes seconds. Larger
 modules (ResNet50: 3.5 MB, 10 s) only on request."""
+
+Progress: TypeAlias = Callable[[str, float], None]
+"""A function that gets a stage and the share that is done."""
+
+Plans: TypeAlias = Mapping[Products, CardPlan]
+"""The plans of one function, by library for matrix products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +77,6 @@ class CardStep:
     compiler: str
 
 
-@dataclass(slots=True)
-class _Plans:
-    """The plans of one function, by library for matrix products."""
-
-    ops: tuple[str, ...]
-    plans: dict[Products, CardPlan] = field(default_factory=dict)
-
-
 def card_step(
     note: RunNote,
     folder: Path,
@@ -90,6 +91,7 @@ def card_step(
 
     Args:
         folder: The run folder; plans stored there are used.
+        keep: Whether to store new plans there.
 
     Raises:
         CompilerUnavailable: the compiler is missing, refused, died or took too long, now or when the
@@ -98,88 +100,66 @@ def card_step(
     """
     functions = [one for one in note.compiled if one.module is not None]
     flags = compiler_flags(note.environment.get("XLA_FLAGS", ""))
-    found, unknown = _read_plans(folder, gpu, functions)
-    if found is None or (options.both and _lacks_cublas(found, gpu)):
-        job = _Job(gpu=gpu, cache=cache, folder=folder, options=options, progress=progress)
-        found, unknown = job.run(functions, flags)
+    found, refusal = _read_plans(folder, gpu, functions)
+    lacks_cublas = gpu.compute_capability >= TRITON_FROM and any(
+        "cublas" not in plans for plans in found or ()
+    )
+    if found is None or (options.both and lacks_cublas):
+        compile_with = partial(_compile, functions, gpu, cache, folder, options, progress)
+        try:
+            found, refusal = compile_with(flags), ""
+        except CompilerRefused as why:
+            if not flags:
+                raise
+            found, refusal = compile_with(()), why.message
         if keep:
-            _write_plans(folder, gpu, found, unknown)
-    shown = [central(one.plans) for one in found]
+            _write_plans(folder, gpu, functions, found, refusal)
+    shown = [central(one) for one in found]
     plans: dict[str, BufferPlan] = {}
-    for one, plan in zip(functions, shown, strict=True):
-        shown_plan = set_fixed_inputs(plan.plan, one)
+    for one, card_plan in zip(functions, shown, strict=True):
+        plan = card_plan.plan.with_fixed(one.fixed)
         if any(flag.endswith(_NO_TRIALS) for flag in flags):
-            shown_plan = replace(shown_plan, trials=())
-        plans |= dict.fromkeys(one.ops, shown_plan)
+            plan = replace(plan, trials=())
+        plans |= dict.fromkeys(one.ops, plan)
     return CardStep(
         plans=plans,
-        doubts=_with_flags(card_doubts([one.plans for one in found], gpu), flags, unknown),
+        doubts=_with_flags(card_doubts(found, gpu), flags, refusal),
         compiler=shown[0].compiled.compiler if shown else "",
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """A compilation of several functions; see ``card_step``."""
-
-    gpu: Gpu
-    cache: PlanCache
-    folder: Path
-    options: CardOptions
-    progress: Progress | None
-    flags: tuple[str, ...] = ()
-
-    def run(
-        self, functions: list[CompiledNote], flags: tuple[str, ...]
-    ) -> tuple[list[_Plans], str]:
-        """Return the plans with the user's flags; without them, and why, if a flag is unknown."""
-        try:
-            return replace(self, flags=flags).plans(functions), ""
-        except CompilerRefused as why:
-            if not flags or not why.has_unknown_flag:
-                raise
-            return self.plans(functions), why.message
-
-    def plans(self, functions: list[CompiledNote]) -> list[_Plans]:
-        """Return the plans of the functions."""
-        modules = [module_of(one) for one in functions]
-        total = sum(map(len, modules)) or 1
-        both = self.options.both
-        if both is None:
-            both = total <= BOTH_UP_TO_BYTES
-        found, done = [], 0
-        for one, module in zip(functions, modules, strict=True):
-            plans = self._compile(module, both=both, start=done / total, share=len(module) / total)
-            found.append(_Plans(one.ops, {plan.products: plan for plan in plans}))
-            done += len(module)
-        return found
-
-    def _compile(
-        self, module: bytes, *, both: bool, start: float, share: float
-    ) -> Iterator[CardPlan]:
-        """Compile one module, with cuBLAS only if Triton fails."""
-        has_triton = self.gpu.compute_capability >= TRITON_FROM
-        half = share / 2 if has_triton and both else share
-        try:
-            yield self._plan(module, cublas=False, start=start, share=half)
-        except CompilerRefused as why:
-            if not has_triton or why.has_unknown_flag:
-                raise
-            both = True
-        if both and has_triton:
-            yield self._plan(module, cublas=True, start=start + share - half, share=half)
-
-    def _plan(self, module: bytes, *, cublas: bool, start: float, share: float) -> CardPlan:
-        return plan_for_card(
-            module,
-            self.gpu,
-            self.cache,
-            cublas=cublas,
-            users=self.flags,
-            time_out_s=self.options.time_out_s,
-            folder=self.folder,
-            progress=_share_progress(self.progress, start, share),
+def _compile(
+    functions: Sequence[CompiledNote],
+    gpu: Gpu,
+    cache: PlanCache,
+    folder: Path,
+    options: CardOptions,
+    progress: Progress | None,
+    flags: tuple[str, ...],
+) -> list[Plans]:
+    """Return the plans of the functions; with cuBLAS for all products also if Triton fails."""
+    modules = [module_of(one) for one in functions]
+    has_triton = gpu.compute_capability >= TRITON_FROM
+    both = options.both
+    if both is None:
+        both = sum(map(len, modules)) <= BOTH_UP_TO_BYTES
+    found: list[Plans] = []
+    for number, module in enumerate(modules):
+        if progress is not None:
+            progress("compiling for the card", number / len(modules))
+        plan = partial(
+            plan_for_card, module, gpu, cache, time_out_s=options.time_out_s, folder=folder
         )
+        plans: dict[Products, CardPlan] = {}
+        try:
+            plans["triton"] = plan(flags=flags)
+        except CompilerRefused:
+            if not has_triton:
+                raise
+        if has_triton and (both or not plans):
+            plans["cublas"] = plan(flags=(*flags, *CUBLAS_PRODUCTS))
+        found.append(plans)
+    return found
 
 
 def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | None:
@@ -187,7 +167,7 @@ def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | No
     if any(one.plan is None for one in note.compiled):
         return None
     plans = {
-        name: set_fixed_inputs(build_plan(one.plan, platform=one.platform), one)
+        name: build_plan(one.plan, platform=one.platform).with_fixed(one.fixed)
         for one in note.compiled
         if one.plan is not None
         for name in one.ops
@@ -195,18 +175,14 @@ def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | No
     return CardStep(plans=plans, doubts=cpu_doubts(plans.values(), gpu, why), compiler="")
 
 
-def _with_flags(doubts: PlanDoubts, flags: tuple[str, ...], unknown: str) -> PlanDoubts:
+def _with_flags(doubts: PlanDoubts, flags: tuple[str, ...], refusal: str) -> PlanDoubts:
     """Return the uncertainty with a sentence about the user's ``XLA_FLAGS``."""
     if not flags:
         return doubts
     word = f"Compiled with the XLA_FLAGS of this environment: {' '.join(flags)}"
-    if unknown:
-        word = f"Compiled without the XLA_FLAGS of this environment ({' '.join(flags)}): {unknown}"
+    if refusal:
+        word = f"Compiled without the XLA_FLAGS of this environment ({' '.join(flags)}): {refusal}"
     return replace(doubts, because=(*doubts.because, word))
-
-
-def _lacks_cublas(found: list[_Plans], gpu: Gpu) -> bool:
-    return gpu.compute_capability >= TRITON_FROM and any("cublas" not in one.plans for one in found)
 
 
 def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
@@ -226,27 +202,23 @@ def module_of(one: CompiledNote) -> bytes:
         ) from None
 
 
-def _share_progress(progress: Progress | None, start: float, share: float) -> Progress | None:
-    if progress is None:
-        return None
-    return lambda stage, done: progress(stage, start + share * done)
-
-
-def _write_plans(folder: Path, gpu: Gpu, found: list[_Plans], unknown: str) -> None:
+def _write_plans(
+    folder: Path, gpu: Gpu, functions: list[CompiledNote], found: list[Plans], refusal: str
+) -> None:
     rows = []
-    for number, one in enumerate(found):
+    for number, (one, plans) in enumerate(zip(functions, found, strict=True)):
         files: dict[Products, str] = {}
-        for products, plan in one.plans.items():
+        for products, plan in plans.items():
             files[products] = f"card-{number}-{products}.plan.gz"
             (folder / files[products]).write_bytes(pack_plan(plan.compiled))
         rows.append(FunctionPlans(ops=one.ops, plans=files))
-    card = CardFile(card=gpu.id, functions=tuple(rows), without_flags=unknown)
+    card = CardFile(card=gpu.id, functions=tuple(rows), without_flags=refusal)
     write_card_file(folder / CARD_FILE, card)
 
 
 def _read_plans(
     folder: Path, gpu: Gpu, functions: list[CompiledNote]
-) -> tuple[list[_Plans] | None, str]:
+) -> tuple[list[Plans] | None, str]:
     """Return the plans in the folder, and why they were compiled without the user's flags.
 
     None if there are none for this card and step.
@@ -256,36 +228,32 @@ def _read_plans(
         TraceError: a plan is damaged, or belongs to another module.
     """
     file = folder / CARD_FILE
-    if not file.is_file():
-        return None, ""
-    card = read_card_file(file)
-    if card.card != gpu.id:
+    card = read_card_file(file) if file.is_file() else None
+    if card is None or card.card != gpu.id:
         return None, ""
     if card.failed is not None:
         raise CompilerUnavailable(card.failed.message, hint=card.failed.hint)
     rows = card.functions or ()
-    if [row.ops for row in rows] != [one.ops for one in functions]:
+    if [row.ops for row in rows] != [one.ops for one in functions] or not all(
+        row.plans for row in rows
+    ):
         return None, ""
-    found = []
+    found: list[Plans] = []
     for row, one in zip(rows, functions, strict=True):
-        if not row.plans:
-            return None, ""
         digest = hashlib.sha256(module_of(one)).hexdigest()
-        plans = {
-            products: _read_plan(file, name, products, gpu, digest)
-            for products, name in row.plans.items()
-        }
-        found.append(_Plans(one.ops, plans))
+        found.append(
+            {products: _read_plan(file, name, gpu, digest) for products, name in row.plans.items()}
+        )
     return found, card.without_flags
 
 
-def _read_plan(file: Path, name: str, products: Products, gpu: Gpu, digest: str) -> CardPlan:
+def _read_plan(file: Path, name: str, gpu: Gpu, digest: str) -> CardPlan:
     """Read a plan beside ``card.json``, compiled from the module with this digest."""
     try:
         compiled = unpack_plan(read_regular_file(sibling_file(file, name)))
         if compiled.module_sha256 not in ("", digest):
             raise ValueError("compiled from another module")
-        return CardPlan(plan=checked_plan(compiled, gpu), compiled=compiled, products=products)
+        return check_plan(compiled, gpu)
     except (OSError, ValueError, AccountingError) as error:
         raise TraceError(
             f"The plan {name[:80]!r} of {file} is damaged ({error}).",

@@ -14,8 +14,9 @@ XLA's buffer assignment decides everything before the module runs. Kinds of allo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Final
 
 from analyzer.model.choice import Choice
@@ -40,39 +41,29 @@ class Holder:
     """A value that lies in an allocation for some time.
 
     Attributes:
-        buffer: Number of its logical buffer.
-        size_bytes, offset_bytes: Its size, and its offset in the allocation.
         first, last: It holds its bytes at the moments ``m`` with ``first <= m < last``. Of several
             values that share bytes, the last one holds them.
+        until: End of the last of the values that reuse its bytes without a gap, such as a loop's values
+            in each iteration; ``last`` without such a value.
         instruction: The HLO instruction that makes it.
         opcode: Its opcode; for a custom call with its target.
         op_name, op_type: The framework's op; empty if XLA names none.
-        source: ``file:line`` in XLA's metadata; empty if there is none.
-        dtype, shape: Of the value; shape None for a tuple.
+        shape: None for a tuple.
         argument: Number of the parameter that it copies; None for others.
-        handed_until: End of the last of the values that reuse its bytes without a gap, such as a loop's
-            values in each iteration; None without such a value.
     """
 
-    buffer: int
     size_bytes: int
     offset_bytes: int
     first: int
     last: int
+    until: int
     instruction: str
     opcode: str
     op_name: str
     op_type: str
-    source: str
     dtype: str
     shape: tuple[int, ...] | None
     argument: int | None = None
-    handed_until: int | None = None
-
-    @property
-    def until(self) -> int:
-        """Moment at which its bytes are free, including values that reuse them without a gap."""
-        return self.last if self.handed_until is None else self.handed_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +72,10 @@ class PlanRegion:
 
     Attributes:
         index: XLA's number.
-        size_bytes: Requested bytes.
-        use: Its kind.
-        parameter: Number of the parameter; None for others.
         results: Indexes of the results in it; empty if unknown.
         is_live_out: Whether it contains a result or the table of their addresses.
         is_tuple: Whether it is a table of addresses.
-        dtype, shape: Of its only value; empty and None if it has several.
-        op_name: The framework's op that makes its only value; empty if unknown.
+        dtype, shape, op_name: Of its only value; empty and None if it has several.
         holders: The values in a region of temporaries, in order of ``first``.
         moments: Number of moments that ``first`` and ``last`` count.
     """
@@ -96,7 +83,6 @@ class PlanRegion:
     index: int
     size_bytes: int
     use: ValueUse
-    parameter: int | None
     results: tuple[int, ...]
     is_live_out: bool
     is_tuple: bool
@@ -122,7 +108,6 @@ class BufferPlan:
         parameters, outputs: Sizes of the parameters and of the results.
         aliases: Result -> parameter whose memory it may reuse.
         handed_on: Result -> parameter that it is.
-        schedule: Names of the instructions of the entry computation, in execution order.
         fixed: Inputs of the calling op whose values are compiled in. Such a tensor is no parameter; such
             a variable is one.
         trials: Requests during its compilation for a card.
@@ -134,44 +119,39 @@ class BufferPlan:
     parameters: tuple[int, ...]
     aliases: dict[int, int]
     outputs: tuple[int, ...]
-    schedule: tuple[str, ...]
     fixed: frozenset[int] = frozenset()
     trials: tuple[CompileTrial, ...] = ()
     handed_on: Mapping[int, int] = field(default_factory=dict)
 
+    def with_fixed(self, inputs: Iterable[tuple[int, str]]) -> BufferPlan:
+        """Return the plan with these inputs (and reasons) as compiled in."""
+        return replace(self, fixed=frozenset(index for index, _ in inputs))
+
     @property
     def argument_bytes(self) -> int:
         """Bytes of the parameters."""
-        return sum(region.size_bytes for region in self.regions if region.use is ValueUse.PARAMETER)
+        return sum(one.size_bytes for one in self.regions if one.use is ValueUse.PARAMETER)
 
     @property
     def output_bytes(self) -> int:
         """Bytes of the results, with aliased ones and the table of addresses."""
-        return sum(region.size_bytes for region in self.regions if region.is_live_out)
+        return sum(one.size_bytes for one in self.regions if one.is_live_out)
 
     @property
     def alias_bytes(self) -> int:
         """Bytes that are both a parameter and a result."""
-        return sum(
-            region.size_bytes
-            for region in self.regions
-            if region.use is ValueUse.PARAMETER and region.is_live_out
-        )
+        given = (one for one in self.regions if one.use is ValueUse.PARAMETER)
+        return sum(one.size_bytes for one in given if one.is_live_out)
 
     @property
     def temp_bytes(self) -> int:
         """Bytes of the temporaries."""
-        return sum(region.size_bytes for region in self.temporaries)
-
-    @property
-    def peak_bytes(self) -> int:
-        """Arguments, results and temporaries, each byte counted once."""
-        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes
+        return sum(one.size_bytes for one in self.temporaries)
 
     @property
     def temporaries(self) -> tuple[PlanRegion, ...]:
         """The allocations that are freed after the module."""
-        return tuple(region for region in self.regions if region.use is ValueUse.TEMPORARY)
+        return tuple(one for one in self.regions if one.use is ValueUse.TEMPORARY)
 
 
 def occupied_bytes(region: PlanRegion) -> list[int]:
@@ -180,8 +160,4 @@ def occupied_bytes(region: PlanRegion) -> list[int]:
     for holder in region.holders:
         change[holder.first] += holder.size_bytes
         change[holder.last] -= holder.size_bytes
-    occupied, total = [], 0
-    for step in change[: region.moments]:
-        total += step
-        occupied.append(total)
-    return occupied
+    return list(accumulate(change[: region.moments]))

@@ -13,7 +13,7 @@ step needs much less than its trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,52 +74,46 @@ class CompileTrial:
 
 def find_trials(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ...]:
     """Return the trials of a compiled module; ``capability`` is the card's compute capability."""
-    inside, members = _group_by_computation(hlo)
-    calls: dict[CompileTrial, None] = {}
-    fusions: dict[CompileTrial, None] = {}
+    members: dict[int, list[Instruction]] = {}
+    for one in hlo.instructions.values():
+        members.setdefault(one.computation, []).append(one)
+    fusions = [one for one in hlo.instructions.values() if one.opcode == "fusion"]
+    inside = {called for one in fusions for called in one.calls}
+    calls: list[CompileTrial] = []
+    others: list[CompileTrial] = []
     for one in hlo.instructions.values():
         if one.computation in inside:
             continue
-        if one.opcode == "custom-call" and one.target.startswith((_CONVOLUTION, _PRODUCT)):
-            scratch = _workspace(hlo, one, capability) if one.target.startswith(_PRODUCT) else 0
-            calls[_trial(hlo, one, scratch)] = None
+        if one.opcode == "custom-call" and one.target.startswith(_CONVOLUTION):
+            calls.append(_make_trial(hlo, one, 0))
+        elif one.opcode == "custom-call" and one.target.startswith(_PRODUCT):
+            calls.append(_make_trial(hlo, one, _workspace(hlo, one, capability)))
         elif one.opcode == "fusion" and capability >= _TRITON_FROM:
             body = list(_body(members, one))
             opcodes = {part.opcode for part in body}
             if "dot" in opcodes:
                 is_plain = opcodes <= {"parameter", "dot", "fusion", "bitcast"}
-                more = 0 if is_plain else _operands_bytes(hlo, one)
-                calls[_trial(hlo, one, _workspace(hlo, one, capability) + more)] = None
-            elif _has_two_ways(hlo, one, body):
-                fusions[_trial(hlo, one, 0)] = None
-    return (*calls, *(trial for trial in fusions if trial not in calls))
+                more = 0 if is_plain else sum(_operand_sizes(hlo, one))
+                calls.append(_make_trial(hlo, one, _workspace(hlo, one, capability) + more))
+            elif _has_two_ways(hlo, one, body, opcodes):
+                others.append(_make_trial(hlo, one, 0))
+    return tuple(dict.fromkeys((*calls, *others)))
 
 
-def _trial(hlo: Hlo, one: Instruction, scratch_bytes: int) -> CompileTrial:
-    results = [_bytes(dtype, shape) for dtype, shape in one.shapes.values() if dtype != "tuple"]
-    is_product = one.opcode == "custom-call" and one.target.startswith(_PRODUCT)
-    kept = results[:1] if is_product else results  # a product's second part is its workspace
+def _make_trial(hlo: Hlo, one: Instruction, scratch_bytes: int) -> CompileTrial:
+    results = _sizes(one)
+    if one.target.startswith(_PRODUCT):
+        results = results[:1]  # a product's second part is its workspace
     return CompileTrial(
-        operands_bytes=tuple(
-            size + 2 * GUARD_BYTES for operand in one.operands for size in _sizes(hlo, operand)
-        ),
-        results_bytes=tuple(size for size in kept if size),
+        operands_bytes=tuple(size + 2 * GUARD_BYTES for size in _operand_sizes(hlo, one)),
+        results_bytes=tuple(filter(None, results)),
         scratch_bytes=scratch_bytes,
     )
 
 
-def _group_by_computation(hlo: Hlo) -> tuple[set[int], dict[int, list[Instruction]]]:
-    """Return the computations inside fusions, and the instructions by computation."""
-    inside: set[int] = set()
-    members: dict[int, list[Instruction]] = {}
-    for one in hlo.instructions.values():
-        if one.opcode == "fusion":
-            inside.update(one.calls)
-        members.setdefault(one.computation, []).append(one)
-    return inside, members
-
-
-def _has_two_ways(hlo: Hlo, fusion: Instruction, body: list[Instruction]) -> bool:
+def _has_two_ways(
+    hlo: Hlo, fusion: Instruction, body: Sequence[Instruction], opcodes: set[str]
+) -> bool:
     """Say whether both XLA's own emitter and Triton can compute a fusion.
 
     XLA asks for fusions with a transposition or a reduction (``ShouldAutotuneBetweenFusionEmitters``).
@@ -128,28 +122,25 @@ def _has_two_ways(hlo: Hlo, fusion: Instruction, body: list[Instruction]) -> boo
     axis must not be one that a reshape joined: otherwise the search for a tiling fails
     (``TryFindTopKBestTilingsForFusion``, ``SymbolicTileAnalysis``).
     """
-    opcodes = {part.opcode for part in body}
     dtypes = {dtype for part in body for dtype, _ in part.shapes.values()}
     if opcodes & _NOT_IN_TRITON or dtypes & _NO_TYPE_OF_TRITON:
         return False
-    if fusion.fusion_kind == _CUSTOM and "transpose" not in opcodes:
+    if not opcodes & ({"transpose"} if fusion.fusion_kind == _CUSTOM else {"reduce", "transpose"}):
         return False
-    if not opcodes & {"reduce", "transpose"}:
-        return False
-    if not all(_is_triton_reduction(hlo, part) for part in body if part.opcode == "reduce"):
-        return False
+    for part in body:  # ``CanTritonHandleReduce``
+        if part.opcode == "reduce" and (
+            len(part.axes) != 1 or len(part.operands) != 2 or _reduces_joined(hlo, part)
+        ):
+            return False
     root = hlo.instructions[hlo.roots[fusion.calls[0]]]
-    return root.opcode != "tuple" or _is_one_chain(hlo, root)
-
-
-def _is_triton_reduction(hlo: Hlo, part: Instruction) -> bool:
-    """Say whether Triton can compute a reduction (``CanTritonHandleReduce``)."""
-    return len(part.axes) == 1 and len(part.operands) == 2 and not _reduces_joined(hlo, part)
+    return root.opcode != "tuple" or any(
+        set(root.operands) <= _find_elementwise_sources(hlo, last) for last in set(root.operands)
+    )
 
 
 def _reduces_joined(hlo: Hlo, reduction: Instruction) -> bool:
     """Say whether a reduced axis comes from a reshape that joined or split axes."""
-    queue = [(reduction.operands[0], frozenset(reduction.axes))] if reduction.operands else []
+    queue = [(reduction.operands[0], frozenset(reduction.axes))]
     seen = set(queue)
     while queue:
         number, axes = queue.pop()
@@ -161,7 +152,7 @@ def _reduces_joined(hlo: Hlo, reduction: Instruction) -> bool:
             if one.opcode in ("bitcast", "reshape"):
                 if before != shape and sorted(before) == sorted(shape):
                     continue  # another order of the same axes
-                found = _axes_before(before, shape, axes)
+                found = _find_axes_before(before, shape, axes)
                 if found is None:
                     return True
                 onto = found
@@ -173,45 +164,32 @@ def _reduces_joined(hlo: Hlo, reduction: Instruction) -> bool:
     return False
 
 
-def _axes_before(
+def _find_axes_before(
     before: tuple[int, ...], after: tuple[int, ...], axes: frozenset[int]
 ) -> frozenset[int] | None:
     """Return the axes of a reshaped value that become ``axes``; None if one is no axis of it."""
     places = {
         (math.prod(before[:axis]), size): axis for axis, size in enumerate(before) if size > 1
     }
-    found = set()
-    for axis in axes:
-        if axis >= len(after) or after[axis] == 1:
-            continue
-        place = (math.prod(after[:axis]), after[axis])
-        if place not in places:
-            return None
-        found.add(places[place])
-    return frozenset(found)
+    long = [axis for axis in axes if axis < len(after) and after[axis] != 1]
+    found = [places.get((math.prod(after[:axis]), after[axis])) for axis in long]
+    return None if None in found else frozenset(axis for axis in found if axis is not None)
 
 
-def _shape(one: Instruction) -> tuple[int, ...]:
-    return one.shapes.get((), ("", ()))[1]
-
-
-def _is_one_chain(hlo: Hlo, root: Instruction) -> bool:
-    """Say whether one part of a tuple is computed from all others, element by element."""
-    parts = set(root.operands)
-    for last in parts:
-        reached, queue = {last}, [last]
-        while queue:
-            one = hlo.instructions[queue.pop()]
-            if one.opcode in _MOVES:
-                continue
+def _find_elementwise_sources(hlo: Hlo, last: int) -> set[int]:
+    """Return an instruction with all from which it is computed element by element."""
+    reached, queue = {last}, [last]
+    while queue:
+        one = hlo.instructions[queue.pop()]
+        if one.opcode not in _MOVES:
             queue += [operand for operand in one.operands if operand not in reached]
             reached.update(one.operands)
-        if parts <= reached:
-            return True
-    return False
+    return reached
 
 
-def _body(members: dict[int, list[Instruction]], fusion: Instruction) -> Iterator[Instruction]:
+def _body(
+    members: Mapping[int, Sequence[Instruction]], fusion: Instruction
+) -> Iterator[Instruction]:
     """Yield the instructions of a fusion and of nested fusions."""
     for called in fusion.calls:
         for part in members.get(called, ()):
@@ -221,20 +199,23 @@ def _body(members: dict[int, list[Instruction]], fusion: Instruction) -> Iterato
 
 
 def _workspace(hlo: Hlo, product: Instruction, capability: tuple[int, int]) -> int:
-    most = _PRODUCT_WORKSPACE_BYTES
-    if capability >= _HOPPER:
-        most = _PRODUCT_WORKSPACE_HOPPER_BYTES
-    return min(most, _operands_bytes(hlo, product))
+    is_hopper = capability >= _HOPPER
+    most = _PRODUCT_WORKSPACE_HOPPER_BYTES if is_hopper else _PRODUCT_WORKSPACE_BYTES
+    return min(most, sum(_operand_sizes(hlo, product)))
 
 
-def _operands_bytes(hlo: Hlo, one: Instruction) -> int:
-    return sum(size for operand in one.operands for size in _sizes(hlo, operand))
+def _operand_sizes(hlo: Hlo, one: Instruction) -> list[int]:
+    return [size for operand in one.operands for size in _sizes(hlo.instructions[operand])]
 
 
-def _sizes(hlo: Hlo, number: int) -> list[int]:
-    shapes = hlo.instructions[number].shapes.values()
-    return [_bytes(dtype, shape) for dtype, shape in shapes if dtype != "tuple"]
+def _sizes(one: Instruction) -> list[int]:
+    """Return the bytes of each array in the result of an instruction."""
+    return [
+        ITEM_BYTES.get(dtype, 0) * math.prod(shape)
+        for dtype, shape in one.shapes.values()
+        if dtype != "tuple"
+    ]
 
 
-def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    return ITEM_BYTES.get(dtype, 0) * math.prod(shape)
+def _shape(one: Instruction) -> tuple[int, ...]:
+    return one.shapes.get((), ("", ()))[1]

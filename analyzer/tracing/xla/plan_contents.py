@@ -1,26 +1,40 @@
-"""Search for buffers of compiled functions in the allocations table, to show their values."""
+"""The values inside the buffers of compiled functions: their labels, and their rows in the tables.
+
+XLA keeps the name of the framework's op of each instruction; a fusion has that of its root. The traced
+graph gives the op's phase, layer and source line.
+
+The compiler may compute some values of the backward pass early, such as masks. The backward pass is
+assumed to begin at the moment that minimises the bytes of values on the wrong side. A value that is made
+before and still alive then is an activation. The output of a gradient's op is a gradient. All others are
+temporaries.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import pandas as pd
 
+from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.errors import AccountingError, TraceError
-from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.graph.graph_index import GraphIndex, find_inlined
+from analyzer.model.graph.phases import Phase, is_in_gradient_scope
 from analyzer.model.recording.records import Step
-from analyzer.tracing.parse.hlo_module import Hlo
-from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
+from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.assignment import build_plan
-from analyzer.tracing.xla.buffer_plan import BufferPlan, PlanRegion
-from analyzer.tracing.xla.plan_division import Divided, Division, Label, divide
-from analyzer.tracing.xla.plan_labels import label_holders
-from analyzer.tracing.xla.trace_modules import runs_backward
+from analyzer.tracing.xla.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion
+from analyzer.tracing.xla.plan_division import Divided, Division, divide
+from analyzer.tracing.xla.trace_modules import find_jax_layer, runs_backward
 
 _LEAST_BYTES: Final = 4096
 """Smaller buffers of a trace are not divided, because their size does not identify them."""
+
+_PUSH: Final = "TensorListPushBack"
+_NAMELESS: Final = ("", ARGUMENTS, "XLA_Retvals")
+"""tf2xla's names for parameters and results, and no name."""
 
 
 def build_plans(note: RunNote | None) -> Mapping[str, BufferPlan]:
@@ -31,23 +45,17 @@ def build_plans(note: RunNote | None) -> Mapping[str, BufferPlan]:
     """
     plans: dict[str, BufferPlan] = {}
     for one in note.compiled if note is not None else ():
-        if one.plan is not None:
-            plans.update(dict.fromkeys(one.ops, _plan(one, one.plan)))
+        if one.plan is None:
+            continue
+        try:
+            plan = build_plan(one.plan, platform=one.platform).with_fixed(one.fixed)
+        except AccountingError as error:
+            raise TraceError(
+                f"The plan of {one.function[:80]!r} is damaged: {error}.",
+                hint="Repeat the capture.",
+            ) from None
+        plans |= dict.fromkeys(one.ops, plan)
     return plans
-
-
-def _plan(one: CompiledNote, hlo: Hlo) -> BufferPlan:
-    try:
-        return set_fixed_inputs(build_plan(hlo, platform=one.platform), one)
-    except AccountingError as error:
-        raise TraceError(
-            f"The plan of {one.function[:80]!r} is damaged: {error}.", hint="Repeat the capture."
-        ) from None
-
-
-def set_fixed_inputs(plan: BufferPlan, one: CompiledNote) -> BufferPlan:
-    """Return a function's plan with the inputs whose values are compiled in."""
-    return replace(plan, fixed=frozenset(index for index, _ in one.fixed))
 
 
 def find_step_tensors(allocations: pd.DataFrame) -> set[str]:
@@ -75,14 +83,10 @@ def divide_temporaries(
     Args:
         allocations: Columns of ``ALLOCATIONS``, index 0, 1, 2 and so on.
         events: Columns of ``EVENTS``.
-        steps: The steps.
         plans: Memory plans by the name of the op that calls the function.
         structure: The graph with the ops of the functions; None without one.
         allocator: The allocator of the functions' buffers.
         infer: Whether the step has no backward pass.
-
-    Raises:
-        AccountingError: The parts of a buffer do not add up to it.
     """
     by_size: dict[int, list[tuple[str, PlanRegion]]] = {}
     for op, plan in plans.items():
@@ -90,7 +94,7 @@ def divide_temporaries(
             if region.holders:
                 by_size.setdefault(region.size_bytes, []).append((op, region))
     ends = {step.index: step.last for step in steps}
-    labels: dict[tuple[str, int], list[Label]] = {}
+    labels: dict[tuple[str, int], list[dict[str, str]]] = {}
     divisions: list[Division] = []
     rows = allocations[
         allocations["requested_bytes"].isin(list(by_size))
@@ -99,14 +103,8 @@ def divide_temporaries(
         & (allocations["variable"] == "")
         & (allocations["region"] != "output")
     ].sort_values("born", kind="stable")
-    for row, name, size, step, dies in zip(
-        rows.index,
-        rows["op"].astype(object),
-        rows["requested_bytes"],
-        rows["step"],
-        rows["dies"],
-        strict=True,
-    ):
+    columns = (rows["op"].astype(object), rows["requested_bytes"], rows["step"], rows["dies"])
+    for row, name, size, step, dies in zip(rows.index, *columns, strict=True):
         named = [(op, region) for op, region in by_size[int(size)] if op == name]
         if not named and (name or size < _LEAST_BYTES or dies > ends[int(step)]):
             continue
@@ -116,3 +114,111 @@ def divide_temporaries(
             labels[op, region.index] = label_holders(region, structure, infer=forward)
         divisions.append(Division(row=int(row), region=region, labels=labels[op, region.index]))
     return divide(allocations, events, steps, divisions)
+
+
+def label_holders(
+    region: PlanRegion, structure: GraphIndex | None, *, infer: bool
+) -> list[dict[str, str]]:
+    """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region.
+
+    Args:
+        structure: The graph; None without one.
+        infer: Whether the step has no backward pass.
+    """
+    tensors = () if structure is None else structure.gradients
+    makers = {split_tensor(tensor)[0]: True for tensor in tensors}
+    phases = _find_phases(region, structure)
+    start = _find_backward_start(region, phases)
+    labels = []
+    for holder, phase in zip(region.holders, phases, strict=True):
+        name = _find_graph_name(holder.op_name, structure)
+        op = structure.ops.get(name) if structure is not None else None
+        metadata_name = "" if holder.op_name in _NAMELESS else holder.op_name
+        makes_gradient = bool(holder.op_name) and find_inlined(holder.op_name, makers) is not None
+        category, role = _find_category(
+            holder, phase, start, makes_gradient=makes_gradient, infer=infer
+        )
+        labels.append(
+            {
+                "op": name or metadata_name or holder.instruction,
+                "op_type": holder.op_type or holder.opcode,
+                "layer": find_jax_layer(holder.op_name)
+                if structure is None
+                else structure.layers.get(name, ""),
+                "source": op.source if op is not None else "",
+                "tensor": next(
+                    (
+                        f"{name}:{index}"
+                        for index, spec in enumerate(op.outputs if op is not None else ())
+                        if (spec.dtype, spec.shape) == (holder.dtype, holder.shape)
+                    ),
+                    "",
+                ),
+                "category": category.value,
+                "role": role,
+            }
+        )
+    return labels
+
+
+def _find_graph_name(name: str, structure: GraphIndex | None) -> str:
+    """Return the graph's name of an op; XLA may add callers' names as prefix."""
+    if structure is None:
+        return ""
+    while name and name not in structure.ops:
+        name = name.partition("/")[2]
+    return name
+
+
+def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase]:
+    """Return the phase of each holder; without a known op that of the value before it."""
+    phases: list[Phase] = []
+    last = Phase.FORWARD
+    for holder in region.holders:
+        known = None
+        in_gradient = is_in_gradient_scope(holder.op_name)
+        if structure is not None and holder.op_name not in _NAMELESS:
+            known = find_inlined(holder.op_name, structure.phases)
+        if holder.op_type == _PUSH and not in_gradient:
+            known = Phase.FORWARD  # a loop saves values for its gradient; the tape inserted the op
+        if known is None and holder.op_name:
+            if in_gradient:
+                known = Phase.BACKWARD
+            elif structure is None and holder.argument is None:
+                known = Phase.FORWARD
+        last = known or last
+        phases.append(last)
+    return phases
+
+
+def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
+    """Return the moment that best separates values of forward ops from all others."""
+    made: Counter[int] = Counter()
+    for holder, phase in zip(region.holders, phases, strict=True):
+        made[holder.first] += (-1 if phase is Phase.FORWARD else 1) * holder.size_bytes
+    # Moving the border past a moment corrects its forward values and misplaces the others.
+    wrong = least = 0
+    start = min(made, default=0)
+    for moment in sorted(made):
+        wrong += made[moment]
+        if wrong <= least:
+            least, start = wrong, moment + 1
+    return start
+
+
+def _find_category(
+    holder: Holder, phase: Phase, start: int, *, makes_gradient: bool, infer: bool
+) -> tuple[Category, str]:
+    """Return category and role; ``start`` is the moment at which the backward pass begins."""
+    if holder.argument is not None:
+        return Category.TEMPORARY, "copy of an argument in another layout"
+    if infer:
+        return Category.ACTIVATION, "activation"
+    if holder.first < start < holder.until:
+        return Category.ACTIVATION, "kept for the backward pass"
+    if phase is Phase.FORWARD:
+        return Category.TEMPORARY, "forward temporary"
+    if makes_gradient:
+        return Category.GRADIENT, "gradient"
+    kind = "backward" if phase is Phase.BACKWARD else "optimizer"
+    return Category.TEMPORARY, f"{kind} temporary"

@@ -13,7 +13,7 @@ without divided rows do not change. A replay of the allocator uses the rows that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conform
 from analyzer.tracing.xla.buffer_plan import PlanRegion, occupied_bytes
@@ -31,31 +30,18 @@ MAX_PARTS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
-    """The attribution of one value."""
-
-    op: str
-    op_type: str
-    layer: str
-    source: str
-    tensor: str
-    category: Category
-    role: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
     """One buffer to divide.
 
     Attributes:
         row: Its label in the allocations table.
         region: The values in it.
-        labels: One for each of the region's holders.
+        labels: Columns of each of the region's holders.
     """
 
     row: int
     region: PlanRegion
-    labels: Sequence[Label]
+    labels: Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +64,7 @@ def divide(
     Args:
         allocations: Columns of ``ALLOCATIONS``, index 0, 1, 2 and so on.
         events: Columns of ``EVENTS``.
-        steps: The steps.
         divisions: The buffers to divide; no two have the same instant of birth.
-
-    Raises:
-        AccountingError: The parts of a buffer do not add up to it.
     """
     chosen = _limit_divisions(divisions)
     if not chosen:
@@ -93,17 +75,17 @@ def divide(
     count = np.asarray([division.region.moments for division in chosen], dtype=np.int64)
     before = np.concatenate([[0], np.cumsum(count)])
 
-    def shift(instants: np.ndarray) -> np.ndarray:
-        offset: np.ndarray = before[np.searchsorted(at, instants, side="left")]
-        return np.asarray(instants + offset)
+    def shift(instants: Any) -> Any:
+        return instants + before[np.searchsorted(at, instants, side="left")]
 
+    turns = allocations["turns_at"].astype("Int64")
     table = allocations.assign(
         born=shift(born),
         dies=shift(allocations["dies"].to_numpy()),
-        turns_at=_shift_turns(allocations["turns_at"], shift),
+        turns_at=turns + (shift(turns.fillna(0).to_numpy("int64")) - turns.fillna(0)),
     )
     parts = [
-        _parts(table, division, int(shift(np.asarray([instant]))[0]) + 1)
+        _list_parts(table, division, int(shift(instant)) + 1)
         for division, instant in zip(chosen, at, strict=True)
     ]
     joined = pd.concat([table.astype(object), *parts], ignore_index=True)
@@ -111,11 +93,7 @@ def divide(
         conform(joined, ALLOCATIONS),
         _insert_moments(events, at, count),
         tuple(
-            replace(
-                step,
-                first=int(shift(np.asarray([step.first]))[0]),
-                last=int(shift(np.asarray([step.last]))[0]),
-            )
+            replace(step, first=int(shift(step.first)), last=int(shift(step.last)))
             for step in steps
         ),
     )
@@ -132,59 +110,45 @@ def _limit_divisions(divisions: Sequence[Division]) -> list[Division]:
     return chosen
 
 
-def _shift_turns(turns: pd.Series[int], shift: Any) -> pd.Series[int]:
-    known = turns.notna().to_numpy()
-    values = turns.fillna(0).to_numpy(dtype=np.int64)
-    return pd.Series(
-        pd.arrays.IntegerArray(np.where(known, shift(values), 0), ~known), index=turns.index
-    )
-
-
-def _parts(table: pd.DataFrame, division: Division, first: int) -> pd.DataFrame:
+def _list_parts(table: pd.DataFrame, division: Division, first: int) -> pd.DataFrame:
     """Return the rows inside one buffer; its first moment is instant ``first``."""
     whole = table.loc[division.row]
     region = division.region
     last = int(whole["dies"])
-    if last < first + region.moments:
-        raise AccountingError(f"a buffer of {region.size_bytes} B is freed before its last moment")
-    if int(whole["requested_bytes"]) != region.size_bytes:
-        raise AccountingError(
-            f"the plan has a buffer of {region.size_bytes} B, the row {whole['requested_bytes']} B"
-        )
     address = whole["address"]
+    common = {
+        **{name: "" for name, column in ALLOCATIONS.items() if column.dtype == "category"},
+        **{name: whole[name] for name in ("allocator", "step", "run_id")},
+        **dict.fromkeys(("address", "born_ps", "dies_ps", "turns_at"), pd.NA),
+        "region": "temp",
+        "part_of": division.row,
+    }
     rows = [
-        _row(whole, division.row, holder.size_bytes, holder.size_bytes)
-        | {
+        {
+            **common,
+            "requested_bytes": holder.size_bytes,
+            "allocated_bytes": holder.size_bytes,
             "born": first + holder.first,
             "dies": last if holder.last >= region.moments else first + holder.last,
             "address": pd.NA if pd.isna(address) else int(address) + holder.offset_bytes,
-            "op": label.op,
-            "op_type": label.op_type,
-            "layer": label.layer,
-            "source": label.source,
-            "tensor": label.tensor,
             "dtype": holder.dtype,
             "shape": "" if holder.shape is None else f"[{','.join(map(str, holder.shape))}]",
-            "category": str(label.category),
-            "role": label.role,
             "instruction": holder.instruction,
+            **label,
         }
         for holder, label in zip(region.holders, division.labels, strict=True)
     ]
-    surplus = int(whole["allocated_bytes"]) - region.size_bytes
+    surplus = max(int(whole["allocated_bytes"]) - region.size_bytes, 0)
     occupied = [0, *occupied_bytes(region)]  # entry 0: before the module begins
     starts = [0, *(i for i in range(1, len(occupied)) if occupied[i] != occupied[i - 1])]
-    ends = [*starts[1:], len(occupied)]
-    for start, end in zip(starts, ends, strict=True):
+    for start, end in zip(starts, [*starts[1:], len(occupied)], strict=True):
         idle = region.size_bytes - occupied[start]
-        if idle < 0:
-            raise AccountingError(
-                f"values exceed their buffer of {region.size_bytes} B by {-idle} B"
-            )
-        if idle or surplus > 0:
+        if idle or surplus:
             rows.append(
-                _row(whole, division.row, idle, idle + max(surplus, 0))
-                | {
+                {
+                    **common,
+                    "requested_bytes": idle,
+                    "allocated_bytes": idle + surplus,
                     "born": first - 1 + start,
                     "dies": last if end == len(occupied) else first - 1 + end,
                     "op": whole["op"],
@@ -196,43 +160,17 @@ def _parts(table: pd.DataFrame, division: Division, first: int) -> pd.DataFrame:
     return pd.DataFrame(rows, dtype=object)
 
 
-def _row(
-    whole: pd.Series[Any], part_of: int, requested_bytes: int, allocated_bytes: int
-) -> dict[str, Any]:
-    return {
-        **{name: "" for name, column in ALLOCATIONS.items() if column.dtype == "category"},
-        "allocator": whole["allocator"],
-        "address": pd.NA,
-        "requested_bytes": requested_bytes,
-        "allocated_bytes": allocated_bytes,
-        "born_ps": pd.NA,
-        "dies_ps": pd.NA,
-        "step": whole["step"],
-        "run_id": whole["run_id"],
-        "region": "temp",
-        "turns_at": pd.NA,
-        "part_of": part_of,
-    }
-
-
 def _insert_moments(events: pd.DataFrame, at: np.ndarray, count: np.ndarray) -> pd.DataFrame:
     """Return the events with moments after each row in ``at``, with interpolated times."""
     total = len(events)
-    source = np.repeat(np.arange(total), 1 + _counts(total, at, count))
-    place = np.arange(len(source)) - np.searchsorted(source, source, side="left")
-    grown = events.iloc[source].reset_index(drop=True)
-    moment = place > 0
-    times = events["time_ps"].to_numpy()
-    after = times[np.minimum(source + 1, total - 1)]
-    share = place / (1 + _counts(total, at, count)[source])
-    between = times[source] + ((after - times[source]) * share).astype(np.int64)
-    kinds = grown["kind"].to_numpy().copy()
-    kinds[moment] = 0
-    grown = grown.assign(kind=kinds, time_ps=np.where(moment, between, times[source]))
-    return conform(grown, EVENTS)
-
-
-def _counts(total: int, at: np.ndarray, count: np.ndarray) -> np.ndarray:
     counts = np.zeros(total, dtype=np.int64)
     counts[at] = count
-    return counts
+    source = np.repeat(np.arange(total), 1 + counts)
+    place = np.arange(len(source)) - np.searchsorted(source, source, side="left")
+    times = events["time_ps"].to_numpy()
+    gaps = times[np.minimum(source + 1, total - 1)] - times[source]
+    between = times[source] + (gaps * (place / (1 + counts[source]))).astype(np.int64)
+    grown = events.iloc[source].reset_index(drop=True)
+    kinds = np.where(place > 0, 0, grown["kind"].to_numpy())
+    times = np.where(place > 0, between, times[source])
+    return conform(grown.assign(kind=kinds, time_ps=times), EVENTS)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, split_tensor
-from analyzer.model.contract.run_note import VariableNote
 from analyzer.model.recording.records import RecompiledFunction
 from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
 from analyzer.tracing.xla.buffer_plan import BufferPlan
@@ -20,56 +19,52 @@ def find_recompiled_functions(
 ) -> tuple[RecompiledFunction, ...]:
     """Return the functions of a step that are compiled in every step.
 
-    Args:
-        note: The note.
-        plans: Memory plans by the name of the op that calls the function.
+    ``plans`` are memory plans by the name of the op that calls the function.
     """
     by_name = {op.name: op for op in note.ops}
-    by_argument = {row.argument: row for row in note.variables if row.argument is not None}
     recompiled = []
     for one in note.compiled:
         plan = next((plans[name] for name in one.ops if name in plans), None)
-        if plan is None or not one.fixed:
-            continue
-        given = _arguments(by_name, one)
-        variables = [by_argument.get(argument) for argument in given]
-        function = _describe_changes(note, one, plan, given, variables)
-        if function is not None:
-            recompiled.append(function)
-    return tuple(recompiled)
+        if plan is not None and one.fixed:
+            recompiled.append(_describe_changes(note, one, plan, _find_arguments(by_name, one)))
+    return tuple(function for function in recompiled if function is not None)
 
 
 def _describe_changes(
-    note: RunNote,
-    one: CompiledNote,
-    plan: BufferPlan,
-    given: list[int],
-    variables: list[VariableNote | None],
+    note: RunNote, one: CompiledNote, plan: BufferPlan, given: list[int]
 ) -> RecompiledFunction | None:
-    """Return a function with its compiled-in inputs that change; None if none does."""
-    updated = {given[source] for source in _updated(variables, one, plan) if source < len(given)}
+    """Return a function with its compiled-in inputs that change; None if none does.
+
+    The module's parameters are the tensors that are not compiled in, then the variables.
+
+    Args:
+        given: The step's argument behind each input of the call; -1 for none.
+    """
+    by_argument = {row.argument: row for row in note.variables if row.argument is not None}
     fixed = [(index, why) for index, why in one.fixed if index < len(given)]
-    changing = {index: why for index, why in fixed if given[index] in updated}
-    fed = _name_inputs(note, [given[index] for index, _ in fixed])
+    handles = [index for index, argument in enumerate(given) if argument in by_argument]
+    tensors = len(plan.parameters) - len(handles)
+    updated = {
+        given[handles[parameter - tensors]]
+        for parameter in plan.aliases.values()
+        if 0 <= parameter - tensors < len(handles)
+    }
+    changing = [(given[index], why) for index, why in fixed if given[index] in updated]
+    fed = [given[index] for index, _ in fixed if 0 <= given[index] < len(note.inputs)]
     if not changing and not fed:
         return None
-    rows = [row for index in changing if (row := variables[index]) is not None]
+    rows = [by_argument[argument] for argument, _ in changing]
     return RecompiledFunction(
         op=one.ops[0],
-        because=next(iter(changing.values()), one.fixed[0][1]),
+        because=changing[0][1] if changing else one.fixed[0][1],
         variables=tuple(row.path for row in rows),
         variable_bytes=sum(tensor_bytes(row.dtype, row.shape) or 0 for row in rows),
-        inputs=tuple(fed),
+        inputs=tuple(note.inputs[argument].name for argument in fed),
         compilations=one.compilations,
     )
 
 
-def _name_inputs(note: RunNote, arguments: list[int]) -> list[str]:
-    """Return the names of the step's inputs among its arguments."""
-    return [note.inputs[one].name for one in arguments if 0 <= one < len(note.inputs)]
-
-
-def _arguments(by_name: Mapping[str, Op], one: CompiledNote) -> list[int]:
+def _find_arguments(by_name: Mapping[str, Op], one: CompiledNote) -> list[int]:
     """Return for each input of the call the step's argument behind it; -1 for none."""
     op = by_name.get(one.ops[0])
     if op is None or not op.inputs:  # the step itself is the function
@@ -82,18 +77,3 @@ def _arguments(by_name: Mapping[str, Op], one: CompiledNote) -> list[int]:
         is_argument = source is not None and source.type in ARGUMENT_TYPES
         found.append(int(source.attrs["index"]) if source is not None and is_argument else -1)
     return found
-
-
-def _updated(variables: list[VariableNote | None], one: CompiledNote, plan: BufferPlan) -> set[int]:
-    """Return the inputs of the call whose variable gets a new value.
-
-    The module's parameters are the tensors that are not compiled in, then the variables.
-    """
-    fixed = {index for index, _ in one.fixed}
-    handles = [index for index, row in enumerate(variables) if row is not None]
-    tensors = len(plan.parameters) - len(handles)
-    return {
-        handles[parameter - tensors]
-        for parameter in plan.aliases.values()
-        if 0 <= parameter - tensors < len(handles)
-    } & fixed

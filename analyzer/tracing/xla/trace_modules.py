@@ -10,6 +10,7 @@ its temporaries in the order of the assignment, on one thread, without an op's n
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,32 +51,34 @@ class ModuleBuffers:
 
 
 def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
-    """Name the buffers without an op that a compiled module requested.
+    """Name the buffers without an op that a compiled module of a trace requested.
 
-    Args:
-        table: Attributed allocations, index 0, 1, 2 and so on.
-        raw: The trace with its modules.
+    ``table`` has attributed allocations with index 0, 1, 2 and so on.
     """
-    plans, unreadable = _read_plans(raw.modules)
-    warnings = tuple(_find_warnings(raw, unreadable))
+    plans: dict[str, BufferPlan] = {}
+    for name, content in raw.modules.items():
+        with contextlib.suppress(TraceError, AccountingError):
+            plans[name] = build_plan(read_hlo(content), platform="")
+    warnings = tuple(_find_warnings(raw, len(raw.modules) - len(plans)))
     if not plans:
         return ModuleBuffers(table, plans, StepConfig(), warnings)
-    threads = raw.events["thread"].to_numpy()
     requests = {
         name: tuple(region for region in plan.regions if region.use in _REQUESTED)
         for name, plan in plans.items()
     }
     is_training = any(map(runs_backward, plans.values()))
-    columns = {
-        name: table[name].astype(object).to_numpy().copy()
-        for name in ("op", "op_type", "layer", "tensor", "category", "role", "dtype", "shape")
+    threads = raw.events["thread"].to_numpy()[table["born"]]
+    named = {
+        row: _labels(name, regions, is_training)
+        for row, name, regions in _match(table.assign(thread=threads), requests)
     }
-    for row, name, regions in _match(table.assign(thread=threads[table["born"]]), requests):
-        for column, value in _labels(name, regions, is_training).items():
-            columns[column][row] = value
-    changed = {name: pd.Categorical(values) for name, values in columns.items()}
+    if named:
+        labels = pd.DataFrame.from_dict(named, orient="index")
+        old = table[labels.columns].astype(object)
+        old.loc[labels.index] = labels
+        table = table.assign(**{name: pd.Categorical(old[name]) for name in old})
     config = StepConfig(mode="" if is_training else "infer")
-    return ModuleBuffers(table.assign(**changed), plans, config, warnings)
+    return ModuleBuffers(table, plans, config, warnings)
 
 
 def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
@@ -95,17 +98,6 @@ def runs_backward(plan: BufferPlan) -> bool:
     names = (holder.op_name for region in plan.regions for holder in region.holders)
     results = (region.op_name for region in plan.regions)
     return any(is_in_gradient_scope(name) for name in (*names, *results))
-
-
-def _read_plans(modules: Mapping[str, bytes]) -> tuple[dict[str, BufferPlan], int]:
-    plans: dict[str, BufferPlan] = {}
-    unreadable = 0
-    for name, content in modules.items():
-        try:
-            plans[name] = build_plan(read_hlo(content), platform="")
-        except (TraceError, AccountingError):
-            unreadable += 1
-    return plans, unreadable
 
 
 def _match(

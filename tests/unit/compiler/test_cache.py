@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from analyzer.model.contract.card_note import Statistics
-from analyzer.model.user_cache import VARIABLE
+from analyzer.model.user_cache import VARIABLE, cache_folder
+from analyzer.simulate.compiler.card_compilation import PlanCache, make_key
 from analyzer.simulate.compiler.compile_child import CompiledModule
-from analyzer.simulate.compiler.plan_cache import PlanCache, default_cache, make_key
 
 
 def plan(hlo: bytes) -> CompiledModule:
@@ -26,13 +26,12 @@ def test_a_kept_plan_is_found_again(tmp_path: Path) -> None:
     cache.store("k", plan(b"a\nb\0c"))
     found = cache.find("k")
     assert found is not None
-    assert found.is_cached
     assert (found.hlo, found.statistics, found.compiler) == (
         b"a\nb\0c",
         plan(b"").statistics,
         "some compiler 1.0",
     )
-    assert not list((tmp_path / "not" / "there").glob("*.part"))
+    assert [file.name for file in (tmp_path / "not" / "there").iterdir()] == ["k.plan.gz"]
 
 
 @pytest.mark.parametrize("keep", [0, 10, 40, -1])
@@ -73,14 +72,14 @@ def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 def test_the_environment_chooses_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_cache().folder == tmp_path / "tf-memory-analyzer"
+    assert cache_folder() == tmp_path / "tf-memory-analyzer"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_cache().folder == tmp_path / "home" / ".cache" / "tf-memory-analyzer"
+    assert cache_folder() == tmp_path / "home" / ".cache" / "tf-memory-analyzer"
     monkeypatch.setenv(VARIABLE, str(tmp_path / "mine"))
-    assert default_cache().folder == tmp_path / "mine"
+    assert cache_folder() == tmp_path / "mine"
     monkeypatch.setenv(VARIABLE, "off")
-    off = default_cache()
+    off = PlanCache(cache_folder())
     off.store("k", plan(b"x"))
     assert off.folder is None
     assert off.find("k") is None

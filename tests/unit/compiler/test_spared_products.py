@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.simulate.compiler import spared_products
-from analyzer.simulate.compiler.spared_products import find_op_names, without_triton
+from analyzer.simulate.compiler import compile_child
+from analyzer.simulate.compiler.compile_child import without_triton
 
 MODULE = gzip.decompress((Path(__file__).parent / "data" / "heads_of_96.hlo.pb.gz").read_bytes())
 REFUSED = "gradient_tape/functional_1/multi_head_attention_1/value_1/MatMul/MatMul"
@@ -18,16 +18,16 @@ def test_the_ops_of_a_refusal_are_those_that_it_shows() -> None:
     told = (
         f'Couldn\'t find tiles: %dot.35 = f32[1]{{0}} dot(%a), metadata={{op_name="{REFUSED}" l=1}}'
     )
-    assert find_op_names(told) == {REFUSED}
-    assert not find_op_names("Unknown flag")
+    assert set(compile_child._OP_NAME.findall(told)) == {REFUSED}
+    assert not compile_child._OP_NAME.findall("Unknown flag")
 
 
 def test_products_of_the_same_shapes_are_left_too_and_no_others() -> None:
     marked = without_triton(MODULE, [REFUSED])
     assert marked is not None
     before, after = (
-        spared_products._Module.FromString(MODULE),
-        spared_products._Module.FromString(marked),
+        compile_child._Module.FromString(MODULE),
+        compile_child._Module.FromString(marked),
     )
     changed = []
     for old, new in zip(before.computations, after.computations, strict=True):

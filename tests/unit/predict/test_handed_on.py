@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from analyzer.cards import find_gpu
-from analyzer.simulate.compiler.plan_cache import PlanCache
+from analyzer.simulate.compiler.card_compilation import PlanCache
 from analyzer.simulate.compiler.step_plans import card_step
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.tracing.parse.run_folder import read_run

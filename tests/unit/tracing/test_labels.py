@@ -6,7 +6,7 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.tracing.xla.buffer_plan import Holder, PlanRegion, ValueUse
-from analyzer.tracing.xla.plan_labels import label_holders
+from analyzer.tracing.xla.plan_contents import label_holders
 
 MIB = 1 << 20
 VALUE = TensorSpec("float32", (MIB // 4,))
@@ -26,16 +26,15 @@ OPS = [
 
 def holder(name: str, first: int, last: int, size_bytes: int = MIB) -> Holder:
     return Holder(
-        buffer=first,
         size_bytes=size_bytes,
         offset_bytes=0,
         first=first,
         last=last,
+        until=last,
         instruction=f"fusion.{first}",
         opcode="fusion",
         op_name=name,
         op_type="",
-        source="",
         dtype="float32",
         shape=(size_bytes // 4,),
     )
@@ -46,7 +45,6 @@ def labels(*holders: Holder, infer: bool = False) -> list[Category]:
         index=0,
         size_bytes=16 * MIB,
         use=ValueUse.TEMPORARY,
-        parameter=None,
         results=(),
         is_live_out=False,
         is_tuple=False,
@@ -57,7 +55,7 @@ def labels(*holders: Holder, infer: bool = False) -> list[Category]:
         moments=20,
     )
     structure = build_graph_index(OPS, gradients=["gradient_tape/net/first:0"])
-    return [label.category for label in label_holders(region, structure, infer=infer)]
+    return [Category(label["category"]) for label in label_holders(region, structure, infer=infer)]
 
 
 def test_a_mask_of_the_backward_pass_made_early_does_not_begin_it() -> None:
