@@ -25,10 +25,8 @@ class Architecture:
     Attributes:
         name: NVIDIA's name of the architecture.
         fp32_lanes: Single-precision operations per clock.
-        max_threads: Most resident threads.
-        max_blocks: Most resident blocks.
-        shared_bytes: Shared memory.
-        block_optin_bytes: Shared memory that one block may opt in to.
+        max_threads, max_blocks: Most resident threads and blocks.
+        shared_bytes, block_optin_bytes: Shared memory, and the part that one block may opt in to.
         accelerated: Whether it has instructions for its own target only (``sm_90a``).
     """
 

@@ -45,12 +45,8 @@ def check_limit(gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = N
     gets a region (``BFCAllocator::Extend``), so the pool's size depends on other processes on the card.
 
     Args:
-        gpu: The card.
         limit_bytes: The limit; None for TensorFlow's default.
         context_bytes: Memory of the CUDA context; None for the least that was measured.
-
-    Raises:
-        InputError: the limit is too large.
     """
     context = _CONTEXT.range.low if context_bytes is None else context_bytes
     free_bytes = gpu.memory_bytes - context
@@ -73,21 +69,14 @@ def system_reserve(
 ) -> int:
     """Return the bytes that TensorFlow leaves to the system.
 
-    From ``MinSystemMemory`` in ``tensorflow/core/common_runtime/gpu/gpu_device.cc``.
-
-    Args:
-        free_bytes: Free memory once the CUDA context exists.
-        compute_capability: Major and minor version.
-        tegra: Whether it is a Jetson, whose memory is the host's.
+    From ``MinSystemMemory`` in ``tensorflow/core/common_runtime/gpu/gpu_device.cc``. ``free_bytes`` is
+    the free memory once the CUDA context exists; ``tegra`` is a Jetson, whose memory is the host's.
     """
     if free_bytes < 2 << 30:
         return 225 * _MIB
     if tegra:
         return 1 << 30
-    major = compute_capability[0]
-    if major <= 6:
-        return 500 * _MIB
-    return {7: 1050, 8: 1536}.get(major, 1800) * _MIB
+    return {6: 500, 7: 1050, 8: 1536}.get(max(compute_capability[0], 6), 1800) * _MIB
 
 
 _DESKTOP_SHARE: Final = 0.15
@@ -122,25 +111,22 @@ def memory_limit(gpu: Gpu) -> MemoryRange:
     default options).
     """
     usable = usable_memory(gpu)
-
-    def limit(free_bytes: int) -> int:
-        tegra = gpu.memory_kind == "LPDDR"
-        return max(0, free_bytes - system_reserve(free_bytes, gpu.compute_capability, tegra=tegra))
-
+    tegra = gpu.memory_kind == "LPDDR"
     free = usable.range - _CONTEXT.range
+    expected, low, high = (
+        max(0, size - system_reserve(size, gpu.compute_capability, tegra=tegra))
+        for size in (usable.bytes - _CONTEXT.bytes, free.low, free.high)
+    )
     return MemoryRange(
-        bytes=limit(usable.bytes - _CONTEXT.bytes),
-        range=Range(limit(free.low), limit(free.high)),
+        bytes=expected,
+        range=Range(low, high),
         source="total minus context minus TensorFlow's reserve for compute capability "
         + gpu.capability_text,
     )
 
 
 def memory_beside_pool(gpu: Gpu) -> BoundedBytes:
-    """Return the part of a card that TensorFlow leaves beside its pool by default.
-
-    The CUDA context, and the reserve, from which libraries and kernels are allocated.
-    """
+    """Return the CUDA context and the reserve, from which libraries and kernels are allocated."""
     usable, limit = usable_memory(gpu), memory_limit(gpu)
     ends = (usable.range.high - limit.range.high, usable.range.low - limit.range.low)
     size_bytes = usable.bytes - limit.bytes
@@ -148,11 +134,7 @@ def memory_beside_pool(gpu: Gpu) -> BoundedBytes:
 
 
 def process_overhead(gpu: Gpu) -> MemoryRange:
-    """Return the memory that one process holds on the card outside the allocator's pool.
-
-    The CUDA context, cuBLAS, cuDNN and the loaded kernels. It is not measured for each card, so reports
-    show it apart from the pool.
-    """
+    """Return the memory of one process outside the pool: CUDA context, libraries, loaded kernels."""
     workspace = 32 * _MIB if gpu.compute_capability >= (9, 0) else 8 * _MIB + (128 << 10)
     return MemoryRange(
         bytes=_CONTEXT.bytes + _LIBRARIES.bytes + workspace,

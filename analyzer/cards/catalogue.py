@@ -1,27 +1,40 @@
-"""The catalogue of cards, ``card_figures.csv``, and the search for a card by name.
+"""The cards: the catalogue ``card_figures.csv``, the user's own, and the search for a card by name.
 
-Each figure was read from a card or a data sheet; ``sources.csv`` lists the sources. Cards without a
-source are not in the table.
+Each figure of the catalogue was read from a card or a data sheet; ``sources.csv`` lists the sources.
+Cards without a source are not in the table.
+
+The environment variable ``TF_MEMORY_ANALYZER_CARDS`` names a file of the user's own cards, so that child
+processes also know them; ``--gpu FILE`` sets it. TOML or JSON::
+
+    [[card]]
+    id = "my-rtx"                   # the name for --gpu
+    like = "rtx-3090"               # the card with the figures that are not given here
+    reported_bytes = 25280643072    # the card's memory as CUDA reports it, if known
 """
 
 from __future__ import annotations
 
 import csv
 import difflib
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import structs
+import msgspec
+from msgspec import Meta, field
 
 from analyzer.cards.architecture import ARCHITECTURES, Architecture
-from analyzer.cards.user_cards import UserCard, cards_in_environment, is_card_file, use_card_file
 from analyzer.model.errors import InputError
 
 MIB: Final = 1024**2  # bytes
+
+VARIABLE: Final = "TF_MEMORY_ANALYZER_CARDS"
+_SUFFIXES: Final = (".toml", ".json")
+_MOST_FILE_BYTES: Final = 1 << 20
 
 _DRIVER_MIB: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600}
 """MiB that the driver reserves, by kind of memory, before CUDA reports a total: the middle of the
@@ -29,12 +42,6 @@ measured cards on Linux (GDDR 220 to 560, depending on the driver; with ECC 250 
 sixteenth for the codes; HBM 110 to 910)."""
 
 _JETSON_SHARE: Final = 0.05  # of the host's memory; 4 to 7 % is missing on the measured boards
-
-_REQUIRED: Final = (
-    *("compute_capability", "sm_count", "clock_mhz", "bandwidth_gb_s", "l2_kib"),
-    *("nominal_mib", "memory"),
-)
-"""Figures that every card needs."""
 
 _NOISE: Final = re.compile(
     r"nvidia|geforce|tesla|gpu|graphics|generation|edition|workstation|server|card|the|memory"
@@ -44,43 +51,49 @@ _VARIANT: Final = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
 _SEVERAL: Final = re.compile(r"^\s*\d+\s*x\s*(?=\D)|,.*")
 _SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
 
-
 _CLOSE_NUMBERS: Final = 20
 """A model number this far from the user's, or less, is suggested for it."""
 
+_Positive = Annotated[float, Meta(gt=0, le=1e9)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """One card.
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One card; the fields are the columns of the catalogue and the keys of a user's card.
 
     Attributes:
         id: Name for the command line: ``a100-80gb-sxm``.
         name: The driver's name: ``NVIDIA A100-SXM4-80GB``.
-        compute_capability: Major and minor version.
+        capability_text: ``8.0``.
         sm_count: Multiprocessors.
         clock_mhz: Highest clock of the multiprocessors.
-        bandwidth_bytes_s: Bytes per second between the chip and its memory.
-        l2_bytes: L2 cache.
-        nominal_bytes: Advertised memory.
-        memory_kind: ``HBM``, ``GDDR``, ``GDDR+ECC`` (a sixteenth holds the codes) or ``LPDDR`` (the
-            host's memory).
-        memory_bytes: The card's memory as CUDA reports it (``cudaMemGetInfo``'s total).
-        memory_source: Source of ``memory_bytes``; empty if it is derived from the nominal size.
+        bandwidth_gb_s: Between the chip and its memory.
+        nominal_mib: Advertised memory.
+        memory_kind: ``GDDR+ECC``: a sixteenth holds the codes. ``LPDDR``: the host's memory.
+        reported_bytes: The memory as CUDA reports it; None to derive it from the advertised memory.
+        memory_source: Source of ``reported_bytes``; empty without.
         specs_source: Source of the other figures.
     """
 
-    id: str
-    name: str
-    compute_capability: tuple[int, int]
-    sm_count: int
-    clock_mhz: float
-    bandwidth_bytes_s: int
-    l2_bytes: int
-    nominal_bytes: int
-    memory_kind: str
-    memory_bytes: int
-    memory_source: str
-    specs_source: str
+    id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,59}$")]
+    name: Annotated[str, Meta(max_length=120)]
+    capability_text: Annotated[str, Meta(pattern=r"^\d{1,2}\.\d$")] = field(
+        name="compute_capability"
+    )
+    sm_count: Annotated[int, Meta(ge=1, le=4096)]
+    clock_mhz: _Positive
+    bandwidth_gb_s: _Positive
+    l2_kib: _Positive
+    nominal_mib: Annotated[int, Meta(ge=256, le=1 << 24)]
+    memory_kind: Literal["HBM", "GDDR", "GDDR+ECC", "LPDDR"] = field(name="memory")
+    reported_bytes: Annotated[int, Meta(ge=1 << 28, le=1 << 44)] | None = None
+    memory_source: str = field(name="reported_source", default="")
+    specs_source: str = ""
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """Major and minor version."""
+        major, _, minor = self.capability_text.partition(".")
+        return int(major), int(minor)
 
     @property
     def architecture(self) -> Architecture:
@@ -88,9 +101,29 @@ class Gpu:
         return ARCHITECTURES[self.compute_capability]
 
     @property
-    def capability_text(self) -> str:
-        """``8.0``."""
-        return "{}.{}".format(*self.compute_capability)
+    def bandwidth_bytes_s(self) -> int:
+        """Bytes per second between the chip and its memory."""
+        return round(self.bandwidth_gb_s * 1e9)
+
+    @property
+    def l2_bytes(self) -> int:
+        """L2 cache."""
+        return round(self.l2_kib * 1024)
+
+    @property
+    def nominal_bytes(self) -> int:
+        """Advertised memory."""
+        return self.nominal_mib * MIB
+
+    @property
+    def memory_bytes(self) -> int:
+        """The card's memory as CUDA reports it (``cudaMemGetInfo``'s total)."""
+        if self.reported_bytes is not None:
+            return self.reported_bytes
+        has_codes = self.memory_kind == "GDDR+ECC"
+        usable_mib = self.nominal_mib * 15 // 16 if has_codes else self.nominal_mib
+        driver_mib = _DRIVER_MIB.get(self.memory_kind) or round(self.nominal_mib * _JETSON_SHARE)
+        return (usable_mib - driver_mib) * MIB
 
 
 def all_gpus() -> tuple[Gpu, ...]:
@@ -99,61 +132,23 @@ def all_gpus() -> tuple[Gpu, ...]:
     Raises:
         InputError: the user's file of cards is invalid.
     """
-    rows = {row["id"]: row for row in _rows()}
-    own = tuple(_complete_card(card, rows) for card in cards_in_environment())
+    name = os.environ.get(VARIABLE, "").strip()
+    own = _load_cards(Path(name)) if name else ()
     ids = {card.id for card in own}
     return (*own, *(card for card in _catalogue() if card.id not in ids))
 
 
 @cache
 def _catalogue() -> tuple[Gpu, ...]:
-    return tuple(_parse_row(row) for row in _rows())
+    return tuple(msgspec.convert(row, Gpu, strict=False) for row in _rows().values())
 
 
 @cache
-def _rows() -> tuple[dict[str, str], ...]:
+def _rows() -> Mapping[str, dict[str, str]]:
+    """Return the figures of each card of the catalogue, by id."""
     text = (files("analyzer.cards") / "card_figures.csv").read_text(encoding="utf-8")
-    return tuple(csv.DictReader(text.splitlines()))
-
-
-def _complete_card(card: UserCard, rows: Mapping[str, dict[str, str]]) -> Gpu:
-    """Return a card of the user's file, completed from the catalogue's rows by id.
-
-    Raises:
-        InputError: a figure is missing or invalid.
-    """
-    if card.like and card.like not in rows:
-        close = [name for name in sorted(rows) if _words(card.like) <= _words(name)]
-        raise InputError(
-            f"The card {card.id!r} is like {card.like!r}, which is not in the catalogue.",
-            hint=f"Did you mean {' or '.join(close[:3])}?" if close else "`analyze gpus` lists it.",
-        )
-    row = _complete_row(card, dict(rows.get(card.like, {})))
-    missing = [name for name in _rows()[0] if not row.get(name) and name in _REQUIRED]
-    if missing:
-        raise InputError(
-            f"The card {card.id!r} lacks {', '.join(missing)}.",
-            hint='Add like = "NAME" to take the other figures from a card of the catalogue.',
-        )
-    gpu = _parse_row(row)
-    if gpu.compute_capability not in ARCHITECTURES:
-        raise InputError(
-            f"The card {card.id!r} has the unknown compute capability {gpu.capability_text}.",
-            hint=f"Known are {', '.join('{}.{}'.format(*one) for one in ARCHITECTURES)}.",
-        )
-    return gpu
-
-
-def _complete_row(card: UserCard, row: dict[str, str]) -> dict[str, str]:
-    """Return the row of a similar card with the user's figures in it."""
-    if card.nominal_mib is not None or card.memory is not None:
-        row["reported_bytes"] = row["reported_source"] = ""
-    given = {name: str(value) for name, value in structs.asdict(card).items() if value}
-    row |= {name: value for name, value in given.items() if name != "like"}
-    row |= {"specs_source": "user", "reported_source": "user" if card.reported_bytes else ""}
-    row["name"] = card.name or card.id
-    row.setdefault("reported_bytes", "")
-    return row
+    rows = csv.DictReader(text.splitlines())
+    return {row["id"]: {name: value for name, value in row.items() if value} for row in rows}
 
 
 @cache
@@ -161,6 +156,53 @@ def sources() -> dict[str, str]:
     """Return the sources by key; ``techpowerup:c2888`` has the key ``techpowerup``."""
     text = (files("analyzer.cards") / "sources.csv").read_text(encoding="utf-8")
     return {row["key"]: row["what"] for row in csv.DictReader(text.splitlines())}
+
+
+def _load_cards(path: Path) -> tuple[Gpu, ...]:
+    """Return the cards of a file; an ``InputError`` if one is invalid."""
+    if not path.exists():
+        raise InputError(f"The file {path} does not exist.", hint="`analyze gpus` lists the cards.")
+    decode = msgspec.json.decode if path.suffix.lower() == ".json" else msgspec.toml.decode
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_FILE_BYTES + 1)
+        if len(content) > _MOST_FILE_BYTES:
+            raise ValueError("it is longer than 1 MiB")
+        found = decode(content, type=dict[Literal["card"], list[dict[str, Any]]])
+        cards = tuple(_complete_card(card) for card in found.get("card", ()))
+        if not cards or len({card.id for card in cards}) < len(cards):
+            raise ValueError("it has no card, or two with the same id")
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} is not a file of cards: {str(error)[:300]}.".replace("..", "."),
+            hint='Write tables [[card]] with id = "my-card", like = "rtx-3090" and the other figures.',
+        ) from None
+    return cards
+
+
+def _complete_card(given: Mapping[str, Any]) -> Gpu:
+    """Return a card of the user's file, completed from the similar card of the catalogue."""
+    name, like = given.get("id"), str(given.get("like", ""))
+    if like and like not in _rows():
+        close = [card for card in sorted(_rows()) if _words(like) <= _words(card)]
+        raise InputError(
+            f"The card {name!r} is like {like!r}, which is not in the catalogue.",
+            hint=f"Did you mean {' or '.join(close[:3])}?" if close else "`analyze gpus` lists it.",
+        )
+    row: dict[str, Any] = dict(_rows().get(like, {}))
+    if given.keys() & {"nominal_mib", "memory"}:
+        row |= {"reported_bytes": None, "reported_source": ""}
+    row |= {"name": name, **given, "specs_source": "user"}
+    if "reported_bytes" in given:
+        row["reported_source"] = "user"
+    row.pop("like", None)
+    gpu = msgspec.convert(row, Gpu, strict=False)
+    if gpu.compute_capability not in ARCHITECTURES:
+        raise InputError(
+            f"The card {name!r} has the unknown compute capability {gpu.capability_text}.",
+            hint=f"Known are {', '.join('{}.{}'.format(*one) for one in ARCHITECTURES)}.",
+        )
+    return gpu
 
 
 def find_gpu(name: str) -> Gpu:
@@ -180,19 +222,23 @@ def find_gpu(name: str) -> Gpu:
 def gpus_named(name: str) -> tuple[Gpu, ...]:
     """Return the cards that match a name, the one with the least memory first.
 
-    The name of a file of the user's own cards (``user_cards``) stands for its first card.
+    The name of a file of the user's own cards stands for its first card, and makes all of them known to
+    this process and its children.
 
     Raises:
         InputError: no card has this name; the hint lists similar ones.
     """
-    if is_card_file(name):
-        name = use_card_file(name)
+    if name.strip().lower().endswith(_SUFFIXES):
+        path = Path(name.strip()).absolute()
+        name = _load_cards(path)[0].id
+        os.environ[VARIABLE] = str(path)
+    cards = all_gpus()
     wanted = _words(name)
-    exact = [card for card in all_gpus() if name.strip().lower() in (card.id, card.name.lower())]
+    exact = [card for card in cards if name.strip().lower() in (card.id, card.name.lower())]
     if exact:
         return tuple(exact)
     matches: dict[int, list[Gpu]] = {}
-    for card in all_gpus():
+    for card in cards:
         for words in (_words(card.id), _words(card.name)):
             if wanted and wanted <= words:
                 more = sum(1 for word in words - wanted if not _VARIANT.fullmatch(word))
@@ -204,31 +250,9 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
             f"replica; `analyze trace TARGET --gpu {name}` runs all on simulated cards.",
         )
     if not matches:
-        raise InputError(f"No card is called {name!r}.", hint=_suggest(name))
-    cards = dict.fromkeys(matches[min(matches)])
-    return tuple(sorted(cards, key=lambda card: (card.nominal_bytes, "sxm" not in card.id)))
-
-
-def _parse_row(row: dict[str, str]) -> Gpu:
-    nominal_mib, kind = int(row["nominal_mib"]), row["memory"]
-    usable_mib = nominal_mib * 15 // 16 if kind == "GDDR+ECC" else nominal_mib
-    driver_mib = _DRIVER_MIB.get(kind) or round(nominal_mib * _JETSON_SHARE)
-    derived = (usable_mib - driver_mib) * MIB
-    major, minor = row["compute_capability"].split(".")
-    return Gpu(
-        id=row["id"],
-        name=row["name"],
-        compute_capability=(int(major), int(minor)),
-        sm_count=int(row["sm_count"]),
-        clock_mhz=float(row["clock_mhz"]),
-        bandwidth_bytes_s=round(float(row["bandwidth_gb_s"]) * 1e9),
-        l2_bytes=round(float(row["l2_kib"]) * 1024),
-        nominal_bytes=nominal_mib * MIB,
-        memory_kind=kind,
-        memory_bytes=int(row["reported_bytes"] or derived),
-        memory_source=row["reported_source"],
-        specs_source=row["specs_source"],
-    )
+        raise InputError(f"No card is called {name!r}.", hint=_suggest(name, cards))
+    found = dict.fromkeys(matches[min(matches)])
+    return tuple(sorted(found, key=lambda card: (card.nominal_bytes, "sxm" not in card.id)))
 
 
 def _words(name: str) -> frozenset[str]:
@@ -243,26 +267,20 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word for word in words if word and not _NOISE.fullmatch(word))
 
 
-def _suggest(name: str) -> str:
+def _suggest(name: str, cards: tuple[Gpu, ...]) -> str:
     """Return a hint with similar names."""
     number = re.search(r"\d{3,}", name)
     if number:  # 4091: the card with the closest number
         numbers = {
             int(word): card.id
-            for card in sorted(all_gpus(), key=lambda card: -len(card.id))
+            for card in sorted(cards, key=lambda card: -len(card.id))
             for word in card.id.split("-")
             if word.isdigit()
         }
         closest = min(numbers, key=lambda one: abs(one - int(number[0])))
         if abs(closest - int(number[0])) <= _CLOSE_NUMBERS:
             return f"Did you mean {numbers[closest]}? --gpu list shows all."
-    wanted = "-".join(sorted(_words(name)))
-    keys = {"-".join(sorted(_words(card.id))): card.id for card in all_gpus()}
-    near = [keys[key] for key in difflib.get_close_matches(wanted, keys, n=3, cutoff=0.6)]
-    if not near:  # h1000: compare with model names alone
-        models = {card.id.split("-")[0]: None for card in all_gpus()} | {
-            "-".join(card.id.split("-")[:2]): None for card in all_gpus()
-        }
-        near = difflib.get_close_matches(name.strip().lower(), models, n=3, cutoff=0.5)
+    names = {card.id.rsplit("-", parts)[0] for card in cards for parts in range(3)}
+    near = difflib.get_close_matches("-".join(name.lower().split()), names, n=3, cutoff=0.5)
     start = f"Did you mean {' or '.join(near)}? " if near else "For example: t4, a100-80gb, h100. "
     return f"{start}--gpu list shows all."

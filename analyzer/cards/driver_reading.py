@@ -1,7 +1,6 @@
-"""Readings of the driver and of Linux about cards and the processes on them.
+"""Readings of NVML (``nvidia-ml-py``) and ``/proc`` about cards and the processes on them.
 
-NVML, the driver's management library, is read with the package ``nvidia-ml-py``, so the reading itself
-uses no memory of a card. Facts about processes come from ``/proc``.
+They use no memory of a card.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ _MOST_BYTES: Final = 8 << 20  # of one file of /proc; Linux allows less
 
 
 def read_cards(own_pids: frozenset[int] = frozenset()) -> NvmlReading:
-    """Return the driver's figures of this machine's cards.
-
-    Args:
-        own_pids: Process ids of this process, in its own namespace and the host's.
+    """Return the driver's figures of this machine's cards; ``own_pids`` are ids of this process.
 
     Raises:
         InputError: there is no driver, or it refuses.
@@ -38,7 +34,7 @@ def read_cards(own_pids: frozenset[int] = frozenset()) -> NvmlReading:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise InputError(f"NVIDIA's driver finds no GPU here: {_error_text(error)}.") from None
+        raise InputError(f"NVIDIA's driver finds no GPU here: {error}.") from None
     try:
         count = pynvml.nvmlDeviceGetCount()
         return NvmlReading(
@@ -46,14 +42,10 @@ def read_cards(own_pids: frozenset[int] = frozenset()) -> NvmlReading:
             cards=tuple(_read_card(pynvml, index, own_pids) for index in range(count)),
         )
     except pynvml.NVMLError as error:
-        raise InputError(f"NVIDIA's driver does not answer: {_error_text(error)}.") from None
+        raise InputError(f"NVIDIA's driver does not answer: {error}.") from None
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
-
-
-def _error_text(error: Exception) -> str:
-    return str(error).strip() or type(error).__name__
 
 
 def _read_card(nvml: Any, index: int, own_pids: frozenset[int]) -> NvmlCard:
@@ -86,26 +78,19 @@ def _read_card(nvml: Any, index: int, own_pids: frozenset[int]) -> NvmlCard:
 
 def _read_processes(nvml: Any, handle: Any, own_pids: frozenset[int]) -> tuple[NvmlProcess, ...]:
     """Return the processes on a card; NVML lists a process twice if it draws and computes."""
-    used_bytes: dict[int, int | None] = {}
-    for listed in (
-        nvml.nvmlDeviceGetComputeRunningProcesses,
-        nvml.nvmlDeviceGetGraphicsRunningProcesses,
-    ):
+    rows: dict[int, NvmlProcess] = {}
+    for kind in ("Compute", "Graphics"):
         with contextlib.suppress(nvml.NVMLError):
-            for one in listed(handle):
-                used = None if one.usedGpuMemory is None else int(one.usedGpuMemory)
-                before = used_bytes.get(int(one.pid))
-                used_bytes[int(one.pid)] = used if before is None else max(before, used or 0)
-    rows = [
-        NvmlProcess(pid=pid, used_bytes=used, name=program_of(pid), is_own=pid in own_pids)
-        for pid, used in used_bytes.items()
-    ]
-    return tuple(sorted(rows, key=lambda row: (-(row.used_bytes or 0), row.pid)))
-
-
-def program_of(pid: int) -> str:
-    """Return the program of a process; empty if the system does not show it."""
-    return _read_proc(pid, "comm").decode("utf-8", "replace").strip()
+            for one in getattr(nvml, f"nvmlDeviceGet{kind}RunningProcesses")(handle):
+                pid = int(one.pid)
+                sizes = [one.usedGpuMemory, rows[pid].used_bytes if pid in rows else None]
+                rows[pid] = NvmlProcess(
+                    pid=pid,
+                    used_bytes=max((int(size) for size in sizes if size is not None), default=None),
+                    name=_read_proc(pid, "comm").decode("utf-8", "replace").strip(),
+                    is_own=pid in own_pids,
+                )
+    return tuple(sorted(rows.values(), key=lambda row: (-(row.used_bytes or 0), row.pid)))
 
 
 def own_pids() -> frozenset[int]:

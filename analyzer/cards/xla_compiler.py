@@ -28,12 +28,9 @@ _OWN_FLAGS: Final = ("xla_dump_", "xla_gpu_cuda_data_dir", "xla_hlo_profile")
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """An installed compiler.
+    """An installed compiler: the PJRT plug-in, and the folder with ``bin/ptxas`` and libdevice.
 
-    Attributes:
-        library: The PJRT plug-in.
-        cuda: The folder with ``bin/ptxas`` and ``nvvm/libdevice``.
-        version: Such as ``jax-cuda12-pjrt 0.9.0``; plans depend on it.
+    ``version`` is such as ``jax-cuda12-pjrt 0.9.0``; plans depend on it.
     """
 
     library: Path

@@ -10,7 +10,7 @@ import pytest
 from builders import analyze
 
 from analyzer.cards import all_gpus, find_gpu, memory_limit, target_text
-from analyzer.cards.user_cards import VARIABLE
+from analyzer.cards.catalogue import VARIABLE
 from analyzer.model.errors import InputError
 
 MIB = 1 << 20
