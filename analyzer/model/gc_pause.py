@@ -1,8 +1,4 @@
-"""Control of Python's cyclic garbage collector.
-
-The package builds many small objects without cycles. Full collections walk all of them, which costs
-a third of the time of a large prediction.
-"""
+"""Control of Python's garbage collector: a third of a large prediction went to full collections."""
 
 from __future__ import annotations
 
@@ -22,10 +18,7 @@ def collect_rarely() -> None:
 
 
 def freeze_loaded_objects() -> None:
-    """Exclude all present objects from future collections.
-
-    Called after the import of TensorFlow: its modules hold a million objects that are never freed.
-    """
+    """Exclude all present objects, such as TensorFlow's modules, from future collections."""
     gc.freeze()
 
 

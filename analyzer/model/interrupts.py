@@ -29,10 +29,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Terminated(BaseException):
-    """A signal other than Ctrl-C asked the process to end.
-
-    Like ``KeyboardInterrupt`` it is no ``Exception``, so that no handler swallows it.
-    """
+    """A signal other than Ctrl-C asked the process to end; no ``Exception``, like KeyboardInterrupt."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -51,13 +48,10 @@ class Terminated(BaseException):
 
 @contextlib.contextmanager
 def raise_on_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
-    """Raise each signal that ends a process as an exception in the block.
+    """Call ``on_signal``, then raise each signal that ends a process as an exception in the block.
 
     Signals that are ignored when the block begins stay ignored (``nohup``, a background job).
     Outside the main thread the block changes nothing.
-
-    Args:
-        on_signal: Called with the signal's number before it is raised.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

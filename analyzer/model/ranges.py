@@ -10,11 +10,7 @@ from analyzer.model.units import format_bytes
 
 @dataclass(frozen=True, slots=True, order=True)
 class Range:
-    """Whole bytes from ``low`` to ``high``, both included.
-
-    Raises:
-        ValueError: low is larger than high.
-    """
+    """Whole bytes from ``low`` to ``high``, both included."""
 
     low: int
     high: int

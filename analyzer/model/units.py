@@ -33,10 +33,7 @@ def round_up(size_bytes: _Sizes) -> _Sizes:
 
 
 def format_bytes(size_bytes: int | float) -> str:
-    """Return a size in the largest binary unit in which it is at least 1.
-
-    It has at least three significant digits: ``1536`` is ``1.50 KiB``, ``1023`` is ``1023 B``.
-    """
+    """Return a size in the largest binary unit in which it is at least 1: ``1.50 KiB``, ``1023 B``."""
     sign = "-" if size_bytes < 0 else ""
     size = abs(float(size_bytes))
     unit = 0
@@ -56,11 +53,7 @@ def signed_bytes(size_bytes: int | float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Return the number of bytes in a text: ``10GiB`` is binary, ``10GB`` is decimal.
-
-    Raises:
-        InputError: The text is neither 0 nor a number with B, KB, KiB, MB, MiB, GB, GiB, TB or TiB.
-    """
+    """Return the bytes of a text such as ``10GiB`` (binary) or ``10GB`` (decimal)."""
     match = _SIZE.fullmatch(text)
     factor = _FACTORS.get(match.group(2).lower()) if match else None
     if match is not None and not match.group(2) and float(match.group(1)):
@@ -74,11 +67,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_slope(per_step_bytes: float, low_bytes: float, high_bytes: float) -> str:
-    """Return a growth per step with its 95 % range.
-
-    >>> format_slope(26368, 7424, 82944)
-    '+25.75 KiB a step (+7.25 KiB to +81.00 KiB)'
-    """
+    """Return a growth with its range: ``+25.75 KiB a step (+7.25 KiB to +81.00 KiB)``."""
     slope, low, high = map(signed_bytes, (per_step_bytes, low_bytes, high_bytes))
     return f"{slope} a step ({low} to {high})"
 

@@ -1,9 +1,7 @@
 """The cache folder, the only place that a command writes besides its outputs.
 
-It holds compiled plans, the machine code of the compiled allocator and the phantom card's libraries.
-The folder is ``$XDG_CACHE_HOME/tf-memory-analyzer`` (default ``~/.cache/tf-memory-analyzer``).
-``TF_MEMORY_ANALYZER_CACHE`` names another folder or is ``off``. A cache that cannot be read or
-written counts as absent.
+It is ``$TF_MEMORY_ANALYZER_CACHE`` (``off`` for none), else
+``$XDG_CACHE_HOME/tf-memory-analyzer``. A cache that cannot be read or written counts as absent.
 """
 
 from __future__ import annotations

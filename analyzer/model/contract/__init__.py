@@ -1,5 +1,1 @@
-"""The records of run folders and of messages between processes.
-
-Run folders may come from other machines. Every record is checked when it is read: each field has its
-type and lies within its limits, so that other code need not repeat the checks.
-"""
+"""The records of run folders and of messages between processes, checked when they are read."""

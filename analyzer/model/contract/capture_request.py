@@ -1,7 +1,6 @@
 """Requests to the child processes that capture a step or watch a script.
 
-A request is a JSON file in the folder of the capture. It has a version because the child may run
-another installation of this package.
+A request has a version because the child may run another installation of this package.
 """
 
 from __future__ import annotations

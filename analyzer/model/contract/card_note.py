@@ -1,7 +1,6 @@
-"""``card.json`` and ``*.plan.gz``: plans that XLA's compiler for a card made of a step's functions.
+"""``card.json``, ``*.plan.gz`` and the messages of the child process that runs XLA's compiler.
 
-A plan file is a gzipped line of JSON (``PlanHead``) followed by an HloProto. This module also holds the
-messages to and from the child process that runs the compiler.
+A plan file is a gzipped line of JSON (``PlanHead``) followed by an HloProto.
 """
 
 from __future__ import annotations
@@ -103,11 +102,7 @@ class CompileAnswer:
 
 
 def read_card_file(path: Path) -> CardFile:
-    """Read ``card.json``.
-
-    Raises:
-        TraceError: It is damaged, or a newer version wrote it.
-    """
+    """Read ``card.json``."""
     return read_record(
         path, CardFile, version=CARD_VERSION, hint="Repeat the estimate.", check=_check
     )

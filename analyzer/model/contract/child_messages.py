@@ -1,7 +1,6 @@
-"""Messages from a child process to its command.
+"""Messages from a child process to its command: lines of JSON, or JSON files with a version.
 
-A child writes lines of JSON to its standard output; a line that is no known message is ignored. Larger
-messages are JSON files with a version. File names may contain bytes that are not UTF-8.
+A line that is no known message is ignored. File names may contain bytes that are not UTF-8.
 """
 
 from __future__ import annotations
@@ -92,16 +91,7 @@ def write_message(path: Path, message: Versioned) -> None:
 
 
 def read_message(path: Path, record: type[_Record], version: int) -> _Record:
-    """Read a file that ``write_message`` wrote.
-
-    Args:
-        path: The file.
-        record: The class of the message.
-        version: The version that this process reads.
-
-    Raises:
-        AnalyzerError: The file is missing, damaged or of another version.
-    """
+    """Read a file that ``write_message`` wrote, of exactly this version, or raise AnalyzerError."""
     try:
         plain = json.loads(path.read_bytes())
         actual = plain.get("schema_version") if isinstance(plain, dict) else None

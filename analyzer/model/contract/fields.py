@@ -1,7 +1,6 @@
 """The types of the records' fields, with the limits that are checked when a record is read.
 
-The limits are far above real values and small enough that sums and products stay within 64 bits and
-that loops over a count end.
+The limits are far above real values and small enough that sums and products fit 64 bits.
 """
 
 from __future__ import annotations
@@ -107,13 +106,7 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...] | None) -> int | None:
 
 
 def check_size(dtype: str, shape: tuple[int, ...] | None) -> None:
-    """Check that a tensor is smaller than ``MOST_BYTES``.
-
-    The number of elements is also checked, because kernels pad shapes for elements of other sizes.
-
-    Raises:
-        ValueError: The tensor is larger.
-    """
+    """Raise a ValueError if a tensor has more than ``MOST_BYTES`` bytes or elements."""
     if shape is None:
         return
     count = 1

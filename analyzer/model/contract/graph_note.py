@@ -1,7 +1,4 @@
-"""``graph.json.gz``: the executed ops and the traced graph.
-
-Ops are written like TensorFlow's nodes, without empty fields.
-"""
+"""``graph.json.gz``: the executed ops and the traced graph, like TensorFlow's nodes."""
 
 from __future__ import annotations
 
@@ -70,10 +67,10 @@ _Values = Annotated[tuple[Number | Word, ...], Meta(max_length=4096)]
 
 
 class Tensor(TypedDict, total=False):
-    """An attribute that is a tensor or a function.
+    """An attribute that is a tensor, or a function with its name.
 
-    A tensor has ``dtype``, ``shape`` and, if it is small, its flat ``values`` (numbers that JSON cannot
-    hold as text). A large tensor of equal booleans has ``every``. A function has its name.
+    A small tensor has flat ``values`` (numbers that JSON cannot hold as text), a large one of equal
+    booleans ``every``.
     """
 
     function: Name
@@ -183,11 +180,7 @@ class GraphFile:
 
 
 def read_graph_file(path: Path) -> GraphFile:
-    """Read the graph of a run folder.
-
-    Raises:
-        TraceError: It is missing or damaged, or a newer version wrote it.
-    """
+    """Read the graph of a run folder, or raise a TraceError."""
     return read_record(path, GraphFile, version=GRAPH_VERSION, hint=DAMAGED, check=_check)
 
 

@@ -43,10 +43,9 @@ class NewerVersionError(ValueError):
 
 
 def pack(content: bytes, level: int = 6) -> bytes:
-    """Return content as gzip, without name and time, which ``unpack`` accepts.
+    """Return content as gzip, without name and time; ``level`` is 1 to 9.
 
-    Content that compresses by more than the limit, such as a module with a constant mask of
-    attention, is stored without compression. ``level`` is gzip's, 1 to 9.
+    Content that ``unpack`` would refuse for its ratio, such as a constant mask, is only stored.
     """
     packed = gzip.compress(content, level, mtime=0)
     if len(content) > _FREE_BYTES + _MOST_RATIO * len(packed):
@@ -55,14 +54,9 @@ def pack(content: bytes, level: int = 6) -> bytes:
 
 
 def unpack(content: bytes, *, most_ratio: int = _MOST_RATIO) -> bytes:
-    """Return the content of a gzip file.
+    """Return the content of a gzip file, or raise a ValueError.
 
-    Args:
-        content: The file.
-        most_ratio: Limit of the ratio of compression above 8 MiB.
-
-    Raises:
-        ValueError: The file is damaged or unpacks to more than the limit.
+    ``most_ratio`` limits the ratio of compression above 8 MiB.
     """
     limit = min(_FREE_BYTES + most_ratio * len(content), MOST_UNPACKED_BYTES)
     parts: list[bytes] = []
@@ -94,12 +88,8 @@ def read_record(
 ) -> _Record:
     """Read a JSON file, or a gzipped one whose name ends with ``.gz``, as a record.
 
-    Args:
-        path: The file.
-        record: The class of the record.
-        version: The newest version that this package reads.
-        hint: What to do if the file is damaged.
-        check: Raises a ValueError if fields contradict each other.
+    ``version`` is the newest that this package reads, ``hint`` what to do about a damaged file.
+    ``check`` raises a ValueError if fields contradict each other.
 
     Raises:
         TraceError: The file is missing or damaged, or a newer version wrote it.
@@ -119,18 +109,7 @@ def read_record(
 
 
 def decode_record(content: bytes, record: type[_Record], version: int) -> _Record:
-    """Return the record in a JSON text.
-
-    Args:
-        content: UTF-8 text.
-        record: The class of the record.
-        version: The newest version that this package reads.
-
-    Raises:
-        NewerVersionError: ``schema_version`` is above ``version``.
-        ValueError: The text is no JSON, or a field has another type or exceeds its limits.
-        RecursionError: The text is nested too deeply.
-    """
+    """Return the record in a JSON text, or raise a ValueError or RecursionError."""
     if _SURROGATE.search(content):
         # JSON can hold half a surrogate pair, UTF-8 cannot: replace it by "?".
         content = json.dumps(json.loads(content), ensure_ascii=False).encode("utf-8", "replace")
@@ -140,12 +119,7 @@ def decode_record(content: bytes, record: type[_Record], version: int) -> _Recor
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        OSError: It cannot be read, or is a pipe or a device, which may never end.
-        ValueError: It is larger than ``MOST_UNPACKED_BYTES``.
-    """
+    """Return the content of a file; raise an OSError or ValueError for a pipe or a huge file."""
     with open(path, "rb", opener=open_without_blocking) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -161,11 +135,7 @@ def open_without_blocking(name: str, flags: int) -> int:
 
 
 def sibling_file(path: Path, name: str) -> Path:
-    """Return the file called ``name`` in the folder of ``path``.
-
-    Raises:
-        ValueError: The name contains a folder or unprintable characters.
-    """
+    """Return the file called ``name`` in the folder of ``path``; raise a ValueError if it is elsewhere."""
     if not name.isprintable():
         raise ValueError(f"{name!r} is no file name")
     if not name or Path(name).name != name or "\0" in name:

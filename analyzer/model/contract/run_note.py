@@ -1,7 +1,6 @@
-"""``run.json``: facts about a captured run that the trace does not contain.
+"""``run.json``: facts about a captured run that the trace does not contain. Version 1.
 
-Version 1. New fields have defaults, so that older notes can be read; unknown fields are ignored, so
-that newer notes of the same version can also be read.
+New fields have defaults and unknown fields are ignored, so older and newer notes can be read.
 """
 
 from __future__ import annotations
@@ -140,10 +139,7 @@ class ThreadsNote:
 
 
 class TargetNote(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
-    """The target of the command: the user's text, its kind and a short name.
-
-    ``trace`` is the path of the trace file; only a report of a trace has it.
-    """
+    """The target of the command; ``trace`` is the path of the trace file in a report."""
 
     text: Text = ""
     kind: Word = ""
@@ -237,11 +233,7 @@ def encode_run(run: RunFile) -> bytes:
 
 
 def read_run_file(path: Path) -> RunFile:
-    """Read ``run.json``.
-
-    Raises:
-        TraceError: It is missing or damaged, or a newer version wrote it.
-    """
+    """Read ``run.json``, or raise a TraceError."""
     return read_record(path, RunFile, version=RUN_VERSION, hint=DAMAGED, check=_check)
 
 
@@ -277,13 +269,9 @@ def _may_hold(variable: VariableNote) -> bool:
 
 
 def check_requests(events: tuple[tuple[int, int], ...]) -> None:
-    """Check that each buffer is allocated before it is freed.
+    """Raise a ValueError if a buffer is freed before it is allocated, or allocated twice.
 
-    Args:
-        events: (number of a buffer, its bytes) for an allocation, (number, 0) for a free.
-
-    Raises:
-        ValueError: A buffer is freed that is not alive, or allocated while it is alive.
+    ``events`` are (number of a buffer, its bytes) for an allocation, (number, 0) for a free.
     """
     alive: set[int] = set()
     for number, size_bytes in events:

@@ -1,6 +1,6 @@
-"""Observations of a watched script: its steps, and the memory that remains between them.
+"""Observations of a watched script, a part of ``run.json``: its steps, and the memory it keeps.
 
-They are a part of ``run.json``. A place is ``file:line`` of the user's code, empty if there is none.
+A place is ``file:line`` of the user's code, empty if there is none.
 """
 
 from __future__ import annotations

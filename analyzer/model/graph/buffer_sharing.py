@@ -1,9 +1,8 @@
 """Tensors that share one buffer.
 
-A kernel may pass its input's buffer on instead of requesting a new one: it only changes the view
-(``Reshape``), moves the tensor through control flow (``Switch``), or writes in place because no other
-op needs the input (*forwarding*). The graph shows the first two. In a trace, forwarding shows as an op
-without an allocation for its output.
+A kernel may pass its input's buffer on: it only changes the view (``Reshape``), moves the tensor
+through control flow (``Switch``), or writes in place because no other op needs the input
+(*forwarding*, which shows in a trace as an output without an allocation).
 """
 
 from __future__ import annotations
@@ -58,13 +57,7 @@ class Sharing:
     """Sets of tensors that share a buffer."""
 
     def __init__(self, structure: GraphIndex, own: Collection[str]) -> None:
-        """Build the sets.
-
-        Args:
-            structure: The graph.
-            own: Tensors with a requested buffer. Every other output of an executed op must lie in the
-                buffer of one of the op's inputs.
-        """
+        """Build the sets; an output outside ``own`` must lie in the buffer of one of its op's inputs."""
         self._structure = structure
         self._parent: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
@@ -129,11 +122,7 @@ class Sharing:
                 self._unite(tensor, f"{op.name}:{index}")
 
     def _unite_forwarded(self, op: Op, own: Collection[str]) -> None:
-        """Unite each output without a buffer with a matching input.
-
-        An input can be overwritten if no later op needs it: prefer the one with the fewest consumers,
-        then the first.
-        """
+        """Unite each output without a buffer with the matching input that has the fewest consumers."""
         for index, output in enumerate(op.outputs):
             if f"{op.name}:{index}" in own:
                 continue
@@ -154,8 +143,7 @@ class Sharing:
     def _size(self, tensor: str) -> int:
         """Return the tensor's bytes, 0 if unknown.
 
-        Ops that TensorFlow's optimiser made have no known shape. An output without a buffer is as large
-        as the largest input, because a broadcast makes nothing smaller.
+        Ops that TensorFlow's optimiser made have no shape. Their output counts like the largest input.
         """
         known = self._sizes.get(tensor)
         if known is not None:

@@ -1,16 +1,13 @@
 """Tensors of a GPU step in the card's memory or in the host's, and the copies between them.
 
-A GPU kernel may read or write a tensor in host memory (``HostMemory`` in its registration): shapes, axes
-and other integers, resource handles, lists. TensorFlow registers its ``int32`` kernels that way ("a
-special GPU kernel for int32": ``cwise_op_*.cc``, ``constant_op.cc``, ``pack_op.cc``), because 32-bit
-integers are mostly shapes; the few kernels that use them on the card are listed here. Ops without a GPU
-kernel run on the host. The lists come from the registrations in ``tensorflow/core/kernels``, because
-TensorFlow's CPU build does not contain them.
+A GPU kernel may read or write a tensor in host memory (``HostMemory`` in its registration): shapes,
+axes, resource handles, lists, and most ``int32`` tensors ("a special GPU kernel for int32":
+``cwise_op_*.cc``, ``constant_op.cc``, ``pack_op.cc``). The lists come from the registrations in
+``tensorflow/core/kernels``, because TensorFlow's CPU build does not contain them.
 
-If a kernel reads a tensor in the other memory, TensorFlow inserts a copy (``EnsureMemoryTypes`` in
-``memory_types.cc``, or ``_Send`` and ``_Recv`` of the partitioner): ``insert_host_copies``. Between CPU
-devices of one process both ends of such a pair share one buffer (``IntraProcessRendezvous``):
-``join_device_edges`` removes the pair.
+TensorFlow inserts a copy for a kernel that reads in the other memory (``EnsureMemoryTypes`` in
+``memory_types.cc``, or ``_Send`` and ``_Recv`` of the partitioner). Between CPU devices of one
+process both ends of such a pair share one buffer (``IntraProcessRendezvous``).
 """
 
 from __future__ import annotations
@@ -137,13 +134,7 @@ def runs_on_host(op: Op) -> bool:
 
 
 def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
-    """Say whether an output lies in host memory.
-
-    Args:
-        op: The op.
-        index: Index of the output.
-        inputs: Dtype and shape of its inputs; None if unknown.
-    """
+    """Say whether an output lies in host memory; ``inputs`` are None if unknown."""
     dtype = op.outputs[index].dtype if index < len(op.outputs) else ""
     if runs_on_host(op) or op.type in _SHAPES or op.type == COPY_BACK:
         return True
@@ -155,13 +146,7 @@ def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -
 
 
 def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
-    """Say whether the kernel reads an input in host memory.
-
-    Args:
-        op: The op.
-        index: Index of the input.
-        inputs: Dtype and shape of its inputs; None if unknown.
-    """
+    """Say whether the kernel reads an input in host memory; ``inputs`` are None if unknown."""
     spec = inputs[index]
     if op.type in (COPY, COPY_BACK):
         return op.type == COPY
@@ -177,10 +162,7 @@ def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) ->
 
 
 def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
-    """Return the graph with a copy of each tensor that a kernel reads in the other memory.
-
-    All readers of a tensor share one copy. The caller of a function copies its results.
-    """
+    """Return the graph with one copy of each tensor that a kernel reads in the other memory."""
     listed = list(ops)
     by_name = {op.name: op for op in listed}
 

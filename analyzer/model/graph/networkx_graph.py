@@ -1,8 +1,7 @@
 """The graph of ops and tensors as a networkx graph, as GraphML and as JSON.
 
-Nodes are ``("op", name)`` and ``("tensor", "name:output")``. Edges lead from an op to its outputs, from
-a tensor to its consumers, and from op to op for a control dependency. networkx is imported on demand,
-because its import takes a quarter of a second.
+Nodes are ``("op", name)`` and ``("tensor", "name:output")``. Edges lead from an op to its outputs, to
+their consumers, and from op to op for a control dependency. networkx takes 0.25 s to import.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ if TYPE_CHECKING:
 def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
     """Return the networkx graph.
 
-    Op nodes have ``kind``, ``type``, ``layer``, ``phase``, ``source`` and ``device``; tensor nodes
-    ``kind``, ``dtype``, ``shape`` (text, empty if unknown), ``size_bytes`` (None if unknown) and
-    ``gradient``. Edges have ``control``, and ``index`` for an op's input; in a graph derived from a
-    trace, ``evidence`` (``free``, ``copy``, ``name``).
+    Edges have ``control``, and ``index`` for an op's input; in a graph derived from a trace,
+    ``evidence`` (``free``, ``copy``, ``name``).
     """
     import networkx as nx
 

@@ -1,16 +1,12 @@
 """The phase of each op (forward, backward or update) and its layer.
 
-Phases are found in the traced graph, before TensorFlow optimises it. There the ops of the gradient tape
-are in the name scopes ``gradient_tape`` and ``gradients``; the optimiser may later merge forward and
-backward ops under either name. A *backward* op is made by the tape, or consumes the output of a
-backward op and leads to a gradient of a parameter (a custom gradient). An *update* op is in an
-optimizer's name scope, or consumes gradients and leads to none. All others are *forward*. The ops of a
-called function (a loop's body, a branch) are classified likewise; forward ops among them get the
-caller's phase.
+Phases are found in the traced graph, before TensorFlow optimises it. A *backward* op is in a name
+scope of the gradient tape, or consumes the output of a backward op and leads to a gradient of a
+parameter (a custom gradient). An *update* op is in an optimizer's name scope, or consumes gradients
+and leads to none. All others are *forward*; in a called function they get the caller's phase.
 
-Layers are found by name scope. While the step is traced, each layer records the scope that it opens:
-``resnet50_1/conv1_conv_1`` belongs to the layer ``conv1_conv``. TensorFlow numbers repeated scopes, so
-that the scope's name alone is ambiguous.
+While the step is traced, each layer records the scope that it opens: ``resnet50_1/conv1_conv_1``
+belongs to the layer ``conv1_conv``.
 """
 
 from __future__ import annotations
@@ -45,11 +41,8 @@ def find_phases(
 ) -> dict[str, Phase]:
     """Return the phase of every op, by name.
 
-    Args:
-        graphs: The step's graph, then its functions, callers before the called.
-        gradients: Tensors of the step's graph that are gradients of parameters.
-        nested_gradients: The same in the functions.
-        scopes: Owners of the name scopes.
+    ``graphs`` are the step's graph, then its functions, callers before the called. ``gradients`` are
+    the gradients of parameters in the step's graph, ``nested_gradients`` in the functions.
     """
     phases: dict[str, Phase] = {}
     inherited: dict[str, Phase] = {}
@@ -70,8 +63,7 @@ def find_phases(
 def is_in_gradient_scope(name: str) -> bool:
     """Say whether the op is of the backward pass, by the scope of the tape or JAX's ``transpose``.
 
-    For a loop the tape also makes empty lists (``accumulator``), to which the forward loop appends; they
-    are forward ops.
+    The tape's empty lists of a loop (``accumulator``), to which the forward loop appends, are not.
     """
     parts = name.split("/")
     is_gradient = not _GRADIENT_SCOPES.isdisjoint(parts[:-1]) or "/transpose(" in name
@@ -158,11 +150,7 @@ class ScopeTable:
         return {}
 
     def owner_of(self, op_name: str) -> Owner | None:
-        """Return the owner of the innermost known scope around the op; None if there is none.
-
-        Unknown prefixes are skipped: ``gradient_tape/`` of backward ops, or the caller's name of an
-        inlined function.
-        """
+        """Return the owner of the innermost known scope around the op, skipping unknown prefixes."""
         scope = op_name.rpartition("/")[0]
         if scope not in self._owners_by_scope:
             self._owners_by_scope[scope] = self._search(scope)
@@ -186,8 +174,8 @@ class ScopeTable:
     def layer_of(self, op_name: str) -> str:
         """Return the path of the op's layer, empty for none.
 
-        Without recorded scopes (a trace of another program) the name scope itself is returned: Keras and
-        ``tf.Module`` derive it from the names of the layers.
+        Without recorded scopes (a trace of another program) it is the name scope, which Keras and
+        ``tf.Module`` derive from the names of the layers.
         """
         owner = self.owner_of(op_name)
         if owner is not None:

@@ -1,8 +1,8 @@
 """The recording, its steps and its integrity.
 
 Four numbers describe memory. *requested*: bytes that live tensors requested. *allocated* (in use):
-bytes of their chunks. *pool*: bytes that the allocator took from the driver or the system, including
-free chunks. *process*: the pool plus the driver's context, library workspaces and loaded kernels.
+bytes of their chunks. *pool*: bytes that the allocator took from the driver or the system.
+*process*: the pool plus the driver's context, library workspaces and loaded kernels.
 """
 
 from __future__ import annotations

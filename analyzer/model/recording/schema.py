@@ -1,13 +1,10 @@
-"""The two tables of a recording, column by column.
+"""The two tables of a recording, measured or predicted, column by column.
 
-**Events** are the actions of the allocator in order: one row for each allocation and each free. An
-*instant* is a row of this table: instant ``i`` is the state just after event ``i``, and instant ``-1``
-the state before the first event.
+**Events** are the actions of the allocator in order. An *instant* is a row of this table: instant
+``i`` is the state just after event ``i``, and instant ``-1`` the state before the first event.
 
-**Allocations** are the buffers: one row for each, from the instant of birth to the instant of death. A
-buffer is alive at instant ``i`` if ``born <= i < dies``. ``born`` is ``-1`` for a buffer from before the
-first event, and ``dies`` is the number of events for a buffer that is never freed. A prediction and a
-measurement make the same tables.
+**Allocations** are the buffers. A buffer is alive at instant ``i`` if ``born <= i < dies``; ``born`` is
+``-1`` if it is from before the first event, ``dies`` the number of events if it is never freed.
 """
 
 from __future__ import annotations
@@ -120,9 +117,6 @@ def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
     """Return ``table`` with exactly these columns, in this order and of these dtypes.
 
     Missing columns of ``OPTIONAL`` are filled with empty values.
-
-    Raises:
-        AccountingError: Another column is missing.
     """
     absent = {
         name: "" if columns[name].dtype == "category" else pd.NA
@@ -200,12 +194,7 @@ class TextColumn:
 
 
 def text_category(numbers: npt.NDArray[Any], texts: list[str]) -> pd.Categorical:
-    """Return a categorical column, with the texts that occur as sorted categories.
-
-    Args:
-        numbers: The number of each row's text, shape ``(n,)``.
-        texts: The texts; two of them may be equal.
-    """
+    """Return a categorical column of texts by number, with those that occur as sorted categories."""
     seen = np.flatnonzero(np.bincount(numbers, minlength=len(texts))).tolist()
     categories = sorted({texts[number] for number in seen})
     place = {text: at for at, text in enumerate(categories)}

@@ -22,8 +22,7 @@ Instants = npt.NDArray[np.int64]
 class Timeline:
     """Live bytes of one allocator at every instant.
 
-    Each array has int64 and shape ``(n + 1,)`` for ``n`` events: entry ``i + 1`` is instant ``i``, entry
-    0 is instant -1, before the first event.
+    Arrays have shape ``(n + 1,)`` for ``n`` events: entry ``i + 1`` is instant ``i``.
     """
 
     requested: np.ndarray
@@ -48,10 +47,7 @@ class Peak:
 def running_sum(born: Instants, dies: Instants, sizes: Instants, events: int) -> Instants:
     """Return the live bytes at every instant, shape ``(events + 1,)``, entry 0 before the first.
 
-    Args:
-        born, dies: Instants of birth and death, int64, shape ``(n,)``.
-        sizes: Bytes, int64, shape ``(n,)``.
-        events: Number of events.
+    ``born`` and ``dies`` are instants, ``sizes`` bytes; all have int64 and shape ``(n,)``.
     """
     change = np.zeros(events + 2, dtype=np.int64)
     np.add.at(change, born + 1, sizes)
@@ -65,17 +61,10 @@ def category_codes(column: pd.Series[Any], names: list[str]) -> np.ndarray:
 
 
 def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
-    """Return the live bytes of each category at every instant.
+    """Return the live bytes of each category at every instant, shape ``(categories, events + 1)``.
 
-    A buffer that changes its category later is a temporary until then.
-
-    Args:
-        table: Rows of the allocations table.
-        column: ``requested_bytes`` or ``allocated_bytes``.
-        events: Number of events.
-
-    Returns:
-        Int64, shape ``(categories, events + 1)``, in the order of ``Category`` and of instants from -1.
+    A buffer that changes its category later is a temporary until then. ``column`` is
+    ``requested_bytes`` or ``allocated_bytes``.
     """
     names = [category.value for category in Category]
     codes = category_codes(table["category"], names)
@@ -110,10 +99,9 @@ def timeline(allocations: pd.DataFrame, events: int) -> Timeline:
 def find_peak(line: Timeline, first: int, last: int) -> Peak:
     """Return the peaks over the instants ``first`` to ``last``, both included.
 
-    The two peaks may be at different instants. Among equal requested peaks, the one with the most
-    allocated bytes is chosen, then the first; among equal allocated peaks the first, as in TensorFlow's
-    statistics. Inside a compiled step, whose buffer is constant, the instant with the fewest idle bytes
-    is chosen.
+    Among equal requested peaks, the one with the most allocated bytes is chosen, then the first; among
+    equal allocated peaks the first, as in TensorFlow's statistics. Inside a compiled step, whose buffer
+    is constant, it is the instant with the fewest idle bytes.
     """
     requested = line.requested[first + 1 : last + 2]
     allocated = line.allocated[first + 1 : last + 2]
@@ -149,10 +137,7 @@ def sum_by_category(alive: pd.DataFrame, column: str = "requested_bytes") -> dic
 
 
 def main_allocator_rows(recording: Recording) -> pd.DataFrame:
-    """Return the rows of the recording's allocator.
-
-    A compiled step's buffer is replaced by the values inside it, if they are known.
-    """
+    """Return the rows of the recording's allocator, with the values inside compiled steps' buffers."""
     table = recording.allocations
     own = (table["allocator"] == recording.allocator).to_numpy(dtype=bool)
     return undivided_rows(table if own.all() else table[own])
@@ -181,17 +166,10 @@ def card_number(allocator: str) -> int | None:
 def pair_events(
     kind: Indexes, address: Indexes, allocator: Indexes | None = None
 ) -> tuple[Indexes, npt.NDArray[np.bool_]]:
-    """Return the allocation that each event ends, and whether its address occurred before.
+    """Return the allocation that each event ends or ``UNPAIRED``, and if its address occurred before.
 
-    An allocation also ends an earlier one at its address: the free in between is missing.
-
-    Args:
-        kind: Above 0 for an allocation, else a free; in order, shape ``(n,)``.
-        address: Address of the chunk, int64, shape ``(n,)``.
-        allocator: Number of the allocator, shape ``(n,)``; None if there is only one.
-
-    Returns:
-        Index of the allocation or ``UNPAIRED``, shape ``(n,)``; and a mask, shape ``(n,)``.
+    An allocation also ends an earlier one at its address: the free in between is missing. Arrays have
+    shape ``(n,)``; ``kind`` is above 0 for an allocation, ``allocator`` None if there is only one.
     """
     if allocator is None:
         allocator = np.zeros(len(kind), np.int64)
@@ -223,10 +201,6 @@ def device_allocators(events: pd.DataFrame) -> list[str]:
 
 def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
     """Return the allocator to look at: the wanted one, a GPU's, else the one with the most bytes.
-
-    Args:
-        events: Table with the columns of ``EVENTS``.
-        wanted: The user's choice; empty for none.
 
     Raises:
         TraceError: The trace does not contain the wanted allocator.

@@ -59,11 +59,7 @@ class OpOfBoth(LayerOfBoth, frozen=True, kw_only=True):
 
 
 class StepCurve(ReportRecord, frozen=True, kw_only=True):
-    """Bytes of the steady step at selected instants.
-
-    Attributes:
-        progress_ratio: 0 for the first event, 1 for the last.
-    """
+    """Bytes of the steady step at selected instants; ``progress_ratio`` is 0 for its first event."""
 
     progress_ratio: tuple[float, ...]
     requested_bytes: tuple[Total, ...]
@@ -78,11 +74,7 @@ class CurvesOfBoth(ReportRecord, frozen=True, kw_only=True):
 
 
 class DiffFile(ReportRecord, frozen=True, kw_only=True):
-    """The difference between two steps: the older one or the prediction, and the newer one.
-
-    Attributes:
-        layers, ops: The largest difference first.
-    """
+    """The difference between two steps, an older one or a prediction first; largest rows first."""
 
     schema_version: int = DIFF_VERSION
     kind: Literal["diff"] = "diff"

@@ -265,12 +265,7 @@ class OtherSettings(ReportRecord, frozen=True, kw_only=True):
 
 
 class UnservedRequest(ReportRecord, frozen=True, kw_only=True):
-    """The request that failed when the step ran out of memory.
-
-    Attributes:
-        instant: The last instant before it.
-        requested_bytes: Requested size; None if the error does not contain it.
-    """
+    """The request that failed when the step ran out of memory, after ``instant``; None if unknown."""
 
     instant: Instant
     requested_bytes: Total | None

@@ -10,10 +10,9 @@ OOM_VERSION: Final = 1
 
 
 class AskedFor(ReportRecord, frozen=True):
-    """The failed request.
+    """The failed request: the tensor's size, and ``rounded_bytes`` of the chunk that it needed.
 
-    ``requested_bytes`` is the tensor's size. If the log rounds it, ``is_exact`` is false and it lies
-    from ``low_bytes`` to ``high_bytes``. ``rounded_bytes`` is the chunk size that the allocator needed.
+    If the log rounds the size, it lies from ``low_bytes`` to ``high_bytes``.
     """
 
     requested_bytes: int
@@ -87,10 +86,9 @@ class OomPlan(ReportRecord, frozen=True):
 
 
 class OomFailure(ReportRecord, frozen=True, kw_only=True):
-    """A failed request.
+    """A failed request of ``component``, a program or a library. Sizes are None if the log lacks them.
 
-    ``component`` is the program or the library that found no memory. Sizes are None if the log lacks
-    them. A size in ``ranges`` is rounded in the log: the field holds the middle, the range both bounds.
+    A size in ``ranges`` is rounded in the log: the field holds the middle, the range both bounds.
     """
 
     line: int

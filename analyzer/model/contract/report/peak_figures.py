@@ -46,12 +46,9 @@ class PeakFigures(ReportRecord, frozen=True, kw_only=True):
 
 
 class PeakEver(ReportRecord, frozen=True, kw_only=True):
-    """The peak of the whole recording.
+    """The peak of the whole recording; trials of algorithms need ``first_step_only_bytes``.
 
-    Attributes:
-        first_step_only_bytes: Only the first step needs them, such as trials of algorithms.
-        since_start_bytes: TensorFlow's own peak since the start of the process, maybe before the
-            trace.
+    ``since_start_bytes`` is TensorFlow's own peak since the process started, maybe before the trace.
     """
 
     requested_bytes: Total
@@ -63,11 +60,7 @@ class PeakEver(ReportRecord, frozen=True, kw_only=True):
 
 
 class StepPeak(ReportRecord, frozen=True, kw_only=True):
-    """The peak of one step.
-
-    Attributes:
-        first_instant, last_instant: Its events; ``last_instant`` is smaller if it has none.
-    """
+    """The peak of one step; ``last_instant`` is below ``first_instant`` if it has no events."""
 
     index: Total
     number: Picoseconds | None = None
@@ -116,11 +109,7 @@ class LayerBytes(CategoryBytes, frozen=True, kw_only=True):
 
 
 class BufferRow(ReportRecord, frozen=True, kw_only=True):
-    """A buffer. Texts are empty if unknown.
-
-    Attributes:
-        name: Its variable, tensor, op or role.
-    """
+    """A buffer, named by its variable, tensor, op or role. Texts are empty if unknown."""
 
     name: Name
     op: Name = ""
@@ -145,11 +134,9 @@ class TensorAtPeak(BufferRow, frozen=True, kw_only=True):
 
 
 class RetainedTensor(BufferRow, frozen=True, kw_only=True):
-    """An activation that is alive at the peak until the backward pass uses it.
+    """An activation that is alive at the peak until the backward op ``waits_for`` reads it last.
 
-    Attributes:
-        waits_for: The op that reads it last.
-        byte_seconds: Requested bytes times lifetime.
+    ``byte_seconds`` are its requested bytes times its lifetime.
     """
 
     waits_for: Name = ""
@@ -191,24 +178,14 @@ class UnmodelledType(ReportRecord, frozen=True, kw_only=True):
 
 
 class ReplayCheck(ReportRecord, frozen=True, kw_only=True):
-    """Comparison of a trace with its replay in the simulated allocator.
-
-    Attributes:
-        events: Number of replayed events.
-        equal: Number of events with the same address, size, counters and fragmentation.
-    """
+    """How many events have the same address, size and counters in a replay of the trace."""
 
     events: Total
     equal: Total
 
 
 class DamageRow(ReportRecord, frozen=True, kw_only=True):
-    """A reason why a trace is incomplete or altered.
-
-    Attributes:
-        id: A ``DamageReason``, such as ``lost-events``.
-        count: Number of events, marks or variables that show it.
-    """
+    """A ``DamageReason`` why a trace is incomplete or altered, and how many events show it."""
 
     id: Word
     count: Total
@@ -218,13 +195,11 @@ class DamageRow(ReportRecord, frozen=True, kw_only=True):
 
 
 class TrustFigures(ReportRecord, frozen=True, kw_only=True):
-    """Whether a trace is complete.
+    """Whether a trace is complete: ``counter_peak`` figures are TensorFlow's own.
 
     Attributes:
         events: Compared with TensorFlow's bytes in use; 0 if it wrote none.
         events_disagreeing: Events after which the sum differs.
-        counter_peak_bytes, counter_peak_ever_bytes: Peak of TensorFlow's counter: steady step,
-            trace.
     """
 
     is_damaged: bool
@@ -241,10 +216,9 @@ class TrustFigures(ReportRecord, frozen=True, kw_only=True):
 
 
 class DecidingOp(ReportRecord, frozen=True, kw_only=True):
-    """An op whose position in the execution order changes the peak.
+    """An op whose position in the schedule changes the peak.
 
-    Attributes:
-        bytes: Alive only at the peak of the highest schedule; negative: of the lowest.
+    Its ``bytes`` are alive only at the peak of the highest schedule; negative: of the lowest.
     """
 
     op: Name

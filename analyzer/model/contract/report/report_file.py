@@ -1,7 +1,6 @@
-"""The report of one step: ``report.json`` and the output of ``--json``.
+"""The report of one step: ``report.json`` and the output of ``--json``. Version 1.
 
-Version 1. New fields have defaults, so that older reports can be read; unknown fields are ignored.
-``docs/report.schema.json`` is generated from these types.
+New fields have defaults and unknown fields are ignored, so older and newer reports can be read.
 """
 
 from __future__ import annotations

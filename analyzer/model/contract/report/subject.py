@@ -43,11 +43,7 @@ class Device:
 
 
 class AssumedSetting(ReportRecord, frozen=True, kw_only=True):
-    """An assumption about the answers of NVIDIA's libraries on a simulated card.
-
-    Attributes:
-        share_bytes: Bytes at the requested peak that result from it.
-    """
+    """An assumption about NVIDIA's libraries on a simulated card; ``share_bytes`` at the peak."""
 
     name: Word
     what: Text
@@ -60,12 +56,7 @@ class AssumedSetting(ReportRecord, frozen=True, kw_only=True):
 
 
 class CardUse(ReportRecord, frozen=True, kw_only=True):
-    """The memory of one of several cards.
-
-    Attributes:
-        requested_bytes, allocated_bytes: Peaks of the steady step.
-        is_shown: Whether the report's figures are this card's.
-    """
+    """The memory of one of several cards in the steady step; the report shows ``is_shown``."""
 
     number: Total
     allocator: Name
@@ -148,12 +139,9 @@ Slope = Annotated[float, Meta(ge=-1e18, le=1e18)]
 
 
 class TrendFigures(ReportRecord, frozen=True, kw_only=True):
-    """The trend of the memory in use after each step, without the warm-up.
+    """The slope of the memory in use after each step, without the warm-up, and its range at 95 %.
 
-    Attributes:
-        trend: ``fills``: a bounded container or a stage of tf.data explains the growth.
-        per_step_bytes: Slope, bytes a step.
-        low_bytes, high_bytes: Range of the slope at 95 %.
+    A bounded container or a stage of tf.data ``fills``.
     """
 
     trend: Literal["grows", "fills", "flat", "cannot tell"]
@@ -166,12 +154,9 @@ class TrendFigures(ReportRecord, frozen=True, kw_only=True):
 
 
 class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
-    """A program whose own steps were traced.
+    """A program whose own steps were traced, or the whole run as one step (``whole_run``).
 
-    Attributes:
-        steps, warmup: Number of all steps, and of those before the traced ones.
-        own_peak_bytes: TensorFlow's own peak since the program's start.
-        whole_run: Whether the run counts as one step, because no call repeats.
+    ``steps`` counts all, ``warmup`` those before the traced ones; the peak is TensorFlow's own.
     """
 
     step: Text
@@ -209,11 +194,7 @@ class HostRow(ReportRecord, frozen=True, kw_only=True):
 
 
 class DevicePlace(ReportRecord, frozen=True, kw_only=True):
-    """One device of one host.
-
-    Attributes:
-        differs_bytes: Its peak minus the median of all devices.
-    """
+    """One device of one host; ``differs_bytes`` is its peak minus the median of all devices."""
 
     host: Name
     allocator: Name
@@ -222,11 +203,9 @@ class DevicePlace(ReportRecord, frozen=True, kw_only=True):
 
 
 class HostsFigures(ReportRecord, frozen=True, kw_only=True):
-    """A comparison of the hosts of one run. The rest of the report is about the worst one.
+    """A comparison of the hosts of one run. The rest of the report is about the worst device.
 
-    Attributes:
-        worst: The device nearest to its limit; the largest peak if a limit is unknown.
-        outliers: Devices far from the median, the farthest first.
+    It is the nearest to its limit, or has the largest peak if a limit is unknown.
     """
 
     worst: DevicePlace

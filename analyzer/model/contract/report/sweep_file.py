@@ -13,11 +13,7 @@ SWEEP_VERSION: Final = 1
 
 
 class SweepQuestion(ReportRecord, frozen=True, kw_only=True):
-    """The parameters of one cell.
-
-    Attributes:
-        card: The card; ``cpu`` for this machine's allocator.
-    """
+    """The parameters of one cell; the card ``cpu`` is this machine's allocator."""
 
     target: Text
     batch_size: Total
@@ -31,12 +27,7 @@ class SweepQuestion(ReportRecord, frozen=True, kw_only=True):
 
 
 class SweepCell(ReportRecord, frozen=True, kw_only=True):
-    """The estimate of one cell.
-
-    Attributes:
-        requested_bytes, allocated_bytes: Predicted peak of the steady step.
-        need_bytes: The number that is compared with the limit.
-    """
+    """The predicted peak of the steady step in one cell; ``need_bytes`` is compared with the limit."""
 
     schema_version: int = SWEEP_VERSION
     question: SweepQuestion

@@ -58,20 +58,12 @@ def encode_report(report: ReportRecord) -> str:
 
 
 def convert_report(plain: dict[str, Any]) -> ReportFile:
-    """Return the report of JSON values.
-
-    Raises:
-        ValueError: A field is missing, has another type or exceeds its limits.
-    """
+    """Return the report of JSON values, or raise a ValueError."""
     return convert(plain, ReportFile)
 
 
 def read_report(path: Path) -> ReportFile:
-    """Read ``report.json``.
-
-    Raises:
-        TraceError: It is missing or damaged, or a newer version wrote it.
-    """
+    """Read ``report.json``, or raise a TraceError."""
     return read_record(path, ReportFile, version=REPORT_VERSION, hint=_HINT)
 
 
@@ -102,11 +94,7 @@ _Files = Annotated[dict[Name, Digest], Meta(max_length=4096)]
 
 
 class FileDigests(Struct, frozen=True, kw_only=True):
-    """The content of ``kept.json``.
-
-    Attributes:
-        files: By path in the folder, with ``/`` between folders.
-    """
+    """The content of ``kept.json``: files by path in the folder, with ``/`` between folders."""
 
     schema_version: int = DIGESTS_FORMAT
     analyzer: Word
@@ -129,11 +117,7 @@ def encode_digests(folder: Path) -> bytes:
 
 
 def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
-    """Return the report that is saved in ``folder``.
-
-    Returns:
-        The report, or None if a new one must be made; and why, empty if there was none.
-    """
+    """Return the report that is saved in ``folder``, and why it cannot be used (empty without one)."""
     file = folder / DIGESTS_FILE
     if not file.is_file():
         return None, ""
