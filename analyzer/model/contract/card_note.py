@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from analyzer.model.contract.fields import Bytes, Name, Text, Word
+from analyzer.model.contract.fields import Bytes, Name, Text
 from analyzer.model.contract.reading import read_record
 
 CARD_VERSION: Final = 1
@@ -45,10 +45,10 @@ class Statistics:
 class PlanHead:
     """The first line of a plan file."""
 
-    compiler: Word  # name and version
+    compiler: Name  # name and version
     statistics: Statistics
-    sha256: Word  # of the HloProto that follows
-    module_sha256: Word = ""  # of the module that was compiled; empty if unknown
+    sha256: Name  # of the HloProto that follows
+    module_sha256: Name = ""  # of the module that was compiled; empty if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class CardFile:
     """The content of ``card.json``."""
 
     schema_version: int = CARD_VERSION
-    card: Word
+    card: Name
     # in the order of the note's functions that have a module; None on failure
     functions: tuple[FunctionPlans, ...] | None = None
     without_flags: Text = ""  # why the user's XLA flags were left out

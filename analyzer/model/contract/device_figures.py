@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from analyzer.model.contract.fields import Bytes, Count, Name, Text, Word
+from analyzer.model.contract.fields import Bytes, Count, Name, Text
 
 
 class NvmlProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +43,8 @@ class NvmlReading(msgspec.Struct, frozen=True, kw_only=True):
 class AllocatorFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One of TensorFlow's GPUs (a logical device) and its allocator, in bytes."""
 
-    device: Word  # such as ``GPU:0``
-    card_uuid: Word
+    device: Name  # such as ``GPU:0``
+    card_uuid: Name
     card_name: Name
     in_use_bytes: Bytes
     peak_in_use_bytes: Bytes
@@ -71,10 +71,10 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     stage: Text
     pid: int
-    versions: dict[Word, Word]
+    versions: dict[Name, Name]
     allocators: tuple[AllocatorFigures, ...]  # one for each GPU; empty before they are made
-    libraries: tuple[Word, ...]
-    settings: dict[Word, Text]
+    libraries: tuple[Name, ...]
+    settings: dict[Name, Text]
     reading: NvmlReading | None  # None if the driver cannot be asked
     refusal: Text = ""  # why not
 

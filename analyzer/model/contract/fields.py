@@ -47,10 +47,7 @@ Shape = Annotated[tuple[Axis, ...], Meta(max_length=MOST_AXES)]
 """The sizes of a tensor's axes."""
 
 Name = Annotated[str, Meta(max_length=1 << 16)]
-"""The name of an op, a tensor, a variable, a scope or a function."""
-
-Word = Annotated[str, Meta(max_length=1 << 16)]
-"""A short text: a type, a version, a device, an optimizer."""
+"""A short text: the name of an op, a tensor, a type, a device."""
 
 Text = Annotated[str, Meta(max_length=1 << 20)]
 """A message, or the text of an environment variable."""

@@ -18,7 +18,6 @@ from analyzer.model.contract.fields import (
     Integer,
     Name,
     Shape,
-    Word,
     check_size,
     tensor_bytes,
 )
@@ -63,7 +62,7 @@ _LEAST: Final = {
 
 Number = bool | Integer | float
 
-_Values = Annotated[tuple[Number | Word, ...], Meta(max_length=4096)]
+_Values = Annotated[tuple[Number | Name, ...], Meta(max_length=4096)]
 
 
 class Tensor(TypedDict, total=False):
@@ -74,7 +73,7 @@ class Tensor(TypedDict, total=False):
     """
 
     function: Name
-    dtype: Word
+    dtype: Name
     shape: Shape | None
     values: _Values
     every: bool
@@ -83,7 +82,7 @@ class Tensor(TypedDict, total=False):
 class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One output of an op."""
 
-    dtype: Word  # TensorFlow's name, such as ``float32`` or ``resource``
+    dtype: Name  # TensorFlow's name, such as ``float32`` or ``resource``
     shape: Shape | None  # -1 for an unknown axis, None for an unknown rank
 
     @property
@@ -144,7 +143,7 @@ class Op:
     """One node of the executed graph, in which nested functions are inlined."""
 
     name: Name  # unique in the graph; the allocator writes it as ``tf_op``
-    type: Word
+    type: Name
     inputs: _Names = ()  # as ``node:output``, in order
     control_inputs: _Names = ()  # ops that it waits for
     outputs: Annotated[tuple[TensorSpec, ...], Meta(max_length=_MOST_EDGES)] = ()
@@ -186,30 +185,10 @@ def read_graph_file(path: Path) -> GraphFile:
 
 def encode_graph(graph: GraphFile) -> bytes:
     """Return a graph as JSON text that ``read_graph_file`` reads."""
-    content = {
-        "schema_version": graph.schema_version,
-        "ops": [_row(op) for op in graph.ops],
-        "inside": [_row(op) for op in graph.inside],
-        "traced": [
-            {"function": one.function, "ops": [[op.name, op.inputs, op.calls] for op in one.ops]}
-            for one in graph.traced
-        ],
-    }
-    return json.dumps(content).encode()
-
-
-def _row(op: Op) -> dict[str, Any]:
-    row = {
-        "name": op.name,
-        "type": op.type,
-        "inputs": op.inputs,
-        "control_inputs": op.control_inputs,
-        "outputs": [(spec.dtype, spec.shape) for spec in op.outputs],
-        "device": op.device,
-        "source": op.source,
-        "attrs": dict(op.attrs),
-    }
-    return {key: value for key, value in row.items() if value or key in ("name", "type")}
+    plain = msgspec.to_builtins(graph)
+    for name in ("ops", "inside"):
+        plain[name] = [{key: value for key, value in op.items() if value} for op in plain[name]]
+    return json.dumps(plain).encode()
 
 
 def check_tensor(tensor: str) -> None:

@@ -135,7 +135,7 @@ def open_without_blocking(name: str, flags: int) -> int:
 
 
 def sibling_file(path: Path, name: str) -> Path:
-    """Return the file called ``name`` in the folder of ``path``; raise a ValueError if it is elsewhere."""
+    """Return the file ``name`` in the folder of ``path``; raise a ValueError for another folder."""
     if not name.isprintable():
         raise ValueError(f"{name!r} is no file name")
     if not name or Path(name).name != name or "\0" in name:

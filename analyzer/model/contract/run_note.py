@@ -26,7 +26,6 @@ from analyzer.model.contract.fields import (
     Shape,
     Text,
     Threads,
-    Word,
     check_size,
 )
 from analyzer.model.contract.reading import read_record
@@ -66,7 +65,7 @@ class VariableNote:
     """One variable of the step."""
 
     path: Name
-    dtype: Word
+    dtype: Name
     shape: Shape | None
     category: Category
     role: Text = ""
@@ -79,7 +78,7 @@ class Input:
     """One input tensor of the step; None for an unknown shape or address."""
 
     name: Name
-    dtype: Word
+    dtype: Name
     shape: Shape | None
     address: Address | None = None
 
@@ -112,7 +111,7 @@ class CompiledFunction:
 
     ops: tuple[Name, ...]  # the ops that call it
     function: Name
-    platform: Word  # the device that ``plan`` was compiled for
+    platform: Name  # the device that ``plan`` was compiled for
     module: Name | None = None  # the module before XLA's passes (gzip, HloModuleProto)
     plan: Name | None = None  # the compiled module with its buffer assignment
     # inputs with values that are compiled in, and the op that needs each
@@ -126,7 +125,7 @@ class DeviceNote:
 
     kind: Literal["cpu", "gpu", ""] = ""
     name: Name = ""
-    id: Word = ""
+    id: Name = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +141,7 @@ class TargetNote(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     """The target of the command; ``trace`` is the path of the trace file in a report."""
 
     text: Text = ""
-    kind: Word = ""
+    kind: Name = ""
     name: Name = ""
     trace: Text = ""
 
@@ -163,7 +162,7 @@ class Failure:
 class PhantomNote:
     """The simulated cards and the assumptions about them."""
 
-    cards: tuple[Word, ...] = ()
+    cards: tuple[Name, ...] = ()
     # settings of ``ASSUMPTIONS`` that are not the default
     assumed: Mapping[Name, Bytes] = field(default_factory=dict)
     memory_limit_bytes: Bytes | None = None  # None for TensorFlow's own
@@ -173,13 +172,13 @@ class PhantomNote:
 class RunFile:
     """The content of ``run.json``."""
 
-    format: Word = RUN_FORMAT
+    format: Name = RUN_FORMAT
     schema_version: int = RUN_VERSION
     kind: Literal["static", ""] = ""  # ``static`` for an estimate
     step: StepConfig = StepConfig()
     device: DeviceNote = DeviceNote()
     target: TargetNote | None = None
-    versions: dict[Word, Word] = field(default_factory=dict)
+    versions: dict[Name, Name] = field(default_factory=dict)
     environment: dict[Name, Text] = field(default_factory=dict)
     from_process_start: bool = False  # whether the trace has every allocation of the process
     steps_wanted: Count | None = None
@@ -196,7 +195,7 @@ class RunFile:
     # index of a marker -> addresses of gradients
     eager_gradients: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)
     # name scope -> kind and path of its object
-    scopes: Mapping[Name, tuple[Word, Name]] = field(default_factory=dict)
+    scopes: Mapping[Name, tuple[Name, Name]] = field(default_factory=dict)
     graph: Name | None = None  # its file; None for an eager step
     graph_kind: GraphKind = ""
     function: Name = ""

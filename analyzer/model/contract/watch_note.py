@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from analyzer.model.contract.fields import Address, Bytes, Index, Name, Shape, Text, Word
+from analyzer.model.contract.fields import Address, Bytes, Index, Name, Shape, Text
 
 MOST_ROWS: Final = 4096
 """Limit of the rows of each kind."""
@@ -93,7 +93,7 @@ class LargeConstant:
     # in a traced graph, captured by a function, held by Python, or a data set of arrays
     kind: Literal["graph", "captured", "held", "slices"]
     where: Name
-    dtype: Word
+    dtype: Name
     shape: Shape | None
     size_bytes: Bytes
     name: Text = ""  # the op, or the object that holds it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analyzer.model.graph.graph_index import GraphIndex
 
@@ -46,17 +46,11 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
                 gradient=tensor in structure.gradients,
             )
             graph.add_edge(("op", op.name), ("tensor", tensor), index=index, control=False)
+    unknown = {"dtype": "", "shape": "", "size_bytes": None, "gradient": False}
     for op in structure.ops.values():
         for index, tensor in enumerate(op.inputs):
             if ("tensor", tensor) not in graph:
-                graph.add_node(
-                    ("tensor", tensor),
-                    kind="tensor",
-                    dtype="",
-                    shape="",
-                    size_bytes=None,
-                    gradient=False,
-                )
+                graph.add_node(("tensor", tensor), kind="tensor", **unknown)
             known = _evidence(structure, tensor, op.name)
             graph.add_edge(("tensor", tensor), ("op", op.name), index=index, control=False, **known)
         for control in op.control_inputs:
@@ -82,41 +76,24 @@ def node_name(node: tuple[str, str]) -> str:
 
 def to_node_link(graph: nx.MultiDiGraph) -> str:
     """Return the graph as JSON that ``networkx.node_link_graph(..., edges="edges")`` reads."""
-    content: dict[str, Any] = {
-        "directed": True,
-        "multigraph": True,
-        "graph": {},
-        "nodes": [{"id": node_name(node), **data} for node, data in graph.nodes(data=True)],
-        "edges": [
-            {"source": node_name(a), "target": node_name(b), "key": key, **data}
-            for a, b, key, data in graph.edges(keys=True, data=True)
-        ],
-    }
-    return json.dumps(content)
+    edges = (
+        {"source": node_name(a), "target": node_name(b), "key": key, **data}
+        for a, b, key, data in graph.edges(keys=True, data=True)
+    )
+    nodes = [{"id": node_name(node), **data} for node, data in graph.nodes(data=True)]
+    content = {"directed": True, "multigraph": True, "graph": {}}
+    return json.dumps({**content, "nodes": nodes, "edges": list(edges)})
 
 
 def to_graphml(graph: nx.MultiDiGraph) -> str:
     """Return the graph as GraphML, which has no missing values: unknown values are omitted."""
     import networkx as nx
 
-    plain = nx.MultiDiGraph()
-    plain.add_nodes_from(
-        (_xml(node_name(node)), _drop_unknown(data)) for node, data in graph.nodes(data=True)
-    )
-    plain.add_edges_from(
-        (_xml(node_name(source)), _xml(node_name(target)), _drop_unknown(data))
-        for source, target, data in graph.edges(data=True)
-    )
+    plain = nx.relabel_nodes(graph, lambda node: _NOT_XML.sub("?", node_name(node)))
+    for data in (*plain.nodes.values(), *plain.edges.values()):
+        for key, value in list(data.items()):
+            if value is None or value == "":
+                del data[key]
+            elif isinstance(value, str):
+                data[key] = _NOT_XML.sub("?", value)
     return "\n".join(nx.generate_graphml(plain, prettyprint=False))
-
-
-def _drop_unknown(data: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: _xml(value) if isinstance(value, str) else value
-        for key, value in data.items()
-        if value is not None and value != ""
-    }
-
-
-def _xml(text: str) -> str:
-    return _NOT_XML.sub("?", text)

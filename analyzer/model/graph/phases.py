@@ -120,14 +120,6 @@ Owner = tuple[str, str]
 """Kind and path of the object that opened a scope."""
 
 
-@dataclass
-class _Node:
-    """A scope in the tree of scopes; ``owner`` is None for an intermediate scope."""
-
-    owner: Owner | None = None
-    inner: dict[str, _Node] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class ScopeTable:
     """Name scopes and their owners."""
@@ -136,14 +128,12 @@ class ScopeTable:
     owners: Mapping[str, Owner] = field(default_factory=dict)
 
     @cached_property
-    def _root(self) -> _Node:
-        root = _Node()
-        for scope, owner in self.owners.items():
-            node = root
-            for part in scope.split("/", _DEEPEST)[:_DEEPEST]:
-                node = node.inner.setdefault(part, _Node())
-            node.owner = owner
-        return root
+    def _deepest(self) -> int:
+        return min(max((scope.count("/") + 1 for scope in self.owners), default=0), _DEEPEST)
+
+    @cached_property
+    def _first_parts(self) -> set[str]:
+        return {scope.partition("/")[0] for scope in self.owners}
 
     @cached_property
     def _owners_by_scope(self) -> dict[str, Owner | None]:
@@ -159,16 +149,11 @@ class ScopeTable:
     def _search(self, scope: str) -> Owner | None:
         """Return the owner of the longest known scope, at the first position where one begins."""
         parts = [part for part in scope.split("/") if part not in _GRADIENT_SCOPES]
-        for start in range(len(parts)):
-            node: _Node | None = self._root
-            owner = None
-            for part in parts[start : start + _DEEPEST]:
-                node = node.inner.get(part) if node is not None else None
-                if node is None:
-                    break
-                owner = node.owner or owner
-            if owner is not None:
-                return owner
+        for start, first in enumerate(parts):
+            most = min(start + self._deepest, len(parts)) if first in self._first_parts else start
+            for end in range(most, start, -1):
+                if owner := self.owners.get("/".join(parts[start:end])):
+                    return owner
         return None
 
     def layer_of(self, op_name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Total, Word
+from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Total
 from analyzer.model.contract.report.peak_figures import PeakFigures
 from analyzer.model.contract.report.subject import Kind
 
@@ -54,7 +54,7 @@ class LayerOfBoth(BytesOfBoth, frozen=True, kw_only=True):
 class OpOfBoth(LayerOfBoth, frozen=True, kw_only=True):
     """Requested bytes of one op at each side's peak, with its type and layer."""
 
-    type: Word
+    type: Name
     layer: Name
 
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import Instant, ReportRecord, Signed, Text, Total, Word
+from analyzer.model.contract.fields import Instant, Name, ReportRecord, Signed, Text, Total
 from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.ranges import BoundedBytes
 
@@ -152,7 +152,7 @@ class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
     safe_limit_bytes: Total | None = None
     minimum_limit_parts: LimitParts | None = None
     safe_limit_parts: LimitParts | None = None
-    limit_reached_in: Word | None = None
+    limit_reached_in: Name | None = None
     replay_equals_trace: bool | None = None
     risk: Literal["low", "medium", "high"] | None = None
     pool_map: tuple[Text, ...] = ()
@@ -212,7 +212,7 @@ class CardFit(ReportRecord, frozen=True, kw_only=True):
     """
 
     fits: Fits
-    card: Word
+    card: Name
     limit_bytes: Total | None
     limit_low_bytes: Total | None
     limit_high_bytes: Total | None

@@ -13,7 +13,6 @@ from analyzer.model.contract.fields import (
     Signed,
     Text,
     Total,
-    Word,
 )
 from analyzer.model.ranges import Range
 
@@ -54,7 +53,7 @@ class PeakEver(ReportRecord, frozen=True, kw_only=True):
     requested_bytes: Total
     allocated_bytes: Total
     pool_bytes: Total | None = None
-    phase: Word = ""
+    phase: Name = ""
     first_step_only_bytes: Total = 0
     since_start_bytes: Total | None = None
 
@@ -113,14 +112,14 @@ class BufferRow(ReportRecord, frozen=True, kw_only=True):
 
     name: Name
     op: Name = ""
-    op_type: Word = ""
+    op_type: Name = ""
     layer: Name = ""
     source: Name = ""
     category: Category
     role: Text = ""
     instruction: Name = ""
-    dtype: Word = ""
-    shape: Word = ""
+    dtype: Name = ""
+    shape: Name = ""
     requested_bytes: Total
     allocated_bytes: Total
 
@@ -158,7 +157,7 @@ class OpBytes(ReportRecord, frozen=True, kw_only=True):
     """
 
     name: Name
-    type: Word = ""
+    type: Name = ""
     layer: Name = ""
     source: Name = ""
     category: Category
@@ -187,7 +186,7 @@ class ReplayCheck(ReportRecord, frozen=True, kw_only=True):
 class DamageRow(ReportRecord, frozen=True, kw_only=True):
     """A ``DamageReason`` why a trace is incomplete or altered, and how many events show it."""
 
-    id: Word
+    id: Name
     count: Total
     allocator: Name = ""
     time_s: float | None = None
@@ -222,7 +221,7 @@ class DecidingOp(ReportRecord, frozen=True, kw_only=True):
     """
 
     op: Name
-    op_type: Word
+    op_type: Name
     bytes: Signed
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import field
 
-from analyzer.model.contract.fields import Name, ReportRecord, Text, Word
+from analyzer.model.contract.fields import Name, ReportRecord, Text
 from analyzer.model.contract.report.limit_figures import (
     CardFit,
     Fits,
@@ -97,4 +97,4 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     error: Failure | None = None
     failure: UnservedRequest | None = None
     program: ProgramFigures | None = None
-    versions: dict[Word, Word] = field(default_factory=dict)
+    versions: dict[Name, Name] = field(default_factory=dict)

@@ -8,15 +8,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import (
-    EvidenceRow,
-    Name,
-    ReportRecord,
-    Signed,
-    Text,
-    Total,
-    Word,
-)
+from analyzer.model.contract.fields import EvidenceRow, Name, ReportRecord, Signed, Text, Total
 from analyzer.model.contract.watch_note import Reading
 
 
@@ -37,7 +29,7 @@ class Kind(Choice):
 class Device:
     """The device whose memory is counted."""
 
-    kind: Word
+    kind: Name
     name: Name
     memory_limit_bytes: Total | None = None
 
@@ -45,7 +37,7 @@ class Device:
 class AssumedSetting(ReportRecord, frozen=True, kw_only=True):
     """An assumption about NVIDIA's libraries on a simulated card; ``share_bytes`` at the peak."""
 
-    name: Word
+    name: Name
     what: Text
     value: Total
     usual: Total
@@ -60,7 +52,7 @@ class CardUse(ReportRecord, frozen=True, kw_only=True):
 
     number: Total
     allocator: Name
-    card: Word
+    card: Name
     requested_bytes: Total
     allocated_bytes: Total
     allocated_ever_bytes: Total
@@ -72,7 +64,7 @@ class PhantomNotice(ReportRecord, frozen=True, kw_only=True):
     """A run on simulated cards."""
 
     says: Text
-    cards: tuple[Word, ...] = ()
+    cards: tuple[Name, ...] = ()
     assumed: tuple[Text, ...] = ()
     settings: tuple[AssumedSetting, ...] = ()
 
@@ -100,12 +92,12 @@ class Finding:
         evidence: Rows that prove it, with values by column.
     """
 
-    id: Word
+    id: Name
     severity: Severity
     title: Text
     detail: Text
     saves_bytes: Total | None = None
-    saves_kind: Word = "requested"
+    saves_kind: Name = "requested"
     evidence: tuple[EvidenceRow, ...] = ()
 
 
@@ -119,7 +111,7 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
         failed: Why the change cannot be applied; the figures are then None.
     """
 
-    id: Word
+    id: Name
     title: Text
     code: Text
     costs: Text = ""

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import field
 
-from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Total, Word
+from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Total
 from analyzer.model.contract.report.limit_figures import Fits
 
 SWEEP_VERSION: Final = 1
@@ -49,4 +49,4 @@ class SweepFile(ReportRecord, frozen=True, kw_only=True):
     schema_version: int = SWEEP_VERSION
     name: Text
     cells: tuple[SweepCell, ...]
-    versions: dict[Word, Word] = field(default_factory=dict)
+    versions: dict[Name, Name] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from msgspec import DecodeError, Meta, Struct, convert, to_builtins
 from msgspec.json import encode
 from msgspec.json import format as indented
 
-from analyzer.model.contract.fields import Name, ReportRecord, Word
+from analyzer.model.contract.fields import Name, ReportRecord
 from analyzer.model.contract.reading import open_without_blocking, read_record, sibling_file
 from analyzer.model.contract.report.report_file import REPORT_VERSION, ReportFile
 from analyzer.model.errors import AnalyzerError
@@ -97,7 +97,7 @@ class FileDigests(Struct, frozen=True, kw_only=True):
     """The content of ``kept.json``: files by path in the folder, with ``/`` between folders."""
 
     schema_version: int = DIGESTS_FORMAT
-    analyzer: Word
+    analyzer: Name
     files: _Files
 
 
