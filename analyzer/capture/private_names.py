@@ -228,11 +228,6 @@ def holds_recording(tape: Any) -> bool:
     return getattr(tape, "_tape", None) is not None
 
 
-def import_autograph_loader() -> Any:
-    """Return the module that writes autograph's generated code to temporary files."""
-    return importlib.import_module("tensorflow.python.autograph.pyct.loader")
-
-
 # Variables of Keras
 
 

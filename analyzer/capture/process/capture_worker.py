@@ -15,15 +15,13 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import traceback
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from analyzer.capture.process.child_environment import (
     configure_cards,
@@ -73,36 +71,24 @@ GRAPH_FILE: Final = "graph.json.gz"
 DUMP: Final = ".xla"
 """Subfolder of the run folder for XLA's compiled modules while the child runs."""
 
-_GENERATED: Final = ".autograph"
-"""Subfolder of the run folder for code that TensorFlow generates from the user's."""
-
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DISK_FULL_WORDS: Final = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 class Channel:
-    """Messages to the parent over the process' original standard output.
-
-    Attributes:
-        stage: The stage reported last.
-    """
+    """Messages to the parent over the process' original standard output."""
 
     def __init__(self) -> None:
         self.stage = "starting"
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         self._descriptor = os.dup(1)
         sys.stdout.flush()
         os.dup2(2, 1)
         sys.stdout = sys.stderr
 
-    def adopt(self) -> Channel:
-        """Make this process, a fork, the owner of the channel, and return the channel."""
-        self._owner = os.getpid()
-        return self
-
     def send(self, message: Message) -> None:
         """Send one message; unbuffered, because a signal handler also sends."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             os._exit(0)  # a fork by the user's code that ran on into ours
         line = encode_message(message)
         while line:
@@ -133,6 +119,7 @@ def main(request_path: str, places: list[str], modules: frozenset[str]) -> int:
 
 def serve(request_path: str, places: list[str], channel: Channel) -> int:
     """Serve a request file, with ``places`` as ``sys.path`` for the user's code."""
+    channel.owner = os.getpid()
     faulthandler.enable()
     # A shell starts background jobs with Ctrl-C ignored; the trace must be written nevertheless.
     signal.signal(signal.SIGINT, channel.interrupt_once)
@@ -152,7 +139,10 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
     channel.send(CaptureDone())
     main_thread = threading.main_thread()
     if all(thread.daemon or thread is main_thread for thread in threading.enumerate()):
-        _exit_at_once()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(ExitCode.OK))  # freeing the objects of a large graph takes seconds
     return int(ExitCode.OK)
 
 
@@ -189,14 +179,6 @@ def _is_disk_full(error: BaseException) -> bool:
     return any(words in str(error) for words in _DISK_FULL_WORDS)  # TensorFlow's file code
 
 
-def _exit_at_once() -> NoReturn:
-    """Run the exit handlers and end without freeing objects, which takes seconds for a large graph."""
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(int(ExitCode.OK))
-
-
 def import_all() -> None:
     """Import TensorFlow, Keras and every module that a capture needs.
 
@@ -214,7 +196,7 @@ def _import_tensorflow() -> None:
         import tensorflow
     except Exception as error:
         traceback.print_exc()
-        first = next(iter(str(error).splitlines()), "")
+        first = str(error).partition("\n")[0]
         raise InputError(
             f"TensorFlow and Keras cannot be imported: {type(error).__name__}: {first}",
             hint=describe_builds() or "Check them with: python -c 'import keras, tensorflow'.",
@@ -229,25 +211,6 @@ def _import_tensorflow() -> None:
         ) from None
     # Keras' filter would remove the user's own lines from tracebacks.
     keras.config.disable_traceback_filtering()
-
-
-@contextlib.contextmanager
-def _redirect_generated_code(folder: Path) -> Iterator[None]:
-    """Let autograph write its generated code to ``folder``, and remove that afterwards.
-
-    By default it writes to the system's temporary folder, and a killed process leaves it there.
-    """
-    from analyzer.capture.private_names import import_autograph_loader
-
-    loader = import_autograph_loader()
-    folder.mkdir()
-    if hasattr(loader, "tempfile"):
-        make = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
-        loader.tempfile = types.SimpleNamespace(NamedTemporaryFile=make)
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _restore_user_paths(spec: TargetSpec, places: list[str]) -> None:
@@ -287,8 +250,7 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
         configure_cards(options, tf)
     capture_step = _load_capture(request.kind)
     _restore_user_paths(spec, places)
-    with _redirect_generated_code(folder / _GENERATED):
-        captured = capture_step(spec, options, folder, report)
+    captured = capture_step(spec, options, folder, report)
     captured.run = replace(
         captured.run,
         target=TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name),
@@ -308,11 +270,9 @@ def _load_capture(kind: CaptureKind) -> Capture:
     if kind == "static":
         from analyzer.capture.graph.estimate_capture import capture_unrun_step
 
-        def trace(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
-            make = functools.partial(resolve, spec, options)
-            return capture_unrun_step(make, report, options, folder / DUMP)
-
-        return trace
+        return lambda spec, options, folder, report: capture_unrun_step(
+            functools.partial(resolve, spec, options), report, options, folder / DUMP
+        )
     from analyzer.capture.run.profiled_run import profiling, run_steps
 
     def run(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
@@ -347,11 +307,11 @@ def _write_compiled(folder: Path, compiled: list[LoweredFunction]) -> tuple[Comp
     rows = []
     for number, one in enumerate(compiled):
         suffix = f"-{number}" if number else ""
-        files: dict[str, str | None] = {"module": None, "plan": None}
+        files: dict[str, str] = {}
         for key, content in (("module", one.module), ("plan", one.plan)):
             if content:
                 files[key] = f"{key}{suffix}.hlo.pb.gz"
-                (folder / f"{key}{suffix}.hlo.pb.gz").write_bytes(pack(content))
+                (folder / files[key]).write_bytes(pack(content))
         rows.append(
             CompiledFunction(
                 ops=one.ops,
@@ -359,8 +319,8 @@ def _write_compiled(folder: Path, compiled: list[LoweredFunction]) -> tuple[Comp
                 platform=one.platform,
                 fixed=one.fixed,
                 compilations=one.compilations,
-                module=files["module"],
-                plan=files["plan"],
+                module=files.get("module"),
+                plan=files.get("plan"),
             )
         )
     return tuple(rows)

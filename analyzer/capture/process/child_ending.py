@@ -1,8 +1,8 @@
 """The error for a child process that ended without reporting one: its cause, in one line.
 
 A child that died in C++, in a library or by a signal leaves only an exit status and its log. Linux
-counts the processes that it killed because memory ran out, for the whole machine and for each control
-group; these counts distinguish the kernel's out-of-memory killer from other kills.
+counts the processes that it killed because memory ran out, of the machine or of a container
+(``__oom_kill_process``); the count distinguishes these kills from others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,8 +28,9 @@ from analyzer.model.units import format_bytes
 
 _KILLS: Final = re.compile(r"^oom_kill\s+(\d+)$", re.MULTILINE)
 _TOTAL: Final = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
-_EVENT_FILES: Final = ("memory.events", "memory.oom_control")
-_LIMIT_FILES: Final = ("memory.max", "memory.limit_in_bytes")
+_LIMIT_FILES: Final = ("memory.max", "memory/memory.limit_in_bytes")
+"""Limits of the control group below ``/sys/fs/cgroup``, version 2 and 1, as a container mounts them."""
+
 _NEAR: Final = 0.8
 """Share of the memory limit above which a killed process probably ran out of memory."""
 
@@ -64,12 +65,7 @@ _FRAME: Final = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """The system's report on host memory at one time.
-
-    Attributes:
-        kills: Processes killed so far because memory ran out.
-        limit_bytes: Memory of the machine or limit of the control group, the smaller; None if unknown.
-    """
+    """Processes killed so far for lack of memory, and the memory of machine or container, if known."""
 
     kills: int
     limit_bytes: int | None
@@ -77,16 +73,7 @@ class HostMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilentEnd:
-    """The end of a child that reported no error.
-
-    Attributes:
-        target: The target as the user wrote it.
-        stage: The child's last reported stage.
-        child: Exit status and peak memory.
-        before, after: Host memory before the child's start and after its end.
-        log: The end of its log.
-        saved_log: A copy of the log for the user; None if it could not be saved.
-    """
+    """The end of a child that reported no error, with host memory before and after it."""
 
     target: str
     stage: str
@@ -98,31 +85,13 @@ class SilentEnd:
 
 
 def read_host_memory(root: Path = Path("/")) -> HostMemory:
-    """Read the kill counts and limits below ``root/proc`` and ``root/sys``."""
-    groups = list(_find_control_groups(root))
-    events = [root / "proc/vmstat", *(group / name for group in groups for name in _EVENT_FILES)]
-    kills = sum(int(count) for file in events for count in _KILLS.findall(_read_text(file)))
+    """Read the kill count and the limits below ``root/proc`` and ``root/sys``."""
+    kills = sum(map(int, _KILLS.findall(_read_text(root / "proc/vmstat"))))
     limits = [1024 * int(kib) for kib in _TOTAL.findall(_read_text(root / "proc/meminfo"))]
-    for group in groups:
-        for name in _LIMIT_FILES:
-            with contextlib.suppress(ValueError):  # "max", or no such file
-                limits.append(int(_read_text(group / name)))
-    return HostMemory(kills, min(limits) if limits else None)
-
-
-def _find_control_groups(root: Path) -> Iterator[Path]:
-    """Yield the folders of this process' memory control groups, innermost first."""
-    mounted = root / "sys/fs/cgroup"
-    for line in _read_text(root / "proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" or "memory" in controllers.split(","):
-            top = mounted if number == "0" else mounted / "memory"
-            inner = top / path.lstrip("/")
-            # In a container the path may be the host's while the group itself is mounted at the top.
-            while inner != top and not inner.is_dir():
-                inner = inner.parent
-            yield from (group for group in (inner, *inner.parents) if group.is_relative_to(top))
+    for name in _LIMIT_FILES:
+        with contextlib.suppress(ValueError):  # "max", or no such file
+            limits.append(int(_read_text(root / "sys/fs/cgroup" / name)))
+    return HostMemory(kills, min(limits, default=None))
 
 
 def _read_text(file: Path) -> str:

@@ -6,9 +6,10 @@ TensorFlow reads its variables when it is imported, before the target's file run
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,9 +49,12 @@ _NCCL_BY_NAME: Final = (2, 21)
 """First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
 features that only a real card has, and ends the process."""
 
-_DECLARED: Final = "TF_"
-_NOT_DECLARED: Final = ("TF_CPU_", "TF_CPP_")
-"""Prefixes of the variables for the allocator and the log, which the capture itself sets."""
+_DECLARED: Final = re.compile(
+    r"""^(?:os\.)?environ(?:\[|(?P<default>\.setdefault\())["'](?P<name>TF_(?!CPU_|CPP_)\w+)["']"""
+    r"""(?:\]\s*=|,)\s*["'](?P<value>[^"'\n]*)["']""",
+    re.MULTILINE,
+)
+"""A variable set at the top level, except those for the allocator and the log, which a capture sets."""
 
 
 def make_base_environment(*, log_level: str | None, host_events: bool = True) -> dict[str, str]:
@@ -59,8 +63,7 @@ def make_base_environment(*, log_level: str | None, host_events: bool = True) ->
     Args:
         log_level: Default level of TensorFlow's log; None for TensorFlow's own. Level ``0`` puts the
             list of chunks of a full allocator into the log.
-        host_events: Whether the CPU's allocator writes memory events. A card's always does, and the CPU
-            has ten events for each of a card's.
+        host_events: Whether the CPU's allocator writes memory events, as a card's always does.
 
     Raises:
         InputError: Keras is set to another backend than TensorFlow, or a package is missing or too old.
@@ -105,47 +108,15 @@ def hides_own_gpus(options: CaptureOptions) -> bool:
 def read_declared_environment(spec: TargetSpec, base: Mapping[str, str]) -> dict[str, str]:
     """Return the ``TF_`` variables that a target's Python file sets at its top level.
 
-    Args:
-        spec: The target; one without Python source declares nothing.
-        base: The environment, whose variables win over ``setdefault``.
+    ``setdefault`` changes no variable of ``base``, the environment.
     """
-    if spec.kind not in (TargetKind.FILE, TargetKind.MODULE):
-        return {}
-    try:
-        tree = ast.parse(Path(spec.source).read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}  # loading the target reports the error
     declared: dict[str, str] = {}
-    for name, value, is_default in _find_settings(tree):
-        is_relevant = name.startswith(_DECLARED) and not name.startswith(_NOT_DECLARED)
-        if is_relevant and not (is_default and name in {*base, *declared}):
-            declared[name] = value
+    if spec.kind in (TargetKind.FILE, TargetKind.MODULE):
+        with contextlib.suppress(OSError, UnicodeError):  # loading the target reports the error
+            for found in _DECLARED.finditer(Path(spec.source).read_text("utf-8")):
+                if not (found["default"] and found["name"] in {*base, *declared}):
+                    declared[found["name"]] = found["value"]
     return declared
-
-
-def _find_settings(tree: ast.Module) -> Iterator[tuple[str, str, bool]]:
-    """Yield name, value and whether it is a default for each variable set at the top level."""
-    for statement in tree.body:
-        match statement:
-            case ast.Assign(
-                targets=[ast.Subscript(value=owner, slice=ast.Constant(value=str(name)))],
-                value=ast.Constant(value=str(value)),
-            ) if _is_environ(owner):
-                yield name, value, False
-            case ast.Expr(
-                value=ast.Call(
-                    func=ast.Attribute(value=owner, attr="setdefault"),
-                    args=[ast.Constant(value=str(name)), ast.Constant(value=str(value))],
-                )
-            ) if _is_environ(owner):
-                yield name, value, True
-
-
-def _is_environ(node: ast.expr) -> bool:
-    match node:
-        case ast.Attribute(value=ast.Name(id="os"), attr="environ") | ast.Name(id="environ"):
-            return True
-    return False
 
 
 def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ Several captures may be forks of one such process (``fork_server``).
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import subprocess
@@ -30,18 +31,14 @@ class Child:
     """A supervised command that reports its progress as messages.
 
     It runs in a session of its own, so that a terminal's Ctrl-C reaches it only through
-    ``interrupt``.
-
-    Attributes:
-        end: How it ended; None while it runs.
-        deadline_s: Value of ``time.monotonic`` at which ``messages`` stops.
+    ``interrupt``. ``messages`` stops when ``time.monotonic`` reaches ``deadline_s``.
     """
 
     def __init__(
         self, command: Sequence[str], log: Path, folder: Path, environment: Mapping[str, str]
     ) -> None:
-        self.end: ChildEnd | None = None
-        self.deadline_s = float("inf")
+        self.end: ChildEnd | None = None  # None while it runs
+        self.deadline_s = math.inf
         self._text = b""
         self._lines: deque[bytes] = deque()
         with log.open("ab") as log_file:
@@ -106,13 +103,90 @@ class Child:
             self.end = self.end or ChildEnd(None)
 
 
+# `-c` and PYTHONPATH put the working folder first, where a user's json.py may be. It must not be found
+# until TensorFlow and this package are imported.
+_START: Final = """\
+import os, sys
+modules = frozenset(name.partition(".")[0] for name in sys.modules)
+places = [place for place in sys.path if place]
+try:
+    here = os.getcwd()
+except OSError:
+    here = ""
+sys.path[:] = [place for place in places if os.path.realpath(place) != here]
+sys.path.append(sys.argv[1])
+from analyzer.capture.{module} import main
+sys.exit(main(sys.argv[2], places, modules))
+"""
+
+
+def make_start_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs ``main`` of a module of ``capture`` without the working folder.
+
+    ``main`` gets the first argument, the user's ``sys.path``, and the modules of a bare Python.
+    """
+    root = str(Path(__file__).parents[3])
+    return [sys.executable, "-c", _START.replace("{module}", module), root, *arguments]
+
+
+class ForkServer(Child):
+    """A child that serves each request in a fork of itself; ``end`` is that of the latest fork.
+
+    Attributes:
+        is_over: Whether the child itself has ended.
+    """
+
+    def __init__(self, pipe: Path, log: Path, environment: Mapping[str, str]) -> None:
+        os.mkfifo(pipe)
+        self.is_over = False
+        self._path, self._pipe = pipe, os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
+        command = make_start_command("process.fork_server", str(pipe))
+        super().__init__(command, log, pipe.parent, environment)
+
+    def serve(self, request: Path) -> ForkServer:
+        """Let a fork serve a request file."""
+        self.end, self.deadline_s = None, math.inf
+        os.write(self._pipe, os.fsencode(request) + b"\n")
+        return self
+
+    def messages(self) -> Iterator[Message]:
+        """Yield the fork's messages until it ends or ``deadline_s`` comes."""
+        for message in super().messages():
+            if isinstance(message, CopyEnd):
+                self.end = ChildEnd(message.code, message.peak_rss_bytes)
+                return
+            yield message
+        self.is_over = self.end is not None
+
+    def interrupt(self) -> None:
+        """End the server: the user has interrupted the whole series of captures."""
+        self.stop()
+
+    def close(self) -> None:
+        """End the server if the fork still runs or the server has ended."""
+        if self.end is None or self.is_over:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the server and a running fork; an idle server ends when its pipe closes."""
+        if self._pipe < 0:
+            return
+        os.close(self._pipe)
+        self._pipe = -1
+        if self.end is not None and not self.is_over:
+            self.end, self.deadline_s = None, time.monotonic() + _END_S
+            for _ in self.messages():
+                pass
+        self.is_over = True
+        super().close()
+        self._path.unlink(missing_ok=True)
+
+
 class ForkServers:
     """Fork servers, one for each environment, that end with the ``with`` block.
 
     There are none outside Linux, because only there a fork can be made to end with its parent.
-
-    Attributes:
-        folder: For the servers' pipes; removed if this process is killed.
+    ``folder`` holds the servers' pipes; it is removed if this process is killed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -130,110 +204,16 @@ class ForkServers:
         trace: TracebackType | None,
     ) -> None:
         for server in self._servers.values():
-            server.end()
+            server.stop()
 
-    def fork(
-        self,
-        command: Sequence[str],
-        request: Path,
-        log: Path,
-        environment: Mapping[str, str],
-    ) -> ForkedCapture | None:
-        """Serve a request in a fork; None if it needs a process of its own."""
-        server = self.start(command, log, environment)
-        return None if server is None else ForkedCapture(server, request)
-
-    def start(
-        self, command: Sequence[str], log: Path, environment: Mapping[str, str]
-    ) -> ForkServer | None:
-        """Start the server for an environment unless it runs; the arguments are as for ``fork``."""
-        if sys.platform != "linux":
-            return None
+    def start(self, log: Path, environment: Mapping[str, str]) -> ForkServer | None:
+        """Return the server for an environment; None if the capture needs a process of its own."""
         key = frozenset(environment.items())
-        if key not in self._servers and len(self._servers) == _MAX_SERVERS:
-            return None
         server = self._servers.get(key)
-        if server is None or server.child.end is not None:
+        if sys.platform != "linux" or (server is None and len(self._servers) == _MAX_SERVERS):
+            return None
+        if server is None or server.is_over:
             self._started += 1
             pipe = self.folder / f"requests-{self._started}"
-            server = ForkServer(command, pipe, log, environment)
-            self._servers[key] = server
+            server = self._servers[key] = ForkServer(pipe, log, environment)
         return server
-
-
-class ForkServer:
-    """A process that serves each request in a fork of itself.
-
-    Attributes:
-        child: The process.
-        is_busy: Whether a fork runs, or the process is still starting.
-    """
-
-    def __init__(
-        self, command: Sequence[str], pipe: Path, log: Path, environment: Mapping[str, str]
-    ) -> None:
-        os.mkfifo(pipe)
-        self._path = pipe
-        self.is_busy = True
-        self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
-        self.child = Child([*command, str(pipe)], log, pipe.parent, environment)
-
-    def send(self, request: Path) -> None:
-        """Let a fork serve a request file."""
-        self.child.deadline_s = float("inf")
-        self.is_busy = True
-        os.write(self._pipe, os.fsencode(request) + b"\n")
-
-    def end(self) -> None:
-        """End the server and a running fork; an idle server ends when its pipe closes."""
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
-            if not self.is_busy:
-                self.child.deadline_s = time.monotonic() + _END_S
-                for _ in self.child.messages():
-                    pass
-            self.child.close()
-            self._path.unlink(missing_ok=True)
-
-
-class ForkedCapture:
-    """A fork of a server that serves one request; has the methods of ``Child``.
-
-    Attributes:
-        end: How it ended; None while it runs.
-    """
-
-    def __init__(self, server: ForkServer, request: Path) -> None:
-        self.end: ChildEnd | None = None
-        self._server = server
-        self._child = server.child
-        server.send(request)
-
-    @property
-    def deadline_s(self) -> float:
-        """Value of ``time.monotonic`` at which ``messages`` stops."""
-        return self._child.deadline_s
-
-    @deadline_s.setter
-    def deadline_s(self, instant_s: float) -> None:
-        self._child.deadline_s = instant_s
-
-    def messages(self) -> Iterator[Message]:
-        """Yield the fork's messages until it ends or ``deadline_s`` comes."""
-        for message in self._child.messages():
-            if isinstance(message, CopyEnd):
-                self.end = ChildEnd(message.code, message.peak_rss_bytes)
-                self._server.is_busy = False
-                return
-            yield message
-        self.end = self._child.end
-
-    def interrupt(self) -> None:
-        """End the server: the user has interrupted the whole series of captures."""
-        self._server.end()
-
-    def close(self) -> None:
-        """End the server if the fork still runs or the server has ended."""
-        if self.end is None or self._child.end is not None:
-            self._server.end()

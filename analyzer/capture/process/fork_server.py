@@ -22,7 +22,7 @@ from typing import Final
 from analyzer.capture.process import capture_worker
 from analyzer.capture.process.capture_worker import Channel
 from analyzer.capture.process.run_folders import LOG_FILE
-from analyzer.capture.process.supervisor import end_all, list_descendants, remove_temporaries
+from analyzer.capture.process.supervisor import end_all, list_descendants
 from analyzer.model.contract.child_messages import CopyEnd
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.gc_pause import freeze_loaded_objects, pause_collector
@@ -62,8 +62,7 @@ def main(pipe: str, places: list[str], modules: frozenset[str]) -> int:
             if not pid:
                 return _serve_in_fork(request, places, channel)
             _, status, usage = os.wait4(pid, 0)
-            _end_leftovers()
-            remove_temporaries(pid)
+            end_all(_list_leftovers, lambda: time.sleep(0), _GRACE_S)
             channel.send(CopyEnd(os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024))
     os._exit(0)  # freeing TensorFlow's million objects takes more than a second
 
@@ -76,7 +75,7 @@ def _serve_in_fork(request: Path, places: list[str], channel: Channel) -> int:
         os.dup2(log, descriptor)
     os.close(log)
     _randomize_addresses()
-    return capture_worker.serve(str(request), places, channel.adopt())
+    return capture_worker.serve(str(request), places, channel)
 
 
 def _randomize_addresses() -> None:
@@ -99,10 +98,6 @@ def _randomize_addresses() -> None:
     libc.mmap(None, _PAGE * (1 + chance.randrange(_MAPPED_PAGES)), 0, flags, -1, 0)
 
 
-def _end_leftovers() -> None:
-    """End processes that a fork left running, which are now children of the supervisor."""
-
-    def list_others() -> list[int]:
-        return [pid for pid in list_descendants(os.getppid()) if pid != os.getpid()]
-
-    end_all(list_others, lambda: time.sleep(0), _GRACE_S)
+def _list_leftovers() -> list[int]:
+    """Return the processes that a fork left running, which are now children of the supervisor."""
+    return [pid for pid in list_descendants(os.getppid()) if pid != os.getpid()]

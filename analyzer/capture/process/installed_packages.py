@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import sys
@@ -65,14 +66,13 @@ def find_folder(package: str) -> Path | None:
 def read_keras_version() -> tuple[tuple[int, int], str] | None:
     """Return Keras' major and minor version, and the whole version; None if unknown."""
     folder = find_folder("keras")
+    if folder is None:
+        return None
     for name in ("src/version.py", "version.py"):
-        try:
-            text = (folder / name).read_text(encoding="utf-8") if folder else ""
-        except OSError:
-            continue
-        if found := _VERSION.search(text):
-            major, minor, rest = found.groups()
-            return (int(major), int(minor)), f"{major}.{minor}{rest}"
+        with contextlib.suppress(OSError):
+            if found := _VERSION.search((folder / name).read_text(encoding="utf-8")):
+                major, minor, rest = found.groups()
+                return (int(major), int(minor)), f"{major}.{minor}{rest}"
     return None
 
 
@@ -80,10 +80,8 @@ def describe_builds() -> str:
     """Return a line if several builds of TensorFlow share one folder; empty otherwise."""
     builds = []
     for name in _BUILDS:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             builds.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
     if len(builds) < 2:
         return ""
     return (

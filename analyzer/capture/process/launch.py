@@ -29,7 +29,7 @@ from analyzer.capture.process.child_environment import (
     hides_own_gpus,
     make_environment,
 )
-from analyzer.capture.process.child_process import Child, ForkedCapture, ForkServers
+from analyzer.capture.process.child_process import Child, ForkServers, make_start_command
 from analyzer.capture.process.run_folders import (
     LOG_FILE,
     check_writable,
@@ -70,22 +70,6 @@ _WRITING_S: Final = 60.0  # for the child to write its trace after its answer
 _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
 _MAX_LOG_BYTES: Final = 16 << 20  # of the end of the log that are saved
 
-# `-c` and PYTHONPATH put the working folder first, where a user's json.py may be. It must not be found
-# until TensorFlow and this package are imported.
-_START: Final = """\
-import os, sys
-modules = frozenset(name.partition(".")[0] for name in sys.modules)
-places = [place for place in sys.path if place]
-try:
-    here = os.getcwd()
-except OSError:
-    here = ""
-sys.path[:] = [place for place in places if os.path.realpath(place) != here]
-sys.path.append(sys.argv[1])
-from analyzer.capture.{module} import main
-sys.exit(main(sys.argv[2], places, modules))
-"""
-
 _ERRORS: Final[dict[int, type[AnalyzerError]]] = {
     ExitCode.BAD_INPUT: TargetError,
     ExitCode.STEP_OUT_OF_MEMORY: StepOutOfMemory,
@@ -112,10 +96,6 @@ def capture(
     ``run.json``.
 
     Args:
-        options: How its step is built and run.
-        out: The folder to make; if another run appears there meanwhile, a number is appended.
-        force: Whether to replace an earlier run in ``out``.
-        progress: Called as the child reports its stages.
         copies: Fork servers that the capture may use; None for a process of its own.
         limit_s: Seconds after which the child is ended, with the error ``TIMED_OUT``.
 
@@ -133,13 +113,12 @@ def capture(
         with convert_os_errors(out):
             write_message(request, content)
             log = request.with_name(LOG_FILE)
-            child: Child | ForkedCapture | None = None
-            if copies is not None and hides_own_gpus(options):
-                child = copies.fork(
-                    make_start_command("process.fork_server"), request, log, environment
-                )
-            if child is None:
-                child = Child(make_child_command(request), log, staging, environment)
+            server = copies.start(log, environment) if copies and hides_own_gpus(options) else None
+            child = (
+                Child(make_child_command(request), log, staging, environment)
+                if server is None
+                else server.serve(request)
+            )
             _run(child, log, spec, progress, can_be_partial=kind == "run", limit_s=limit_s)
             request.unlink(missing_ok=True)
         shutil.rmtree(staging / PHANTOM_FOLDER, ignore_errors=True)
@@ -158,9 +137,7 @@ def start_fork_server(
     # Without a cache, each run has the simulated card's libraries in a folder of its own.
     if hides_own_gpus(options) and cache_folder() is not None:
         environment = make_environment(spec, options, kind, copies.folder)
-        copies.start(
-            make_start_command("process.fork_server"), copies.folder / LOG_FILE, environment
-        )
+        copies.start(copies.folder / LOG_FILE, environment)
 
 
 def make_module_command(module: str) -> list[str]:
@@ -174,17 +151,8 @@ def make_child_command(request: Path) -> list[str]:
     return make_start_command("process.capture_worker", str(request))
 
 
-def make_start_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs ``main`` of a module of ``capture`` without the working folder.
-
-    ``main`` gets the first argument, the user's ``sys.path``, and the modules of a bare Python.
-    """
-    root = str(Path(__file__).parents[3])
-    return [sys.executable, "-c", _START.replace("{module}", module), root, *arguments]
-
-
 def _run(
-    child: Child | ForkedCapture,
+    child: Child,
     log: Path,
     spec: TargetSpec,
     progress: Progress,
@@ -234,12 +202,8 @@ def _run(
     )
 
 
-def _interrupt(child: Child | ForkedCapture, progress: Progress) -> Message:
-    """Pass Ctrl-C on and return the child's last message, once it has written its trace.
-
-    Raises:
-        KeyboardInterrupt: it wrote no trace, because it was stuck in TensorFlow.
-    """
+def _interrupt(child: Child, progress: Progress) -> Message:
+    """Pass Ctrl-C on and return the child's last message; raise if it cannot write its trace."""
     child.interrupt()
     child.deadline_s = time.monotonic() + _ANSWER_S
     last: Message | None = None
@@ -255,11 +219,7 @@ def _interrupt(child: Child | ForkedCapture, progress: Progress) -> Message:
 
 
 def _make_error(last: ChildFailed, log: Path) -> AnalyzerError:
-    """Return the error that the child reported.
-
-    Raises:
-        KeyboardInterrupt: it was interrupted.
-    """
+    """Return the error that the child reported, or raise its interrupt."""
     if last.exit_code == ExitCode.INTERRUPTED:
         raise KeyboardInterrupt(_INTERRUPTED)
     error = _ERRORS.get(last.exit_code, AnalyzerError)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import glob
 import json
 import os
 import select
@@ -41,13 +40,7 @@ _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
 
 
 class Supervised:
-    """The child and its descendants.
-
-    Attributes:
-        pid: The child's process id.
-        code: The child's return code as in ``subprocess``; None while it runs.
-        peak_rss_bytes: Peak memory of the child itself.
-    """
+    """The child (return code None while it runs, and its own peak memory) and its descendants."""
 
     def __init__(self, command: list[str]) -> None:
         self.pid = subprocess.Popen(
@@ -70,16 +63,8 @@ class Supervised:
                     self.code = os.waitstatus_to_exitcode(status)
                     self.peak_rss_bytes = usage.ru_maxrss * _RSS_UNIT_BYTES
 
-    def interrupt(self) -> None:
-        """Send Ctrl-C to the child alone."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGINT)
-
-    def end(self, grace_s: float) -> None:
-        """Terminate all running processes, and kill them after ``grace_s``."""
-        end_all(self._list_running, self.reap, grace_s)
-
-    def _list_running(self) -> list[int]:
+    def list_running(self) -> list[int]:
+        """Return the running descendants; the process group where there is no ``/proc``."""
         if os.path.isdir("/proc/self/task"):
             return list(list_descendants(os.getpid()))
         try:
@@ -134,13 +119,11 @@ def main(folder: str, command: list[str]) -> None:
     signals = _open_signal_pipe()
     adopt_orphans()
     child = Supervised(command)
-    if not _watch(child, signals):
-        child.end(0.0)
-        remove_temporaries(child.pid)
+    has_caller = _watch(child, signals)
+    end_all(child.list_running, child.reap, _GRACE_S if has_caller else 0.0)
+    if not has_caller:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    child.end(_GRACE_S)
-    remove_temporaries(child.pid)
     # `ChildEnd` of model/contract, written by hand: only the standard library is available.
     ended = {"message": "ended", "code": child.code, "peak_rss_bytes": child.peak_rss_bytes}
     with contextlib.suppress(OSError):
@@ -157,7 +140,7 @@ def _watch(child: Supervised, signals: int) -> bool:
         if 0 in ready:
             order = os.read(0, 1)
             if order == INTERRUPT:
-                child.interrupt()
+                _send(child.pid, signal.SIGINT)  # Ctrl-C, to the child alone
             else:
                 return order == END
     return True
@@ -171,20 +154,6 @@ def _open_signal_pipe() -> int:
         signal.signal(number, lambda number, frame: None)
     signal.set_wakeup_fd(write)
     return read
-
-
-def remove_temporaries(pid: int) -> None:
-    """Remove temporary files of TensorFlow that a killed process left.
-
-    Their names contain the machine, the thread, the process and the time (``Env::CreateUniqueFileName``
-    in ``tsl/platform/env.cc``). They lie in the first of these folders that exists
-    (``Env::GetLocalTempDirectories``).
-    """
-    name = f"tempfile-{glob.escape(os.uname().nodename)}-*-{pid}-*"
-    for folder in (*map(os.environ.get, ("TEST_TMPDIR", "TMPDIR", "TMP")), "/tmp"):
-        for path in glob.glob(os.path.join(glob.escape(folder), name)) if folder else ():
-            with contextlib.suppress(OSError):
-                os.unlink(path)
 
 
 def adopt_orphans() -> None:

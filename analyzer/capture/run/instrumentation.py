@@ -22,15 +22,8 @@ from analyzer.capture.run.step_variables import find_address, find_variable_addr
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 _ALIASES: Final = {
-    "Identity",
-    "IdentityN",
-    "Reshape",
-    "Squeeze",
-    "ExpandDims",
-    "StopGradient",
-    "PreventGradient",
-    "Snapshot",
-    "EnsureShape",
+    *("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims"),
+    *("StopGradient", "PreventGradient", "Snapshot", "EnsureShape"),
 }
 """Ops whose result shares the buffer of their input, which an earlier op made."""
 
@@ -61,22 +54,17 @@ class Observations:
         """Record a structure of gradients, except None."""
         flat = tf.nest.flatten(gradients, expand_composites=False)
         tensors = [leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf for leaf in flat]
-        addresses = []
+        addresses: list[int | None] = []
         for tensor in tensors:
-            if tensor is None or not tf.is_tensor(tensor):
-                continue
-            if isinstance(
-                tensor, tf.Variable
-            ):  # that a program's own loop accumulates gradients in
-                if self.eager and (address := find_variable_address(tensor)) is not None:
-                    addresses.append(address)
-                continue
-            if hasattr(tensor, "graph") and hasattr(tensor, "op") and not is_eager(tensor):
+            if isinstance(tensor, tf.Variable):  # a program's own loop accumulates gradients in it
+                addresses.append(find_variable_address(tensor) if self.eager else None)
+            elif tf.is_tensor(tensor) and hasattr(tensor, "graph") and not is_eager(tensor):
                 self._add_symbolic(tensor)
-            elif (address := find_address(tensor)) is not None:
-                addresses.append(address)
-        if addresses and self.eager:
-            self.eager_gradients[self._marks] = addresses
+            else:
+                addresses.append(find_address(tensor))
+        found = [address for address in addresses if address is not None]
+        if found and self.eager:
+            self.eager_gradients[self._marks] = found
             with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}gradients", index=self._marks):
                 pass
             self._marks += 1
@@ -184,10 +172,9 @@ def _observe_scope(observed: Observations, scope: Any) -> None:
 
 def _describe_owner(caller: Any) -> tuple[str, str]:
     path = str(getattr(caller, "path", None) or getattr(caller, "name", "") or "")
-    if isinstance(caller, keras.optimizers.Optimizer):
-        return "optimizer", path
-    if isinstance(caller, keras.metrics.Metric):
-        return "metric", path
-    if isinstance(caller, keras.losses.Loss):
-        return "loss", path
-    return "layer", path
+    kinds = {
+        keras.optimizers.Optimizer: "optimizer",
+        keras.metrics.Metric: "metric",
+        keras.losses.Loss: "loss",
+    }
+    return next((name for kind, name in kinds.items() if isinstance(caller, kind)), "layer"), path

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.private_names import context, disable_python_tracing
 from analyzer.capture.process.child_environment import check_collectives
 from analyzer.capture.run.instrumentation import Observations, observe_step
+from analyzer.capture.run.source_frames import find_user_line
 from analyzer.capture.run.step_capture import (
     Captured,
     Capturing,
@@ -22,7 +24,7 @@ from analyzer.capture.run.step_capture import (
     describe_capture,
     trace_function,
 )
-from analyzer.capture.run.step_failure import describe_build_failure, describe_failure
+from analyzer.capture.run.step_failure import describe_failure
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import read_compiled_functions
@@ -61,10 +63,8 @@ def run_steps(
     while making the step is raised, unless memory ran out.
 
     Args:
-        make: Returns the step; the trace includes its allocations.
         own_process: Whether the process exists only for this. Otherwise the user's variables keep their
             buffers and get their values back.
-        dump: Folder of XLA's compiled modules; None if XLA writes none.
         is_trial: Whether only success matters, so that the graph need not be read.
     """
     with observe_step() as observed:
@@ -76,7 +76,13 @@ def run_steps(
             cause = failure.__cause__ if isinstance(failure, TargetError) else failure
             if not isinstance(cause, tf.errors.ResourceExhaustedError):
                 raise
-            return _describe_without_program(cause)  # the weights or inputs alone do not fit
+            # The weights or inputs alone do not fit: there is no step.
+            program = Program(call=lambda: None, args=(), config=StepConfig())
+            error = replace(describe_failure(cause), where=find_user_line(cause))
+            variables = StepVariables(program)
+            return describe_capture(
+                Capturing(program, Observations(), variables, [], 0, error=error)
+            )
         observed.eager = program.function is None
         state = Capturing(
             program=program,
@@ -145,21 +151,6 @@ def _run(
             state.variables.restore(values)
 
 
-def _describe_without_program(failure: BaseException) -> Captured:
-    """Return the result if memory ran out before there was a step."""
-    program = Program(call=lambda: None, args=(), config=StepConfig())
-    return describe_capture(
-        Capturing(
-            program=program,
-            observed=Observations(),
-            variables=StepVariables(program),
-            inputs=[],
-            wanted=0,
-            error=describe_build_failure(failure),
-        )
-    )
-
-
 def _take_snapshot(variables: StepVariables, index: int) -> None:
     with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}snapshot", index=index):
         variables.snapshot()
@@ -182,26 +173,20 @@ def _collect_graphs(partitions: list[Any] | None) -> Iterator[None]:
                 partitions.extend(function.partition_graphs)
 
 
-_HOW: Final = (
-    "Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow makes its first tensor: in the environment, "
-    "or at the top of conftest.py."
-)
-
-
-def check_allocator() -> None:
+def _check_allocator() -> None:
     """Raise InputError if the allocator writes no memory events; TensorFlow makes its devices."""
     if tf.config.list_logical_devices("GPU"):
         return
     tensor = _make_small_tensor()
-    try:
+    has_statistics = False
+    with contextlib.suppress(ValueError, tf.errors.OpError):
         has_statistics = tf.config.experimental.get_memory_info("CPU:0")["current"] > 0
-    except (ValueError, tf.errors.OpError):
-        has_statistics = False
     del tensor
     if not has_statistics:
         raise InputError(
             "TensorFlow started in this process on an allocator that writes no memory events.",
-            hint=_HOW,
+            hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow makes its first tensor: in the "
+            "environment, or at the top of conftest.py.",
         )
 
 
@@ -217,7 +202,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
     Raises:
         InputError: the allocator writes no events, or another profile is active.
     """
-    check_allocator()
+    _check_allocator()
     gc.collect()
     try:
         tf.profiler.experimental.start(str(logdir))

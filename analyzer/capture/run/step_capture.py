@@ -63,8 +63,7 @@ class Captured:
     Attributes:
         ops: The ops that ran; empty for an eager step.
         traced: The graph before TensorFlow optimised it.
-        compiled: The functions that XLA compiles.
-        inside: The ops of those functions, before XLA.
+        inside: The ops of functions that XLA compiles, before XLA.
     """
 
     run: RunFile
@@ -74,7 +73,7 @@ class Captured:
     inside: list[Op] = field(default_factory=list)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Capturing:
     """The state of a capture in progress.
 
@@ -135,7 +134,6 @@ def describe_capture(
     graph_kind: GraphKind = "executed"
     if ops is None:
         ops, graph_kind = _read_ops(program, function, partitions)
-    names = _name_arguments(function, len(program.args))
     variables.refresh()
     own_graph = id(function.graph) if function is not None else 0
     run = RunFile(
@@ -152,8 +150,13 @@ def describe_capture(
         variables=variables.rows(),
         snapshots=tuple(tuple(addresses) for addresses in variables.snapshots),
         inputs=tuple(
-            Input(names[index], tensor.dtype.name, get_shape(tensor), capturing.inputs[index])
-            for index, tensor in enumerate(program.args)
+            Input(name, tensor.dtype.name, get_shape(tensor), address)
+            for name, tensor, address in zip(
+                _name_arguments(function, len(program.args)),
+                program.args,
+                capturing.inputs,
+                strict=True,
+            )
         ),
         gradients=frozenset(name for graph, name in observed.gradients if graph == own_graph),
         nested_gradients=frozenset(

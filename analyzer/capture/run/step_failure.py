@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Final
 
 import tensorflow as tf
@@ -62,8 +61,3 @@ def describe_failure(failure: BaseException) -> Failure:
     return Failure(
         type=name, message=clean_message(message), exit_code=code, where=where, kind=kind
     )
-
-
-def describe_build_failure(failure: BaseException) -> Failure:
-    """Return how building the step failed for lack of memory, with the user's line."""
-    return replace(describe_failure(failure), where=find_user_line(failure))

@@ -67,13 +67,12 @@ class StepVariables:
         """
         self.refresh()
         for variable in self.raw:
-            if "CPU" not in variable.device.upper():
-                continue
-            if variable.dtype.is_numpy_compatible and variable.dtype not in (tf.bool, tf.string):
-                count = variable.shape.num_elements()
-                if count is not None and count <= REHOMED_ELEMENTS:
-                    value = variable.read_value()
-                    variable.assign(tf.add(value, tf.zeros_like(value)))
+            count = variable.shape.num_elements()
+            is_small = count is not None and count <= REHOMED_ELEMENTS
+            is_number = variable.dtype.is_numpy_compatible and variable.dtype != tf.bool
+            if is_small and is_number and "CPU" in variable.device.upper():
+                value = variable.read_value()
+                variable.assign(tf.add(value, tf.zeros_like(value)))
 
     def values(self) -> dict[int, Any]:
         """Return a NumPy copy of each variable's value, by identity."""
@@ -105,19 +104,15 @@ class StepVariables:
                 self._add(variable, Category.CONSTANT, "loaded, but not used")
         for optimizer in self.program.optimizers:
             self._add_optimizer(optimizer)
+        captured: list[Any] = []  # of a function that is not traced yet
         if self.function is not None:
             captured = list(self.function.variables)
-        elif self.program.function is not None:  # not traced yet
-            captured = []
-        else:  # a step run from Python may use any
-            captured = _live_variables()
-        unknown = [
-            variable for variable in captured if id(get_raw_variable(variable)) not in self._known
-        ]
+            self._unread = self._unread or _find_sparse_variables(self.function)
+        elif self.program.function is None:  # a step run from Python may use any
+            captured = [one for one in find_live_objects(tf.Variable) if hasattr(one, "handle")]
+        unknown = [one for one in captured if id(get_raw_variable(one)) not in self._known]
         if unknown:
             self._add_by_owner(unknown)
-        if self.function is not None and not self._unread:
-            self._unread = _find_sparse_variables(self.function)
 
     def snapshot(self) -> None:
         """Note the current address of each variable.
@@ -178,13 +173,10 @@ class StepVariables:
                 self._owners.append((category, role, f"{name}/replica_{number}"))
 
     def _add_optimizer(self, optimizer: Any) -> None:
-        accumulators = get_gradient_accumulators(optimizer)
-        inner = getattr(optimizer, "inner_optimizer", None)
-        if inner is not None:
-            accumulators = [*accumulators, *get_gradient_accumulators(inner)]
-        for variable in accumulators:
-            if variable is not None:
-                self._add(variable, Category.GRADIENT, "gradient accumulator")
+        for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+            for variable in [] if one is None else get_gradient_accumulators(one):
+                if variable is not None:
+                    self._add(variable, Category.GRADIENT, "gradient accumulator")
         for variable in get_optimizer_variables(optimizer):
             self._add(variable, Category.OPTIMIZER_STATE, "")
 
@@ -201,25 +193,20 @@ class StepVariables:
             get_classes("layers.Layer"),
         )
         for thing in find_live_objects((*optimizers, *metrics, *layers)):
-            kind = type(thing)
-            if issubclass(kind, optimizers):
-                if any(id(get_raw_variable(v)) in wanted for v in get_optimizer_variables(thing)):
-                    self.program.optimizers.append(thing)
-                    self._add_optimizer(thing)
-                continue
-            is_metric = issubclass(kind, metrics)
-            category = Category.CONSTANT if is_metric else Category.PARAMETER
-            for variable in thing.variables:
-                if id(get_raw_variable(variable)) in wanted:
-                    self._add(variable, category, "metric" if is_metric else "")
+            is_optimizer = issubclass(type(thing), optimizers)
+            owned = get_optimizer_variables(thing) if is_optimizer else thing.variables
+            used = [one for one in owned if id(get_raw_variable(one)) in wanted]
+            is_metric = issubclass(type(thing), metrics)
+            if is_optimizer and used:
+                self.program.optimizers.append(thing)
+                self._add_optimizer(thing)
+            for variable in [] if is_optimizer else used:
+                category = Category.CONSTANT if is_metric else Category.PARAMETER
+                self._add(variable, category, "metric" if is_metric else "")
         for variable in variables:
             # A plain tf.Variable. The attribution later recognizes gradient accumulators.
             category = Category.PARAMETER if variable.trainable else Category.CONSTANT
             self._add(variable, category, "" if variable.trainable else "state")
-
-
-def _live_variables() -> list[Any]:
-    return [thing for thing in find_live_objects(tf.Variable) if hasattr(thing, "handle")]
 
 
 def get_raw_variable(variable: Any) -> Any:
@@ -246,8 +233,6 @@ def _find_sparse_variables(function: Any) -> set[int]:
     handles = {op.inputs[0].name for op in _list_sparse_accesses(own)}
     # Which variable a nested graph accesses is unknown: count all.
     has_nested = any(map(_list_sparse_accesses, nested))
-    if not handles and not has_nested:
-        return set()
     by_handle = {id(variable.handle): id(variable) for variable in function.variables}
     return {
         by_handle[id(outside)]
@@ -262,53 +247,21 @@ def _list_sparse_accesses(graph: Any) -> list[Any]:
 
 
 def _list_reachable_graphs(graph: Any) -> list[Any]:
-    """Return a graph and those of all functions that it calls, directly or not."""
+    """Return a graph and those of all functions that it calls, except functions compiled by XLA."""
     graphs = [graph]
-    seen = {id(graph)}
     for each in graphs:
-        for nested in _list_called_graphs(each):
-            if id(nested) not in seen:
-                seen.add(id(nested))
-                graphs.append(nested)
+        functions = {decode_name(name): f for name, f in get_functions(each).items()}
+        for op in each.get_operations():
+            attrs = op.node_def.attr
+            is_compiled = "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
+            if is_compiled or ("Call" not in op.type and op.type not in _CALLERS):
+                continue
+            called = [one for attr in attrs.values() for one in (attr.func, *attr.list.func)]
+            for name in sorted({one.name for one in called}):
+                nested = getattr(functions.get(name), "graph", None)
+                if nested is not None and all(nested is not one for one in graphs):
+                    graphs.append(nested)
     return graphs
-
-
-def _list_called_graphs(graph: Any) -> list[Any]:
-    """Return the graphs of functions that a graph's ops call, except functions compiled by XLA."""
-    functions = {decode_name(name): f for name, f in get_functions(graph).items()}
-    called: set[str] = set()
-    for op in graph.get_operations():
-        if "Call" not in op.type and op.type not in _CALLERS:
-            continue
-        attrs = op.node_def.attr
-        if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
-            continue
-        for attr in attrs.values():
-            if attr.HasField("func"):
-                called.add(attr.func.name)
-            called.update(function.name for function in attr.list.func)
-    graphs = (getattr(functions.get(name), "graph", None) for name in sorted(called))
-    return [nested for nested in graphs if nested is not None]
-
-
-class _DLDevice(ctypes.Structure):
-    _fields_ = (("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
-
-
-class _DLDataType(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
-
-
-class _DLTensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_uint64),
-        ("device", _DLDevice),
-        ("ndim", ctypes.c_int32),
-        ("dtype", _DLDataType),
-        ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-    )
 
 
 _WITHOUT_BYTES: Final = (tf.string, tf.resource, tf.variant)
@@ -321,22 +274,17 @@ _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 def find_address(tensor: Any) -> int | None:
     """Return the address of an eager tensor's first byte; None for strings, resources, empty tensors.
 
-    TensorFlow copies and allocates nothing.
+    TensorFlow copies and allocates nothing. ``DLTensor`` begins with the address, and TensorFlow sets
+    its ``byte_offset`` to 0 (``tensorflow/c/eager/dlpack.cc``).
     """
-    if not tf.is_tensor(tensor) or not is_eager(tensor):
-        return None
-    if tensor.dtype in _WITHOUT_BYTES:
+    if not tf.is_tensor(tensor) or not is_eager(tensor) or tensor.dtype in _WITHOUT_BYTES:
         return None  # DLPack would crash the process
     try:
         capsule = tf.experimental.dlpack.to_dlpack(tensor)
     except (tf.errors.OpError, TypeError, ValueError, RuntimeError):
         return None
     pointer = _get_pointer(capsule, b"dltensor")
-    if not pointer:
-        return None
-    description = _DLTensor.from_address(pointer)
-    address = int(description.data + description.byte_offset)
-    return address or None
+    return (ctypes.c_uint64.from_address(pointer).value or None) if pointer else None
 
 
 def find_variable_address(variable: Any) -> int | None:

@@ -44,12 +44,7 @@ def _count_held_elements(kind: str, dataset: Any, arguments: tuple[Any, ...]) ->
 
 
 class DataLedger:
-    """Data sets, tapes and models, by the line that made them.
-
-    Attributes:
-        stages: Stages of data sets, by kind and line.
-        slices: Data sets made from arrays, by line.
-    """
+    """Data sets, tapes and models, by the line that made them."""
 
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str], DataStage] = {}
@@ -61,28 +56,25 @@ class DataLedger:
     def add_stage(
         self, kind: str, dataset: Any, arguments: tuple[Any, ...], frame: FrameType | None
     ) -> None:
-        """Note a stage that the user's own code made."""
-        is_own_code = frame is not None and is_own(frame.f_code.co_filename)
-        if frame is None or not is_own_code or len(self.stages) >= _MAX_STAGES:
+        """Note a stage that the user's own code made, except a cache in a file."""
+        in_file = kind == "cache" and any(isinstance(one, str) and one for one in arguments)
+        where = _format_own_line(frame)
+        if not where or in_file or len(self.stages) >= _MAX_STAGES:
             return
-        where = _format_line(frame)
-        if kind == "slices":
-            self._add_slices(arguments, where)
-            return
-        if kind == "cache" and any(isinstance(one, str) and one for one in arguments):
-            return  # in a file
         elements = _count_held_elements(kind, dataset, arguments)
         self.stages[kind, where] = DataStage(
             kind=kind,  # type: ignore[arg-type]
             where=where,
             elements=elements if elements is None or 0 <= elements <= _MAX_INT32 else None,
-            element_bytes=count_element_bytes(dataset.element_spec),
+            element_bytes=_count_element_bytes(dataset.element_spec),
         )
 
-    def _add_slices(self, arguments: tuple[Any, ...], where: str) -> None:
+    def add_slices(self, arguments: tuple[Any, ...], frame: FrameType | None) -> None:
+        """Note a data set that the user's own code made from arrays."""
+        where = _format_own_line(frame)
         leaves = tf.nest.flatten(arguments)
         sizes = [int(getattr(leaf, "nbytes", 0) or 0) for leaf in leaves]
-        if not sum(sizes):
+        if not where or not sum(sizes):
             return
         largest = leaves[sizes.index(max(sizes))]
         self.slices[where] = LargeConstant(
@@ -163,7 +155,12 @@ def _format_line(frame: FrameType) -> str:
     return f"{shorten_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def count_element_bytes(spec: Any) -> int | None:
+def _format_own_line(frame: FrameType | None) -> str:
+    """Return ``file:line`` of a frame of the user's code; "" for other frames."""
+    return _format_line(frame) if frame is not None and is_own(frame.f_code.co_filename) else ""
+
+
+def _count_element_bytes(spec: Any) -> int | None:
     """Return the bytes of one element of a data set; None if a shape is open."""
     total = 0
     for leaf in tf.nest.flatten(spec):

@@ -42,15 +42,10 @@ class _Argument(NamedTuple):
 
 @dataclass
 class FunctionRecord:
-    """All ``tf.function`` objects made from one Python function.
+    """All ``tf.function`` objects made from one Python function; see ``TracedFunction``.
 
     Attributes:
-        code: The Python function's code.
         trains: Whether gradients were taken while it was traced.
-        objects: Weak references to the objects.
-        made, calls, traces: Number of objects, calls and traces.
-        called_at: The user's line of the call that was traced last.
-        retraces: The latest traces after the first.
         partitions: The graphs that the executor ran in the first call of the last object.
     """
 
@@ -92,19 +87,23 @@ class FunctionRecord:
         self.traces += count
         self.called_at = find_calling_line()
         if self.traces > count:
-            changed = _describe_change(self._signature, signature)
-            if self.made > 1 and signature == self._signature:
+            changes = _list_changes(self._signature, signature)
+            changed = "; ".join(one.words for one in changes[:3]) + "; …" * (len(changes) > 3)
+            if not changes and self.made > 1:
                 changed = "a new tf.function object"
-            cause = _find_cause(self._signature, signature)
-            retrace = Retrace(step=step, call=self.calls, changed=changed, cause=cause)
-            self.retraces.append(retrace)
+            elif not changes:
+                changed = (
+                    "another object of the same type, or a value that the function closes over"
+                )
+            cause = changes[0].kind if changes else "object"
+            self.retraces.append(Retrace(step=step, call=self.calls, changed=changed, cause=cause))
         self._signature = signature
 
     def describe(self, holder: str = "") -> TracedFunction:
         """Return the record as plain data; ``holder`` is the name that holds the objects."""
         alive = self.alive()
         concrete = list_concrete_functions(alive[-1]) if alive else []
-        graph = concrete[-1].graph if concrete else None
+        graphs = collect_graphs(concrete[-1].graph) if concrete else []
         return TracedFunction(
             name=self.name,
             where=self.where,
@@ -113,11 +112,9 @@ class FunctionRecord:
             alive=len(alive),
             calls=self.calls,
             traces=self.traces,
-            nodes=0 if graph is None else _count_nodes(graph),
-            graph_bytes=0 if graph is None else _count_graph_bytes(graph),
-            constant_bytes=0
-            if graph is None
-            else sum(one.size_bytes for one in _list_graph_constants(graph)),
+            nodes=sum(len(one.get_operations()) for one in graphs),
+            graph_bytes=_count_graph_bytes(graphs),
+            constant_bytes=_count_constant_bytes(graphs),
             holder=holder,
             retraces=tuple(self.retraces),
             is_keras=self.is_keras,
@@ -156,7 +153,7 @@ class FunctionLedger:
         for record in self._records.values():
             for function in record.alive():
                 for concrete in list_concrete_functions(function):
-                    for one in _list_graph_constants(concrete.graph):
+                    for one in _list_constants(collect_graphs(concrete.graph)):
                         if one.size_bytes >= _LARGE_BYTES:
                             key = (one.where, one.name)
                             copies = rows[key].copies + 1 if key in rows else 1
@@ -164,28 +161,27 @@ class FunctionLedger:
         return list(rows.values())
 
 
-def _list_graph_constants(graph: Any) -> list[LargeConstant]:
-    """Return the constants of a graph and its functions, except small ones."""
-    rows = []
-    for nested in collect_graphs(graph):
-        for op in nested.get_operations():
-            if op.type != "Const" or not op.outputs:
-                continue
-            count = op.outputs[0].shape.num_elements()
-            size_bytes = (count or 0) * op.outputs[0].dtype.size
-            if size_bytes < _MIN_CONSTANT_BYTES:
-                continue
-            rows.append(
-                LargeConstant(
-                    kind="graph",
-                    where=_find_op_line(op),
-                    dtype=op.outputs[0].dtype.name,
-                    shape=tuple(op.outputs[0].shape.as_list()),
-                    size_bytes=size_bytes,
-                    name=op.name,
-                )
-            )
-    return rows
+def _list_constants(graphs: list[Any]) -> list[LargeConstant]:
+    """Return the constants of graphs, except small ones."""
+    return [
+        LargeConstant(
+            kind="graph",
+            where=_find_op_line(op),
+            dtype=value.dtype.name,
+            shape=tuple(value.shape.as_list()),
+            size_bytes=(value.shape.num_elements() or 0) * value.dtype.size,
+            name=op.name,
+        )
+        for graph in graphs
+        for op in graph.get_operations()
+        if op.type == "Const"
+        for value in op.outputs
+        if (value.shape.num_elements() or 0) * value.dtype.size >= _MIN_CONSTANT_BYTES
+    ]
+
+
+def _count_constant_bytes(graphs: list[Any]) -> int:
+    return sum(one.size_bytes for one in _list_constants(graphs))
 
 
 def _find_op_line(op: Any) -> str:
@@ -207,15 +203,11 @@ def takes_gradients(function: Any) -> bool:
     )
 
 
-def _count_nodes(graph: Any) -> int:
-    return sum(len(nested.get_operations()) for nested in collect_graphs(graph))
-
-
-def _count_graph_bytes(graph: Any) -> int:
+def _count_graph_bytes(graphs: list[Any]) -> int:
     try:
-        return int(graph.as_graph_def().ByteSize())
+        return int(graphs[0].as_graph_def().ByteSize()) if graphs else 0
     except (ValueError, tf.errors.OpError):  # too large for a protobuf
-        return sum(one.size_bytes for one in _list_graph_constants(graph))
+        return _count_constant_bytes(graphs)
 
 
 def _describe_arguments(
@@ -260,18 +252,14 @@ def _format_shape(shape: Any) -> str:
         return "[?]"
 
 
-def _find_cause(old: dict[str, _Argument], new: dict[str, _Argument]) -> RetraceCause:
-    """Return the kind of the first changed argument."""
-    return next((one.kind for name, one in new.items() if old.get(name) != one), "object")
-
-
-def _describe_change(old: dict[str, _Argument], new: dict[str, _Argument]) -> str:
-    changed = [
-        f"{name}: {old[name].words if name in old else 'nothing'} -> {one.words}"
-        for name, one in new.items()
-        if old.get(name) != one
+def _list_changes(old: dict[str, _Argument], new: dict[str, _Argument]) -> list[_Argument]:
+    """Return the changed arguments, each with its kind and its change in words."""
+    nothing = _Argument("object", "nothing")
+    return [
+        _Argument(
+            new.get(name, nothing).kind,
+            f"{name}: {old.get(name, nothing).words} -> {new.get(name, nothing).words}",
+        )
+        for name in {**new, **old}
+        if old.get(name) != new.get(name)
     ]
-    changed += [f"{name}: {one.words} -> nothing" for name, one in old.items() if name not in new]
-    if not changed:
-        return "another object of the same type, or a value that the function closes over"
-    return "; ".join(changed[:3]) + ("; …" if len(changed) > 3 else "")

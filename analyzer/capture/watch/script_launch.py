@@ -27,7 +27,7 @@ from analyzer.capture.process.child_environment import (
     make_base_environment,
     make_card_environment,
 )
-from analyzer.capture.process.launch import make_start_command
+from analyzer.capture.process.child_process import make_start_command
 from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
 from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
 from analyzer.capture.xla.xla_dumps import add_dump_flags

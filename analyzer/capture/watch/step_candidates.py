@@ -35,13 +35,7 @@ class StepRank(IntEnum):
 
 
 class StepCandidates:
-    """The calls that may be steps, counted by key, and the chosen key.
-
-    Attributes:
-        chosen: The key of the steps; None before the choice.
-        words: A step in words; empty before the choice.
-        where: The user's line that makes a step, or the definition of its function.
-    """
+    """The calls that may be steps, counted by key, and the chosen key (None before the choice)."""
 
     def __init__(self, warmup: int) -> None:
         self._warmup = warmup
@@ -104,19 +98,18 @@ class GradientSteps:
 
     A step ends when recording starts again after gradients were taken: a tape is made, entered or reset.
     A tape that is entered once, around the loop, records all the time; there a step ends when
-    the same line takes more gradients.
-
-    An update of an optimizer also ends a step. If there are several steps for each update, they are
-    micro-batches whose gradients accumulate.
+    the same line takes more gradients. An update of an optimizer also ends a step; several steps for
+    each update are micro-batches whose gradients accumulate.
 
     Attributes:
         pending: Whether gradients were taken since the last recording.
+        open_tapes: The tapes whose ``with`` has begun.
     """
 
     def __init__(self) -> None:
         self.pending = False
         self._ended = self._updates = 0
-        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.open_tapes: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lines: set[Hashable] = set()
 
     def start_recording(self) -> bool:
@@ -137,17 +130,9 @@ class GradientSteps:
         """Micro-batches for each update; 1 if gradients do not accumulate."""
         return max(self._ended // self._updates, 1) if self._updates else 1
 
-    def enter(self, tape: Any) -> None:
-        """Note that the ``with`` of a tape has begun."""
-        self._open.add(tape)
-
-    def leave(self, tape: Any) -> None:
-        """Note that the ``with`` of a tape has ended."""
-        self._open.discard(tape)
-
     def take(self, tape: Any, line: Hashable) -> bool:
         """Note gradients taken by a line; return whether a step ended before them."""
-        ends = tape in self._open and line in self._lines
+        ends = tape in self.open_tapes and line in self._lines
         if ends:
             self._lines.clear()
         self._lines.add(line)

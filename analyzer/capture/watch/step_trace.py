@@ -1,29 +1,50 @@
-"""The trace of a program's steps: when it is opened, closed or discarded, and its run folder."""
+"""One trace from the start of a program to the end of its traced steps, and its run folder."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import tensorflow as tf
+
+from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.private_names import (
     count_eager_tensors,
     is_jit_compiled,
     list_concrete_functions,
+    profiler_v2,
 )
-from analyzer.capture.process.capture_worker import write_run
+from analyzer.capture.process.capture_worker import GRAPH_FILE, write_run
 from analyzer.capture.run.instrumentation import Observations, observe_step
-from analyzer.capture.run.step_capture import Captured
-from analyzer.capture.watch.data_ledger import DataLedger
-from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord
+from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture
+from analyzer.capture.run.step_variables import StepVariables, find_address
+from analyzer.capture.targets.step_program import Program
+from analyzer.capture.watch.function_ledger import FunctionRecord
 from analyzer.capture.watch.holders.host_containers import count_host_containers
-from analyzer.capture.watch.holders.live_holders import HeldObjects, find_held_objects
-from analyzer.capture.watch.step_recording import Profile, Window
-from analyzer.model.contract.run_note import Failure, TargetNote, encode_run, read_run_file
+from analyzer.capture.watch.holders.live_holders import (
+    count_tensor_bytes,
+    find_live_tensors,
+    make_references,
+)
+from analyzer.capture.xla.xla_lowering import read_compiled_functions
+from analyzer.model.contract.run_note import (
+    Failure,
+    Input,
+    StepConfig,
+    TargetNote,
+    encode_run,
+    read_run_file,
+)
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.xplane import MARKER_PREFIX, WATCHED_STEP
+
+_START, _STOP = profiler_v2.start, profiler_v2.stop
+"""The profiler's functions, as they are before the hooks wrap them."""
 
 _ENOUGH: Final = 2
 """Traced steps that suffice if the program's own profile ends the trace early."""
@@ -31,18 +52,26 @@ _ENOUGH: Final = 2
 _MAX_TENSORS: Final = 200_000
 """Eager tensors before the steps from which on the trace from the program's start ends: about 100 MB."""
 
+_RESIDENT_BYTES: Final = 256
+"""Smallest tensor from before the traced steps that is noted."""
+_MAX_RESIDENT: Final = 2000
+
 
 class StepTrace:
     """The trace of the chosen steps, which begins with the program; or of its whole run.
 
     Attributes:
         observed: Gradients and layers; None after the trace.
-        captured: The traced steps; None until the trace is closed.
-        held: Objects held when the trace was closed.
+        captured: The result; None until the trace is closed.
         batch_size: First axis of the steps' input; None if unknown.
         failure: How a traced step failed.
+        is_open: Whether chosen steps are being traced.
         is_whole: Whether the whole run counts as one step.
         is_cut: Whether the program went on after the trace of its run ended.
+        done: Number of traced steps.
+        before: The tensors that existed before the first step, by identity.
+        resident: The large ones of them; their holders are named after the last step.
+        containers: Lengths of host containers before the first step, by identity.
     """
 
     def __init__(
@@ -57,33 +86,62 @@ class StepTrace:
         self._folder, self._steps, self._target = folder, steps, target
         self._dump, self._complete = dump, complete
         self._observing = contextlib.ExitStack()
-        self._profile = Profile(folder)
         self.observed: Observations | None = None
-        self.captured: Captured | None = None
-        self.held = HeldObjects()
         self.batch_size: int | None = None
-        self.failure: Failure | None = None
-        self.is_whole = self.is_cut = False
-        self._window: Window | None = None
-        self._record: FunctionRecord | None = None
-        self._containers: dict[int, int] = {}
+        self.is_cut = False
+        self._is_running = self._has_trace = False  # the profiler
         self._is_suspended = self._is_postponed = False
         self._first_tensor = 0
+        self._reset()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether chosen steps are being traced."""
-        return self._window is not None and self._window.is_open
+    def _reset(self) -> None:
+        self.captured: Captured | None = None
+        self.failure: Failure | None = None
+        self.is_open = self.is_whole = False
+        self.done = self._wanted = 0
+        self.before: dict[int, Any] = {}
+        self.resident: dict[int, Input] = {}
+        self.containers: dict[int, int] = {}
+        self._record: FunctionRecord | None = None
+        self._function: Any = None
+        self._jit: bool | None = False
+        self.variables: StepVariables | None = None  # None before steps are chosen
+        self._mark: Any = None
 
     @property
     def has_steps(self) -> bool:
         """Whether a step was traced to its end, or failed."""
-        return self._window is not None and (self._window.done > 0 or self.failure is not None)
+        return self.variables is not None and (self.done > 0 or self.failure is not None)
+
+    # The profiler
+
+    def _start_profiler(self) -> bool:
+        """Start a new trace; return False if the program's own profiler runs."""
+        self._discard_profile()
+        try:
+            _START(str(self._folder))
+        except tf.errors.OpError:
+            return False
+        self._is_running = True
+        return True
+
+    def _stop_profiler(self) -> None:
+        if self._is_running:
+            self._is_running, self._has_trace = False, True
+            _STOP()
+
+    def _discard_profile(self) -> None:
+        if self._is_running:
+            _STOP(save=False)
+        self._is_running = self._has_trace = False
+        shutil.rmtree(self._folder / "plugins", ignore_errors=True)
+        for name in (GRAPH_FILE, RUN_FILE):
+            (self._folder / name).unlink(missing_ok=True)
 
     def observe(self) -> None:
         """Start to observe gradients and layers, and to trace the run."""
         self.observed = self._observing.enter_context(observe_step())
-        self.observed.eager = self._profile.start()
+        self.observed.eager = self._start_profiler()
         self._first_tensor = count_eager_tensors()
 
     def stop_observing(self) -> None:
@@ -93,114 +151,173 @@ class StepTrace:
 
     def limit_run(self) -> None:
         """End the trace of the run if it has become long before any step was chosen."""
-        is_waiting = self._window is None and self._profile.is_running
+        is_waiting = self.variables is None and self._is_running
         if is_waiting and count_eager_tensors() - self._first_tensor > _MAX_TENSORS:
             self.is_cut = True
-            self._profile.stop()
-
-    def open(self, record: FunctionRecord | None, *, least: int = 1) -> None:
-        """Trace the following calls of a function, ``least`` or more; None for eager steps."""
-        self._record = record
-        self._containers = count_host_containers()
-        self._window = self._make_window(record, max(self._steps, least))
-        self._window.open()
-
-    def close_run(
-        self, record: FunctionRecord | None, ledgers: tuple[FunctionLedger, DataLedger]
-    ) -> bool:
-        """End the trace of the whole run; return False if there is none."""
-        if not (self._profile.is_running or self._profile.has_trace) or self.observed is None:
-            return False
-        if self._window is None:
-            self._record = record
-            self._window = self._make_window(record, 1)
-        self.is_whole = True
-        self._window.close_run()
-        self.held = find_held_objects(self._window, {}, *ledgers)
-        return True
-
-    def discard(self) -> None:
-        """Discard the trace of steps, because other calls are more like a step."""
-        if self._window is not None:
-            self._profile.discard()
-        self._window, self.captured, self.failure, self.is_whole = None, None, None, False
-
-    def next_step(self) -> bool:
-        """Count a traced step; return False if the trace is complete and must be closed."""
-        assert self._window is not None
-        return self._window.next_step()
-
-    def close(
-        self, functions: FunctionLedger, data: DataLedger, *, interrupted: bool = False
-    ) -> None:
-        """End the trace, and look for objects that are still held."""
-        assert self._window is not None
-        self._window.close(interrupted=interrupted, failed=self.failure is not None)
-        self.held = find_held_objects(self._window, self._containers, functions, data)
-
-    def describe(self) -> None:
-        """Store the closed trace as plain data."""
-        assert self._window is not None
-        self.captured = self._window.describe(
-            [] if self._record is None else self._record.partitions,
-            batch_size=self.batch_size,
-            error=self.failure,
-            dump=self._dump,
-        )
-        self._complete(self.captured)
-
-    def write(self, note: WatchNote) -> None:
-        """Write the note and the graph into the run folder."""
-        assert self.captured is not None
-        self.captured.run = replace(self.captured.run, target=self._target, watch=note)
-        write_run(self._folder, self.captured)
-
-    def rewrite(self, note: WatchNote) -> None:
-        """Replace the note in the run folder by a later one."""
-        assert self.captured is not None
-        run = replace(self.captured.run, target=self._target, watch=note)
-        temporary = self._folder / f".{RUN_FILE}"
-        written = read_run_file(self._folder / RUN_FILE)  # names the files of graph and modules
-        temporary.write_bytes(encode_run(replace(run, graph=written.graph, xla=written.xla)))
-        temporary.replace(self._folder / RUN_FILE)
+            self._stop_profiler()
 
     def suspend(self) -> bool:
         """Release the profiler for the program's own; return whether the trace must be closed."""
-        must_close = self._window is not None and self.is_open and self._window.done >= _ENOUGH
+        must_close = self.is_open and self.done >= _ENOUGH
         if self.is_open and not must_close:
             self.discard()
-        elif self._profile.is_running and not self.is_open:
+        elif self._is_running and not self.is_open:
             self.is_cut = True
-            self._profile.stop()
+            self._stop_profiler()
         self._is_suspended = True
         return must_close
 
     def resume(self) -> None:
         """Note that the program's own profile is over."""
-        self._is_postponed = self._is_postponed or self._is_suspended
+        self._is_postponed |= self._is_suspended
         self._is_suspended = False
 
     def take_postponed(self) -> bool:
         """Return once whether the program's own profile prevented a trace."""
         is_due = self._is_postponed and self.captured is None
-        if is_due:
-            self._is_postponed = False
+        self._is_postponed &= not is_due
         return is_due
 
-    def _make_window(self, record: FunctionRecord | None, wanted: int) -> Window:
+    # The steps
+
+    def open(self, record: FunctionRecord | None, *, least: int = 1) -> None:
+        """Trace the following calls of a function, ``least`` or more; None for eager steps."""
         assert self.observed is not None
+        self.containers = count_host_containers()
+        self._note_resident()
+        self._choose(record, max(self._steps, least))
+        if not self._is_running:
+            self.observed.restart()
+            if not self._start_profiler():
+                return
+        self.is_open = True
+        self.observed.eager = self._function is None
+        self._take_snapshot(0)
+        self._begin_step()
+
+    def _choose(self, record: FunctionRecord | None, wanted: int) -> None:
         alive = [] if record is None else record.alive()
-        return Window(
-            profile=self._profile,
-            observed=self.observed,
-            function=_find_last_concrete(record),
-            is_compiled=bool(alive) and is_jit_compiled(alive[-1]),
-            wanted=wanted,
+        concrete = list_concrete_functions(alive[-1]) if alive else []
+        self._record, self._wanted = record, wanted
+        self._function = concrete[-1] if concrete else None
+        is_compiled = bool(alive) and is_jit_compiled(alive[-1])
+        self._jit = True if is_compiled else None if self._function is not None else False
+        program = Program(
+            call=lambda: None,
+            args=(),
+            config=StepConfig(jit=True if is_compiled else None),
+            function=self._function,
         )
+        self.variables = StepVariables(program, function=self._function)
+        self.variables.refresh()
 
+    def _note_resident(self) -> None:
+        """Note the tensors that exist before the steps, some of them without an event."""
+        tensors = find_live_tensors()
+        self.before = make_references(tensors)
+        large = (tensor for tensor in tensors if count_tensor_bytes(tensor) >= _RESIDENT_BYTES)
+        for tensor, _ in zip(large, range(_MAX_RESIDENT), strict=False):
+            self.resident[id(tensor)] = Input(
+                "a tensor", tensor.dtype.name, get_shape(tensor), find_address(tensor)
+            )
 
-def _find_last_concrete(record: FunctionRecord | None) -> Any:
-    """Return the concrete function that was traced last; None if there is none."""
-    alive = [] if record is None else record.alive()
-    concrete = list_concrete_functions(alive[-1]) if alive else []
-    return concrete[-1] if concrete else None
+    def next_step(self) -> bool:
+        """End a step and begin another; return False if the trace is complete and must be closed."""
+        self._end_step()
+        self.done += 1
+        if self.done >= self._wanted:
+            return False
+        self._begin_step()
+        return True
+
+    def close(self, *, interrupted: bool = False) -> None:
+        """End the trace; an unfinished step is included only if it failed."""
+        if self.is_open:
+            self.is_open = False
+            if not interrupted or self.failure is not None:
+                self._end_step()
+                with contextlib.suppress(Exception):
+                    self._take_snapshot(1)
+            self._stop()
+
+    def close_run(self, record: FunctionRecord | None) -> bool:
+        """End the trace of the whole run, which counts as one step; return False if there is none."""
+        if not (self._is_running or self._has_trace) or self.observed is None:
+            return False
+        if self.variables is None:
+            self._choose(record, 1)
+        self.is_whole, self.is_open = True, False
+        self.before, self.containers, self.done = {}, {}, 1
+        with contextlib.suppress(Exception):
+            self._take_snapshot(1)
+        self._stop()
+        return True
+
+    def discard(self) -> None:
+        """Discard the trace of steps, because other calls are more like a step."""
+        if self.variables is not None:
+            self._discard_profile()
+        self._reset()
+
+    def _stop(self) -> None:
+        assert self.observed is not None
+        self.observed.eager = False
+        self._stop_profiler()
+        self._end_step()  # a marker that ends after the trace is not in it
+
+    def _take_snapshot(self, index: int) -> None:
+        assert self.variables is not None
+        with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}snapshot", index=index):
+            self.variables.snapshot()
+
+    def _begin_step(self) -> None:
+        self._mark = tf.profiler.experimental.Trace(WATCHED_STEP, step_num=self.done, _r=1)
+        self._mark.__enter__()
+
+    def _end_step(self) -> None:
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
+
+    # The run folder
+
+    def describe(self) -> None:
+        """Store the closed trace as plain data."""
+        assert self.variables is not None
+        assert self.observed is not None
+        program = self.variables.program
+        program.config = StepConfig(jit=self._jit, batch_size=self.batch_size)
+        self.captured = describe_capture(
+            Capturing(
+                program=program,
+                observed=self.observed,
+                variables=self.variables,
+                inputs=[],
+                function=self._function,
+                wanted=self._wanted,
+                started=True,
+                done=self.done,
+                error=self.failure,
+            ),
+            [] if self._record is None else self._record.partitions,
+        )
+        inputs = tuple(self.resident.values())
+        self.captured.run = replace(self.captured.run, inputs=inputs, target=self._target)
+        if self._dump is not None and self._function is not None:
+            self.captured.compiled = read_compiled_functions(self._function, self._dump)
+        self._complete(self.captured)
+
+    def write(self, note: WatchNote) -> None:
+        """Write the note and the graph into the run folder."""
+        assert self.captured is not None
+        self.captured.run = replace(self.captured.run, watch=note)
+        write_run(self._folder, self.captured)
+
+    def rewrite(self, note: WatchNote) -> None:
+        """Replace the note in the run folder by a later one."""
+        assert self.captured is not None
+        temporary = self._folder / f".{RUN_FILE}"
+        written = read_run_file(self._folder / RUN_FILE)  # names the files of graph and modules
+        run = replace(self.captured.run, watch=note, graph=written.graph, xla=written.xla)
+        temporary.write_bytes(encode_run(run))
+        temporary.replace(self._folder / RUN_FILE)

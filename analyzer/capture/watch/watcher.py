@@ -28,7 +28,11 @@ from analyzer.capture.run.step_failure import describe_failure
 from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, takes_gradients
 from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.live_holders import GrowthCheck
+from analyzer.capture.watch.holders.live_holders import (
+    GrowthCheck,
+    HeldObjects,
+    find_held_objects,
+)
 from analyzer.capture.watch.script_launch import FAULT_FILE, write_untraced
 from analyzer.capture.watch.step_candidates import (
     GRADIENTS,
@@ -38,7 +42,7 @@ from analyzer.capture.watch.step_candidates import (
     StepRank,
 )
 from analyzer.capture.watch.step_hooks import Hooks
-from analyzer.capture.watch.step_recording import StepReadings
+from analyzer.capture.watch.step_readings import StepReadings
 from analyzer.capture.watch.step_trace import StepTrace
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.contract.watch_note import WatchNote
@@ -55,13 +59,7 @@ _CHECK_S: Final = 0.5
 class Watcher:
     """A watched program; its hooks call the methods below.
 
-    Attributes:
-        functions: The functions that it called.
-        data: The data sets, tapes and models that it made.
-        misses_gpu: Whether it asked for a GPU, and TensorFlow sees none.
-
     Args:
-        steps, warmup: Steps to trace, and steps before them.
         dump: Folder of XLA's compiled modules; None if XLA writes none.
         complete: Adds facts that only this process knows to the traced steps.
     """
@@ -86,6 +84,7 @@ class Watcher:
         self._candidates = StepCandidates(warmup)
         self._gradients = GradientSteps()
         self._readings = StepReadings()
+        self._held = HeldObjects()
         self._growth: GrowthCheck | None = None
         self._record: FunctionRecord | None = None
         self._chosen: FunctionRecord | None = None
@@ -110,13 +109,13 @@ class Watcher:
         if error is not None:
             self.note_failure(error)
         elif self._gradients.pending:
-            self._count(GRADIENTS, self._rank_of_gradients, None)
+            self._count_gradients()
         with self._turn:
             if self._trace.is_open:
                 if error is not None and self._trace.failure is None:
                     self._trace.failure = describe_failure(error)
                 self._close_trace(interrupted=True)
-            elif self._trace.captured is None:
+            else:
                 self._close_run()
             self.forget()
         if self._growth is not None and self._growth.has_grown(self._readings.last_bytes):
@@ -154,20 +153,35 @@ class Watcher:
         finally:
             if collects:
                 _collect_graphs(record)
-        self._note_traces(record, function, before, args, kwargs)
-        self._count(record.code or id(function), _get_rank(record), record)
+        traces, gradients = self._count_traces(function)
+        if traces > before[0]:
+            record.add_traces(self._candidates.steps, args, kwargs, traces - before[0])
+        if gradients > before[1]:
+            record.trains = True
+        elif before[0] and record.calls == 1:  # it was traced before it was watched
+            record.trains = takes_gradients(function)
+        if self._trace.captured is None:  # a number: holding the arguments would hold tensors
+            self._trace.batch_size = _get_first_axis(args)
+        rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
+        self._count(record.code or id(function), rank, record)
         return result
 
-    def count_update(self, optimizer: Any) -> None:
-        """Count an eager update of an optimizer as a step, or as the end of a micro-batch."""
-        if self._gradients.update():
-            self._count(GRADIENTS, StepRank.TRAINS, None)
-        else:
-            self._count(("optimizer", id(optimizer)), StepRank.TRAINS, None)
-
-    @property
-    def _rank_of_gradients(self) -> StepRank:
-        return StepRank.TRAINS if self._gradients.micro_batches > 1 else StepRank.GRADIENT
+    def call_optimizer(
+        self,
+        call: Callable[..., Any],
+        optimizer: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call an optimizer eagerly, and count it as a step or as the end of a micro-batch."""
+        try:
+            result = call(optimizer, *args, **kwargs)
+        except Exception as error:
+            self.note_failure(error)
+            raise
+        key = GRADIENTS if self._gradients.update() else ("optimizer", id(optimizer))
+        self._count(key, StepRank.TRAINS, None)
+        return result
 
     def note_gradient(self, tape: Any, frame: FrameType | None) -> None:
         """Note eager gradients, which may end a step of a program without an optimizer."""
@@ -184,27 +198,24 @@ class Watcher:
     def enter_tape(self, tape: Any) -> None:
         """Note that a tape records from now on."""
         self.reset_tape()
-        self._gradients.enter(tape)
+        self._gradients.open_tapes.add(tape)
 
     def leave_tape(self, tape: Any) -> None:
         """Note that a tape stops recording."""
-        self._gradients.leave(tape)
+        self._gradients.open_tapes.discard(tape)
 
-    def reset_tape(self, tape: Any = None, frame: FrameType | None = None) -> None:
+    def reset_tape(self) -> None:
         """Note that recording starts again, which ends a step if gradients were taken."""
         if self._gradients.start_recording():
-            self._count(GRADIENTS, self._rank_of_gradients, None)
+            self._count_gradients()
+
+    def _count_gradients(self) -> None:
+        trains = self._gradients.micro_batches > 1
+        self._count(GRADIENTS, StepRank.TRAINS if trains else StepRank.GRADIENT, None)
 
     def note_peaks(self) -> None:
         """Note TensorFlow's own peaks, also before the program resets them."""
         self._readings.read_peaks()
-
-    def note_stage(
-        self, kind: str, dataset: Any, arguments: tuple[Any, ...], frame: FrameType | None
-    ) -> None:
-        """Note a stage of a data set that was made outside functions (``DataLedger.add_stage``)."""
-        if tf.executing_eagerly():
-            self.data.add_stage(kind, dataset, arguments, frame)
 
     def yield_profiler(self) -> None:
         """Release the profiler, because the program starts its own profile and only one can run."""
@@ -223,37 +234,15 @@ class Watcher:
         if failure.kind is not FailureKind.OUT_OF_MEMORY:
             return
         with self._turn:
-            if self._trace.is_open:
+            if self._trace.captured is None:
                 self._trace.failure = failure
                 self._close_trace(interrupted=True)
-            elif self._trace.captured is None:
-                self._trace.failure = failure
-                self._close_run()
 
     def _count_traces(self, function: Any) -> tuple[int, int]:
         """Return how often a function was traced, and how many gradients were seen so far."""
         observed = self._trace.observed
         gradients = 0 if observed is None else len(observed.gradients)
         return function.experimental_get_tracing_count(), gradients
-
-    def _note_traces(
-        self,
-        record: FunctionRecord,
-        function: Any,
-        before: tuple[int, int],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        """Note the traces of a call; ``before`` is ``_count_traces`` before it."""
-        traces, gradients = self._count_traces(function)
-        if traces > before[0]:
-            record.add_traces(self._candidates.steps, args, kwargs, traces - before[0])
-        if gradients > before[1]:
-            record.trains = True
-        elif before[0] and record.calls == 1:  # it was traced before it was watched
-            record.trains = takes_gradients(function)
-        if self._trace.captured is None:  # a number: holding the arguments would hold tensors
-            self._trace.batch_size = _get_first_axis(args)
 
     # Steps
 
@@ -296,37 +285,40 @@ class Watcher:
         every = self._gradients.micro_batches if key == GRADIENTS else 1
         self._candidates.choose(key, record, every)
         self._chosen = record
-        self._readings.keep_last()
+        del self._readings.rows[:-1]  # other calls are the steps from now on
         self._trace.open(record, least=every)
 
     def _close_run(self) -> None:
         """End the trace of a program without steps, and write the run folder."""
-        with delay_signals():
-            if self._trace.close_run(self._record, (self.functions, self.data)):
-                self._trace.describe()
-                self._trace.write(self._make_note(""))
+        if self._trace.captured is None and self._trace.close_run(self._record):
+            self._write()
 
     def _close_trace(self, *, interrupted: bool = False) -> None:
         """End the trace, look for held objects, and write the run folder."""
-        if interrupted and not self._trace.has_steps:
+        if interrupted and not (self._trace.is_open and self._trace.has_steps):
             self._close_run()
             return
-        with delay_signals():
-            self._trace.close(self.functions, self.data, interrupted=interrupted)
-            self._growth = GrowthCheck(self._candidates.steps, self._readings.last_bytes)
-            self._trace.describe()
-            for record in self.functions.list_records():
-                record.partitions = []
-            self._trace.write(self._make_note(""))
+        self._trace.close(interrupted=interrupted)
+        self._write()
         if self._candidates.trains:  # no call outranks it: nothing else will be traced
-            self._hooks.remove()
+            self._hooks.remove()  # before the wrappers below them
             self._trace.stop_observing()
             self._hooks.lighten(has_tapes=self._candidates.chosen == GRADIENTS)
+
+    def _write(self) -> None:
+        with delay_signals():
+            self._held = find_held_objects(self._trace, self.functions, self.data)
+            if not self._trace.is_whole:
+                self._growth = GrowthCheck(self._candidates.steps, self._readings.last_bytes)
+            self._trace.describe()
+            for one in [] if self._trace.is_whole else self.functions.list_records():
+                one.partitions = []
+            self._trace.write(self._make_note(""))
 
     def _make_note(self, ended: str) -> WatchNote:
         functions = [one for one in self.functions.list_records() if one.traces]
         search = HolderSearch(inspect.currentframe())
-        held, growth = self._trace.held, self._growth
+        held, growth = self._held, self._growth
         return WatchNote(
             step=self._candidates.words,
             where=self._candidates.where,
@@ -364,10 +356,6 @@ def _collect_graphs(record: FunctionRecord) -> None:
             record.partitions = [
                 graph for one in metadata.function_graphs for graph in one.partition_graphs
             ]
-
-
-def _get_rank(record: FunctionRecord) -> StepRank:
-    return StepRank.TRAINS if record.trains else StepRank.COMPUTES
 
 
 def _get_first_axis(args: tuple[Any, ...]) -> int | None:

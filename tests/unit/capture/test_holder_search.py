@@ -64,7 +64,7 @@ class Plain:
 
     def words_of_first(self) -> str:
         batch = [self.samples[0]]
-        return HolderSearch(inspect.currentframe()).find(batch[0], batch[0][0]).words
+        return HolderSearch(inspect.currentframe()).find_all([(batch[0], batch[0][0])])[0].words
 
     def note(self, thing: Thing) -> None:
         self.table.setdefault(1, []).append(thing)  # of an instance
@@ -172,14 +172,19 @@ def test_a_list_of_this_call_goes_after_one_that_lasts() -> None:
     history.extend(entries)
     sample = random.sample(history, 3)
     search = HolderSearch(inspect.currentframe())
-    words = [search.find(entry, thing).words for entry, thing in zip(entries, things, strict=True)]
+    words = [
+        search.find_all([(entry, thing)])[0].words
+        for entry, thing in zip(entries, things, strict=True)
+    ]
     assert words == ["the global list `history`"] * 3
     history.clear()
     plain.samples.extend(entries)
     assert plain.words_of_first() == "the deque `samples` of a Plain"
     plain.samples.clear()
     assert (
-        HolderSearch(inspect.currentframe()).find(sample).words.startswith("the list `sample` in")
+        HolderSearch(inspect.currentframe())
+        .find_all([(sample, None)])[0]
+        .words.startswith("the list `sample` in")
     )
 
 
@@ -188,7 +193,9 @@ def _holders(thing: Any, frame: FrameType | None) -> list[tuple[str, str, bool]]
     owners = [
         one for one in gc.get_referrers(thing) if not inspect.isframe(one) or search.is_left(one)
     ]
-    found = [search.find(owner, thing) for owner in owners if owner is not search.local_names]
+    found = [
+        search.find_all([(owner, thing)])[0] for owner in owners if owner is not search.local_names
+    ]
     return [(one.words, one.where.rpartition("/")[2], one.grows) for one in found]
 
 

@@ -55,8 +55,8 @@ def test_a_step_ends_where_something_is_recorded_anew() -> None:
     seen, tape = GradientSteps(), Tape()
     assert not seen.start_recording()  # made
     assert not seen.start_recording()  # entered
-    seen.enter(tape)
-    seen.leave(tape)
+    seen.open_tapes.add(tape)
+    seen.open_tapes.discard(tape)
     assert not seen.take(tape, "loss")
     assert not seen.take(tape, "loss")  # of another variable: nothing was recorded between
     assert seen.start_recording()  # entered again, or reset, or another made
@@ -66,8 +66,8 @@ def test_a_step_ends_where_something_is_recorded_anew() -> None:
 def test_of_a_tape_that_records_around_the_loop_a_step_ends_where_it_is_asked_again() -> None:
     seen, tape = GradientSteps(), Tape()
     seen.start_recording()
-    seen.enter(tape)
+    seen.open_tapes.add(tape)
     ends = [seen.take(tape, line) for line in ("a", "b", "a", "b", "a", "b")]
     assert ends == [False, False, True, False, True, False]
-    seen.leave(tape)
+    seen.open_tapes.discard(tape)
     assert not seen.take(tape, "a")

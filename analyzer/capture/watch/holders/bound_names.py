@@ -1,4 +1,4 @@
-"""The names by which frames, modules, objects and functions of the user's code hold something.
+"""The names by which modules, objects and functions of the user's code hold something.
 
 Needs no TensorFlow.
 """
@@ -13,9 +13,9 @@ import queue
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from analyzer.capture.run.source_frames import shorten_path
 from analyzer.capture.watch.holders.user_lines import (
@@ -60,42 +60,35 @@ class HoldingLink:
     below: HoldingLink | None = None
     bound: int = 0
 
+    def follow(self) -> Iterator[HoldingLink]:
+        """Yield this link and those below."""
+        link: HoldingLink | None = self
+        while link is not None:
+            yield link
+            link = link.below
+
     @property
     def grew(self) -> bool:
         """Whether a growing container is on the way before this object."""
         return self.below is not None and self.below.grows
 
-    @property
-    def by_traceback(self) -> bool:
-        """Whether the way goes through the frame of a function that has ended."""
-        link: HoldingLink | None = self
-        while link is not None and not isinstance(link.place, types.FrameType):
-            link = link.below
-        return link is not None
-
     def list_keys(self) -> frozenset[str]:
         """Return the text keys of dictionaries on the way."""
-        keys = set()
-        link: HoldingLink | None = self
-        while link is not None:
-            if isinstance(link.place, dict):
-                inside = link.inside
-                keys |= {key for key, value in link.place.items() if value is inside}
-            link = link.below
-        return frozenset(key for key in keys if isinstance(key, str))
+        return frozenset(
+            key
+            for link in self.follow()
+            if isinstance(link.place, dict)
+            for key, value in link.place.items()
+            if value is link.inside and isinstance(key, str)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class NamedHolder:
-    """A name in the user's code that leads to an object.
+    """A name in the user's code that leads to an object; fields as in ``HeldTensors``.
 
     Attributes:
         words: The name in words, ``the list `kept` ``; empty if there is none.
-        where: The line that adds objects to it.
-        grows: Whether it is a container that may grow after each step.
-        by_traceback: Whether it holds an exception, whose traceback holds local names.
-        bound: Most entries of a bounded container; 0 if no bound is known.
-        removes: Whether the program's code also removes entries.
     """
 
     words: str = ""
@@ -104,6 +97,16 @@ class NamedHolder:
     by_traceback: bool = False
     bound: int = 0
     removes: bool = False
+
+
+class _Scope(NamedTuple):
+    """Names with their values, the file and function that bind them, and words around a name."""
+
+    names: Iterable[tuple[str, Any]]
+    file: str
+    function: str = ""
+    prefix: str = ""
+    suffix: str = ""
 
 
 class HolderNamer:
@@ -124,102 +127,80 @@ class HolderNamer:
 
     def is_growing(self, place: Any) -> bool:
         """Return whether a place is a container that may grow without a bound."""
-        if find_bound(place):
-            return False
-        return isinstance(place, _GROWING) and id(place) not in self.modules
+        is_container = isinstance(place, _GROWING) and id(place) not in self.modules
+        return is_container and not find_bound(place)
 
     def name(self, link: HoldingLink) -> NamedHolder | None:
         """Return the name that leads to a link's place or its part; None if there is none."""
-        place, inside = link.place, link.inside
-        if id(place) in self.modules:
-            module = self.modules[id(place)]
-            names = [name for name, value in place.items() if value is inside]
-            return self._name_variable(names, inside, (module.__file__ or "", ""), link, "global ")
-        named = self._name_attribute(link) or self._name_in_function(link)
-        if named is None and id(place) in self._local_names and not isinstance(place, CODE):
+        scope = self._find_scope(link)
+        names = [] if scope is None else list(scope.names)
+        for part in (one.inside for one in link.follow()):
+            for name, value in names:
+                if value is part and scope is not None:
+                    return self._locate(name, value, scope, link)
+        place = link.place
+        if id(place) in self._local_names and not isinstance(place, CODE):
             code, name = self._local_names[id(place)]
-            return self._name_variable([name], place, (code.co_filename, code.co_name), link)
-        return named
+            return self._locate(name, place, _make_local_scope([], code), link)
+        return None
 
-    def _name_attribute(self, link: HoldingLink) -> NamedHolder | None:
-        """Name an attribute of a class of the user's, or of an instance of one."""
-        place, inside = link.place, link.inside
+    def _find_scope(self, link: HoldingLink) -> _Scope | None:
+        """Return the names that a link's place binds; None if it is not of the user's code."""
+        place = link.place
+        if id(place) in self.modules:
+            file = self.modules[id(place)].__file__ or ""
+            return _Scope(place.items(), file, prefix="global ")
+        if isinstance(place, SUSPENDED):
+            frame = _get_frame(place)
+            if frame is None or not is_own(frame.f_code.co_filename):
+                return None
+            return _make_local_scope(list_local_names(frame), frame.f_code)
+        if isinstance(place, types.FunctionType):
+            # A tensor that a function closes over is held by the function's own holder.
+            file = place.__code__.co_filename
+            return _Scope(_list_enclosed(place), file) if link.grew and is_own(file) else None
         is_class = isinstance(place, type)
         kind = place if is_class else type(place)
         file = getattr(sys.modules.get(kind.__module__), "__file__", None) or "<"
-        if not is_own(file) or isinstance(place, CODE):
-            return None
-        names = [name for name, value in list_attributes(place) if value is inside]
-        if not names:
+        if isinstance(place, CODE) or not is_own(file):
             return None
         article = "an" if kind.__name__[:1] in "AEIOUaeio" else "a"
         owner = f"class {kind.__name__}" if is_class else f"{article} {kind.__name__}"
-        words = f"{_describe_kind(inside, link.grows)} `{names[0]}` of {owner}"
-        return self._locate(words, (file, ""), names[0], link)
+        return _Scope(list_attributes(place), file, suffix=f" of {owner}")
 
-    def _name_in_function(self, link: HoldingLink) -> NamedHolder | None:
-        """Name a local variable of a suspended function, a closure variable or a default."""
-        place = link.place
-        if isinstance(place, SUSPENDED):
-            frame = get_frame(place)
-            if frame is None or not is_own(frame.f_code.co_filename):
-                return None
-            names = [name for name, value in list_local_names(frame) if value is link.inside]
-            code = frame.f_code
-            return self._name_variable(names, link.inside, (code.co_filename, code.co_name), link)
-        # A tensor that a function closes over is held by the function's own holder.
-        if not isinstance(place, types.FunctionType) or not link.grew:
-            return None
-        code = place.__code__
-        if not is_own(code.co_filename):
-            return None
-        for name, thing in _list_enclosed(place, link):
-            return self._name_variable([name], thing, (code.co_filename, ""), link)
-        return None
-
-    def _name_variable(
-        self,
-        names: list[str],
-        thing: Any,
-        scope: tuple[str, str],
-        link: HoldingLink,
-        prefix: str = "",
-    ) -> NamedHolder | None:
-        """Return the holder for the first of ``names``; ``scope`` is the file and the function."""
-        if not names:
-            return None
-        suffix = f" in {scope[1]}" if scope[1] else ""
-        words = f"{prefix}{_describe_kind(thing, link.grows)} `{names[0]}`{suffix}"
-        return self._locate(words, scope, names[0], link)
-
-    def _locate(
-        self, words: str, scope: tuple[str, str], name: str, link: HoldingLink
-    ) -> NamedHolder:
+    def _locate(self, name: str, thing: Any, scope: _Scope, link: HoldingLink) -> NamedHolder:
         """Return the holder with the line that makes it grow, or else binds its name."""
-        file, function = scope
-        lines: list[int] = []
+        file, lines = scope.file, list[int]()
         grows = link.grows and not link.bound
-        removes = grows and removes_entries(file, name)
-        if not (grows or link.bound) and isinstance(link.inside, tuple) | isinstance(
-            link.place, tuple
-        ):
-            # A tuple cannot grow, but the name may get a longer one each time.
-            lines = find_growing_lines(file, name, function)
-            grows = bool(lines)
-        elif grows or link.bound:
-            keys = link.list_keys()
-            lines = find_growing_lines(file, name, function, keys)
-            for other in [] if lines else self._list_other_files(file):
-                if lines := find_growing_lines(other, name, keys=keys):
+        if link.grows or link.bound:
+            for other in (file, *self._list_other_files(file)):
+                function = scope.function if other == scope.file else ""
+                if lines := find_growing_lines(other, name, function, link.list_keys()):
                     file = other
                     break
+        elif isinstance(link.inside, tuple) or isinstance(link.place, tuple):
+            # A tuple cannot grow, but the name may get a longer one each time.
+            lines = find_growing_lines(file, name, scope.function)
+            grows = bool(lines)
         lines = lines or find_binding_lines(file, name)
-        where = f"{shorten_path(file)}:{lines[0]}" if lines else shorten_path(file)
-        return NamedHolder(f"the {words}", where, grows, link.by_traceback, link.bound, removes)
+        kind = _describe_kind(thing, link.grows)
+        return NamedHolder(
+            words=f"the {scope.prefix}{kind} `{name}`{scope.suffix}",
+            where=f"{shorten_path(file)}:{lines[0]}" if lines else shorten_path(file),
+            grows=grows,
+            by_traceback=any(isinstance(one.place, types.FrameType) for one in link.follow()),
+            bound=link.bound,
+            removes=grows and removes_entries(scope.file, name),
+        )
 
     def _list_other_files(self, file: str) -> list[str]:
         files = dict.fromkeys(str(module.__file__) for module in self.modules.values())
         return [other for other in files if other != file][:_MAX_FILES]
+
+
+def _make_local_scope(names: Iterable[tuple[str, Any]], code: types.CodeType) -> _Scope:
+    suffix = f" in {code.co_name}" if code.co_name else ""
+    return _Scope(names, code.co_filename, code.co_name, suffix=suffix)
 
 
 def find_bound(place: Any) -> int:
@@ -241,7 +222,7 @@ def _describe_kind(thing: Any, grows: bool) -> str:
     return f"{type(thing).__name__} under" if grows else "name"
 
 
-def get_frame(function: Any) -> types.FrameType | None:
+def _get_frame(function: Any) -> types.FrameType | None:
     """Return the frame of a generator or coroutine, None if it has ended."""
     frames = (getattr(function, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
     return next((one for one in frames if one is not None), None)
@@ -266,34 +247,21 @@ def list_attributes(place: Any) -> Iterator[tuple[str, Any]]:
     with contextlib.suppress(TypeError):
         yield from list(vars(place).items())
     for kind in type(place).__mro__:
-        slots = vars(kind).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else tuple(slots):
-            descriptor = vars(kind).get(name)
-            if isinstance(descriptor, types.MemberDescriptorType):
-                try:
-                    yield name, descriptor.__get__(place)
-                except AttributeError:
-                    continue
+        for name, slot in vars(kind).items():
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):
+                    yield name, slot.__get__(place)
 
 
-def _list_enclosed(function: types.FunctionType, link: HoldingLink) -> Iterator[tuple[str, Any]]:
-    """Yield the closure variables and defaults that hold the part on a link's way, with values."""
-    code, below = function.__code__, link.below
-    if below is None:
-        return
-    if link.inside is function.__closure__ and below.below is not None:
-        for name, cell in zip(code.co_freevars, function.__closure__, strict=False):
-            if cell is below.inside:
-                yield name, below.below.inside
-    elif link.inside is function.__defaults__:
-        names = code.co_varnames[: code.co_argcount][-len(function.__defaults__) :]
-        for name, value in zip(names, function.__defaults__, strict=False):
-            if value is below.inside:
-                yield name, value
-    elif link.inside is function.__kwdefaults__:
-        for name, value in function.__kwdefaults__.items():
-            if value is below.inside:
-                yield name, value
+def _list_enclosed(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the closure variables and defaults of a function, with values."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # not bound yet
+            yield name, cell.cell_contents
+    names = code.co_varnames[: code.co_argcount]
+    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
 
 
 def is_dict_of(place: Any, thing: Any) -> bool:

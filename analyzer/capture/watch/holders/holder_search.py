@@ -12,7 +12,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from analyzer.capture.run.live_objects import find_live_objects
@@ -24,7 +24,6 @@ from analyzer.capture.watch.holders.bound_names import (
     HoldingLink,
     NamedHolder,
     find_bound,
-    get_frame,
     is_dict_of,
     list_local_names,
 )
@@ -33,9 +32,6 @@ from analyzer.capture.watch.holders.user_lines import is_own
 _MAX_DEPTH: Final = 6  # objects between a tensor and its name
 _MAX_REFERRERS: Final = 64  # objects followed at once
 _TIMEOUT_S: Final = 5.0  # processor time for one search
-
-_FRAMES_HOLD: Final = sys.version_info < (3, 11)
-"""From Python 3.11 on, a suspended function holds its local names itself."""
 
 _SKIPPED: Final[tuple[type, ...]] = (
     types.FrameType,
@@ -49,14 +45,9 @@ class _Look:
     """The search for the holder of one object.
 
     Attributes:
-        held: The held object.
         path: Ends of the ways that have not reached a name.
-        seen: Identities of visited objects.
         fallback: A name that may be short-lived, used if no lasting one is found.
-        result: The holder; None during the search.
     """
-
-    __slots__ = ("fallback", "held", "path", "result", "seen")
 
     def __init__(self, start: HoldingLink, seen: set[int]) -> None:
         self.held, self.path, self.seen = start.inside, [start], seen
@@ -68,11 +59,8 @@ class HolderSearch:
     """Searches the names that lead to objects.
 
     Attributes:
-        local_names: Identity of an object -> the code and name of a local variable bound to it.
-
-    Args:
-        frame: The innermost frame whose stack of local names is searched; the stacks of other
-            threads are always searched.
+        local_names: Identity of an object -> the code and name of a local variable bound to it, in
+            the stack of ``frame`` and of other threads.
     """
 
     def __init__(self, frame: types.FrameType | None) -> None:
@@ -100,13 +88,6 @@ class HolderSearch:
                 traceback = traceback.tb_next
         return exceptions
 
-    @functools.cached_property
-    def _suspended(self) -> dict[int, Any]:
-        """Suspended functions by the identity of their frames, if frames hold local names."""
-        if not _FRAMES_HOLD:
-            return {}
-        return {id(get_frame(one)): one for one in find_live_objects(SUSPENDED)}
-
     def _add_names(self, frame: types.FrameType | None) -> None:
         while frame is not None:
             self._running.add(id(frame))
@@ -123,10 +104,6 @@ class HolderSearch:
     def is_left(self, frame: types.FrameType) -> bool:
         """Return whether a frame has ended and an exception's traceback keeps it."""
         return id(frame) not in self._running and id(frame) in self._raised
-
-    def find(self, owner: Any, held: Any = None) -> NamedHolder:
-        """Return the holder of a container or object ``owner`` that holds ``held``."""
-        return self.find_all([(owner, held)])[0]
 
     def find_all(self, pairs: Sequence[tuple[Any, Any]]) -> list[NamedHolder]:
         """Return the holders of several containers or objects.
@@ -146,11 +123,12 @@ class HolderSearch:
         holders = []
         for (owner, _), look in zip(pairs, looks, strict=True):
             if look is None:
-                holders.append(self._known[id(owner)])
-                continue
-            holders.append(look.result or look.fallback or NamedHolder())
+                holder = self._known[id(owner)]
+            else:
+                holder = look.result or look.fallback or NamedHolder()
             if not self.is_namespace(owner):
-                self._known[id(owner)] = holders[-1]
+                self._known[id(owner)] = holder
+            holders.append(holder)
         return holders
 
     def find_container(self, thing: Any) -> str:
@@ -220,40 +198,30 @@ class HolderSearch:
         places = []
         for look in looks:
             path, look.path = look.path, []
-            look.path += self._find_exceptions(path, look.seen)
             for link in path:
                 if not isinstance(link.place, types.FrameType):
                     ends.setdefault(id(link.place), []).append((look, link))
                     places.append(link.place)
+                    continue
+                raised = self._raised.get(id(link.place))  # its traceback holds the frame
+                if raised is not None and id(raised) not in look.seen:
+                    look.seen.add(id(raised))
+                    look.path.append(HoldingLink(raised, link.place, link.grows, link))
         referrers = gc.get_referrers(*places) if places else []
         skipped = {*ours, id(places), id(referrers)}
-        for thing in referrers:
-            # The frame of a suspended function stands for the function.
-            is_frame = isinstance(thing, types.FrameType)
-            referrer = self._suspended.get(id(thing)) if is_frame else thing
-            if id(referrer) in skipped or isinstance(referrer, _SKIPPED) or referrer is None:
+        for referrer in referrers:
+            if id(referrer) in skipped or isinstance(referrer, _SKIPPED):
                 continue
-            for part in gc.get_referents(thing):
+            for part in gc.get_referents(referrer):
                 for look, link in ends.get(id(part), ()):
                     if id(referrer) not in look.seen:
                         look.seen.add(id(referrer))
                         look.path.append(self._extend(link, referrer))
 
-    def _find_exceptions(self, path: list[HoldingLink], seen: set[int]) -> Iterator[HoldingLink]:
-        """Yield links to the exceptions whose tracebacks hold the frames on a path."""
-        for link in path:
-            if not isinstance(link.place, types.FrameType):
-                continue
-            raised = self._raised.get(id(link.place))
-            if raised is not None and id(raised) not in seen:
-                seen.add(id(raised))
-                yield HoldingLink(raised, link.place, link.grows, link)
-
     def _extend(self, link: HoldingLink, referrer: Any) -> HoldingLink:
         """Return the link of an object that refers to the place of another link."""
+        bound = max(link.bound, find_bound(referrer))
         if is_dict_of(link.place, referrer):  # attributes: not a container of its own
-            bound = max(link.bound, find_bound(referrer))
             return HoldingLink(referrer, link.inside, link.grew, link.below, bound)
         grows = link.grows or self._namer.is_growing(referrer)
-        bound = max(link.bound, find_bound(referrer))
         return HoldingLink(referrer, link.place, grows, link, bound)

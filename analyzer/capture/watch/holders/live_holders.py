@@ -8,7 +8,7 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,28 +26,19 @@ from analyzer.model.contract.watch_note import HeldTensors, LargeConstant, Tapes
 if TYPE_CHECKING:
     from analyzer.capture.watch.data_ledger import DataLedger
     from analyzer.capture.watch.function_ledger import FunctionLedger
-    from analyzer.capture.watch.step_recording import Window
+    from analyzer.capture.watch.step_trace import StepTrace
 
 _MAX_GROUPS: Final = 200  # holders of which names are looked for, the largest
 _MAX_ADDRESSES: Final = 4000  # noted for one holder
 _MAX_SHAPES: Final = 8
 _MAX_RESIDENT: Final = 64  # tensors from before the trace whose holders are looked for, the largest
 _MAX_LATER: Final = 32  # holders noted by a later check
-
-_FEW: Final = 16
-"""Most tensors for one gc.get_referrers call."""
-
-_MANY: Final = 4
-"""Fewest tensors under an attribute name that count as an attribute of many objects."""
-
-_RESIDENT_BYTES: Final = 1 << 20
-"""Smallest holder of tensors from before the trace that is noted."""
-
-_GROWN_BYTES: Final = 1 << 20
-"""Growth since the trace from which a later check is made."""
-
-_MIN_LATER: Final = 3
-"""Fewest tensors of a holder that a later check records."""
+_FEW: Final = 16  # tensors for one gc.get_referrers call
+_MANY: Final = 4  # tensors under an attribute name that count as an attribute of many objects
+_MIN_LATER: Final = 3  # tensors of a holder that a later check records
+_LARGE_BYTES: Final = (
+    1 << 20
+)  # of old tensors of a holder that are noted; of growth that is checked
 
 _TIME_SHARE: Final = 0.005
 """Largest share of the run time for later checks."""
@@ -142,14 +133,7 @@ def _find_direct_owners(tensors: list[Any], search: HolderSearch) -> dict[int, l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldObjects:
-    """Objects that are held between the last traced step and the next.
-
-    Attributes:
-        tensors: Holders of tensors made in the traced steps.
-        on_host: Containers that got NumPy arrays, bytes or texts in each traced step.
-        tapes: Gradient tapes with recordings.
-        constants: Large tensors that existed through all traced steps, and constants of graphs.
-    """
+    """Objects held between the last traced step and the next: fields of ``WatchNote``."""
 
     tensors: tuple[HeldTensors, ...] = ()
     on_host: tuple[HeldTensors, ...] = ()
@@ -157,37 +141,40 @@ class HeldObjects:
     constants: tuple[LargeConstant, ...] = ()
 
 
-def find_held_objects(
-    window: Window,
-    containers: Mapping[int, int],
-    functions: FunctionLedger,
-    data: DataLedger,
-) -> HeldObjects:
+def find_held_objects(trace: StepTrace, functions: FunctionLedger, data: DataLedger) -> HeldObjects:
     """Find held objects after the trace was closed, between two steps."""
     frame = sys._getframe(1)  # not this one: it would hold itself
-    made = find_new_tensors(window.before)
+    made = find_new_tensors(trace.before)
     tensors = tuple(find_holders(made, frame))
     made_ids = {id(one) for one in made}
     del made
     search = HolderSearch(frame)
     return HeldObjects(
         tensors=tensors,
-        on_host=tuple(find_grown_containers(containers, window.done, search)),
+        on_host=tuple(find_grown_containers(trace.containers, trace.done, search)),
         tapes=tuple(data.list_tapes(search)),
-        constants=(*_find_resident(window, made_ids), *functions.list_constants()),
+        constants=(*_find_resident(trace, made_ids), *functions.list_constants()),
     )
 
 
-def _find_resident(window: Window, made: set[int]) -> list[LargeConstant]:
-    """Return the large tensors that existed through all traced steps, and name them in ``window``."""
+def _find_resident(trace: StepTrace, made: set[int]) -> list[LargeConstant]:
+    """Return the large tensors that existed through all traced steps, and name them in ``trace``."""
     old = (tensor for tensor in find_live_tensors() if id(tensor) not in made)
     large = sorted(old, key=count_tensor_bytes, reverse=True)[:_MAX_RESIDENT]
     dtypes = {find_address(tensor): tensor.dtype.name for tensor in large}
     rows = find_holders(large, inspect.currentframe())
     names = {address: row.holder for row in rows for address in row.addresses}
-    for key, one in window.resident.items():
+    for key, one in trace.resident.items():
         if one.address in names:
-            window.resident[key] = replace(one, name=names[one.address])
+            trace.resident[key] = replace(one, name=names[one.address])
+    known: set[int] = set()
+    kept = []
+    for row in sorted(rows, key=lambda one: (one.grows, -one.size_bytes)):
+        # Not the tensors that another name or a larger holder also holds.
+        is_new = not row.addresses or not known.issuperset(row.addresses)
+        if is_new and row.size_bytes >= _LARGE_BYTES:
+            kept.append(row)
+            known.update(row.addresses)
     return [
         LargeConstant(
             kind="held",
@@ -198,30 +185,15 @@ def _find_resident(window: Window, made: set[int]) -> list[LargeConstant]:
             name=row.holder,
             copies=row.count,
         )
-        for row in _drop_repeated([row for row in rows if row.size_bytes >= _RESIDENT_BYTES])
+        for row in kept
     ]
-
-
-def _drop_repeated(rows: list[HeldTensors]) -> list[HeldTensors]:
-    """Drop rows whose tensors another name or a larger holder also holds."""
-    known: set[int] = set()
-    kept = []
-    for row in sorted(rows, key=lambda one: (one.grows, -one.size_bytes)):
-        if not row.addresses or not known.issuperset(row.addresses):
-            kept.append(row)
-            known.update(row.addresses)
-    return sorted(kept, key=lambda one: -one.size_bytes)
 
 
 class GrowthCheck:
     """Finds containers that grow once an epoch rather than once a step.
 
     The check walks all Python objects. So it runs only if memory has grown, and each time after twice as
-    many steps, counted from ``step`` at the end of the trace.
-
-    Attributes:
-        held: Containers with tensors made since the trace, the largest first.
-        step: Number of steps at the latest check.
+    many steps. ``held`` and ``step`` are the containers and the number of steps of the latest check.
     """
 
     def __init__(self, step: int, in_use_bytes: int) -> None:
@@ -238,7 +210,7 @@ class GrowthCheck:
 
     def has_grown(self, in_use_bytes: int) -> bool:
         """Return whether more is in use than at the end of the trace."""
-        return in_use_bytes - self._base_bytes >= _GROWN_BYTES
+        return in_use_bytes - self._base_bytes >= _LARGE_BYTES
 
     def look(self, step: int, frame: types.FrameType | None) -> None:
         """Look for containers; ``frame`` is the innermost frame whose local names are searched."""
