@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,7 @@ from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.cards.catalogue import gpus_named
 from analyzer.cards.driver_reading import read_cards
 from analyzer.cli import shared_options as options
-from analyzer.cli.outputs import check_paths, write_all
-from analyzer.cli.stdout import printing, terminal
+from analyzer.cli.outputs import check_paths, print_answer, write_all
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
 from analyzer.report.output_files import write_text
@@ -29,11 +29,9 @@ CATALOGUE_VERSION: Final = 1  # of the JSON document
 
 
 class CardRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One card of the list.
+    """One card of the list: its name for ``--gpu``, the driver's name, and its memory.
 
     Attributes:
-        id, name: Name for ``--gpu``, and the driver's name.
-        compute_capability: Such as ``8.0``.
         nominal_bytes: Memory in the vendor's specification.
         memory_bytes: Memory that CUDA reports.
         limit_bytes: TensorFlow's default memory limit on it.
@@ -50,12 +48,9 @@ class CardRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnCard(msgspec.Struct, frozen=True, kw_only=True):
-    """A card of this machine, from NVIDIA's driver.
+    """A card of this machine, from NVIDIA's driver: number in bus order, name, whole and free memory.
 
-    Attributes:
-        index, name: Number in bus order, and the driver's name.
-        total_bytes, free_bytes: Memory including the driver's own share, and free memory.
-        gpu: Name for ``--gpu``; empty if the catalogue does not contain the card.
+    ``gpu`` is its name for ``--gpu``; empty if the catalogue does not contain the card.
     """
 
     index: int
@@ -98,29 +93,21 @@ def gpus(
 
 def own_cards() -> tuple[OwnCard, ...]:
     """Return this machine's cards from the driver; empty without a driver."""
-    try:
-        reading = read_cards()
-    except InputError:
-        return ()
-    return tuple(
-        OwnCard(
-            index=card.index,
-            name=card.name,
-            total_bytes=card.total_bytes,
-            free_bytes=card.free_bytes,
-            gpu=_find_id(card.name),
-        )
-        for card in reading.cards
-    )
-
-
-def _find_id(name: str) -> str:
-    """Return the catalogue's id of a card; empty if none or several match."""
-    try:
-        found = gpus_named(name)
-    except InputError:
-        return ""
-    return found[0].id if len(found) == 1 else ""
+    cards = []
+    with contextlib.suppress(InputError):
+        for card in read_cards().cards:
+            found: Sequence[Gpu] = ()
+            with contextlib.suppress(InputError):
+                found = gpus_named(card.name)
+            own = OwnCard(
+                index=card.index,
+                name=card.name,
+                total_bytes=card.total_bytes,
+                free_bytes=card.free_bytes,
+                gpu=found[0].id if len(found) == 1 else "",
+            )
+            cards.append(own)
+    return tuple(cards)
 
 
 def list_gpus(name: str) -> str:
@@ -140,25 +127,15 @@ def name_variant(name: str) -> None:
 
 
 def _search_cards(search: str) -> Sequence[Gpu]:
-    """Return the cards with all words in their name, or else the closest names.
-
-    Raises:
-        InputError: no card matches.
-    """
+    """Return the cards with all words in their name, or else the closest names."""
     words = search.lower().split()
-    cards = [
-        card
-        for card in sorted(all_gpus(), key=lambda card: card.id)
-        if all(
-            word == card.capability_text or word in f"{card.id} {card.name.lower()}"
-            for word in words
-        )
-    ]
-    if cards:
-        return cards
-    if not search.strip():
-        raise InputError("The catalogue contains no card.")
-    return gpus_named(search)
+
+    def matches(card: Gpu) -> bool:
+        text = f"{card.id} {card.name.lower()}"
+        return all(word == card.capability_text or word in text for word in words)
+
+    cards = sorted(filter(matches, all_gpus()), key=lambda card: card.id)
+    return cards or gpus_named(search)
 
 
 def _row(card: Gpu) -> CardRow:
@@ -183,32 +160,24 @@ def _own_line(card: OwnCard) -> str:
 
 def _print(cards: Sequence[Gpu], own: Sequence[OwnCard]) -> None:
     from analyzer.report.render.sections import Document, Paragraph, Section, Table, TableColumn
-    from analyzer.report.render.terminal import print_terminal
 
     columns = (
-        TableColumn("--gpu", least=max(len(card.id) for card in cards)),
-        TableColumn("card", rank=3),
-        TableColumn("memory", "bytes", rank=1),
-        TableColumn("CUDA's", "bytes", rank=4),
-        TableColumn("limit", "bytes"),
-        TableColumn("capability", "number", rank=2),
+        *(
+            TableColumn("--gpu", least=max(len(card.id) for card in cards)),
+            TableColumn("card", rank=3),
+        ),
+        *(TableColumn("memory", "bytes", rank=1), TableColumn("CUDA's", "bytes", rank=4)),
+        *(TableColumn("limit", "bytes"), TableColumn("capability", "number", rank=2)),
     )
     rows = tuple(
-        (
-            card.id,
-            card.name,
-            card.nominal_bytes,
-            card.memory_bytes,
-            memory_limit(card).bytes,
-            card.capability_text,
-        )
-        for card in cards
-    )
+        (row.id, row.name, row.nominal_bytes, row.memory_bytes, row.limit_bytes,
+         row.compute_capability)
+        for row in map(_row, cards)
+    )  # fmt: skip
     document = Document(
         "",
         "",
         lead=tuple(Paragraph(_own_line(one)) for one in own),
         sections=(Section(_HEADING, (Table(columns, rows),)),),
     )
-    with printing():
-        print_terminal(document, terminal())
+    print_answer(document, quiet=False)

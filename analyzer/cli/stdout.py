@@ -24,26 +24,13 @@ if TYPE_CHECKING:
 DASH: Final = Path("-")
 """File name for standard output."""
 _REPLACEMENTS: Final = "analyzer_ascii"
-_PLAIN: Final = str.maketrans(
-    {
-        **dict.fromkeys("─━═╌╴╶—–", "-"),  # noqa: RUF001
-        **dict.fromkeys("│┃║", "|"),
-        **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯┏┓┗┛┡┩╇╪╞╡", "+"),
-        **dict.fromkeys("█▉▊▋▌▍▎▏", "#"),
-        **dict.fromkeys("…", "~"),
-        **dict.fromkeys("•·×", "*"),  # noqa: RUF001
-        **dict.fromkeys("’‘", "'"),  # noqa: RUF001
-        **dict.fromkeys("“”", '"'),
-        **dict.fromkeys("→➜", ">"),
-        **dict.fromkeys("≤", "<"),
-    }
-)
+_PLAIN: Final = str.maketrans("█▏…·×→", "##~**>")  # noqa: RUF001
+"""ASCII for our own characters; Rich draws its lines in ASCII by itself."""
 _SPACES_AT_END: Final = re.compile(r" +(?=\n)")
 USUAL_WIDTH: Final = 120
 """Columns of text printed to a file or a pipe."""
 _LEAST_WIDTH: Final = 40
 """A table of numbers needs at least this many columns."""
-_MOST_DIGITS: Final = 3  # of a plausible width
 _was_closed = False
 
 
@@ -155,7 +142,7 @@ class _TrimmedStdout:
 def _width() -> int:
     """Return the columns in ``COLUMNS``; 120 if that is unusable."""
     asked = os.environ.get("COLUMNS", "")
-    width = int(asked) if asked.isdecimal() and len(asked) <= _MOST_DIGITS else 0
+    width = int(asked) if asked.isdecimal() and len(asked) <= len("999") else 0
     return width if width >= _LEAST_WIDTH else USUAL_WIDTH
 
 

@@ -217,11 +217,18 @@ def _chart(answer: FitAnswer) -> LineChart:
             [(point.size, point.requested_bytes) for point in answer.curve],
         ),
     ]
+    marks = {answer.safe: ("safe", "safe"), answer.largest: ("marked", "largest")}
+    if answer.failing is not None:
+        marks[answer.failing] = ("failing", "first that fails")
     return LineChart(
         caption=f"Memory by {answer.varied}",
         lines=lines,
         limit_bytes=answer.limit_bytes + answer.beside_pool_bytes,
-        marked_x=(answer.largest, f"{answer.noun} {answer.label(answer.largest)}"),
+        marks=[
+            (size, look, f"{words}: {answer.noun} {answer.label(size)}")
+            for size, (look, words) in marks.items()
+            if size
+        ],
         x_text=lambda size: answer.label(size) if size else "0",
     )
 

@@ -20,12 +20,7 @@ Side = tuple[ReportFile, Recording]
 
 @dataclass(frozen=True, eq=False)
 class Diff(ReportOutput):
-    """The difference of two steps at their peaks.
-
-    Attributes:
-        report: The difference, as typed records.
-        newer: Report and recording of the second step, which the page shows in full.
-    """
+    """The difference of two steps at their peaks; the page shows ``newer``, the second, in full."""
 
     report: DiffFile
     newer: Side = field(repr=False)
@@ -42,11 +37,7 @@ class Diff(ReportOutput):
     def exceeds(self, allowed: str) -> str:
         """Return a sentence if the requested peak grew by more than ``allowed``; else nothing.
 
-        Args:
-            allowed: A share of the first peak such as ``5%``, or a size such as ``100MiB``.
-
-        Raises:
-            InputError: ``allowed`` is neither.
+        ``allowed`` is a share of the first peak such as ``5%``, or a size such as ``100MiB``.
         """
         before = self._requested.a_bytes or 0
         most_bytes = allowed_growth(allowed, before)
@@ -82,13 +73,7 @@ class Diff(ReportOutput):
 
 
 def build_diff(older: Side, newer: Side, *, names: Sequence[str | None] = (None, None)) -> Diff:
-    """Compare two steps.
-
-    Args:
-        older: Report and recording of the first.
-        newer: Report and recording of the second.
-        names: The user's name of each, such as a path; None to choose names that differ.
-    """
+    """Compare two steps; ``names`` are the user's names, such as paths; None to choose them."""
     labels = _labels(names)
     kinds = [KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]]
     if labels is not None and kinds[0] != kinds[1]:
@@ -103,30 +88,25 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
         InputError: ``allowed`` is neither.
     """
     text = allowed.strip()
-    if not text.endswith("%"):
-        try:
-            return parse_bytes(text)
-        except InputError:
-            number = text.replace(".", "", 1).isdecimal()
-            problem = "has no unit" if number else "is neither a share nor a size"
-            wanted = f"{text}% or {text}MiB" if number else "5% or 100MiB"
-            raise InputError(f"{allowed!r} {problem}.", hint=f"Write it as {wanted}.") from None
+    number = text.removesuffix("%").rstrip()
+    is_number = number.replace(".", "", 1).isdecimal()
+    if text.endswith("%") and is_number:
+        return int(before_bytes * float(number) / 100)
     try:
-        share = float(text[:-1])
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < float("inf"):
-        raise InputError(f"{allowed!r} is not a share.", hint="Write it as 5%.")
-    return int(before_bytes * share / 100)
+        return parse_bytes(text)
+    except InputError:
+        problem = "has no unit" if is_number else "is neither a share nor a size"
+        wanted = f"{text}% or {text}MiB" if is_number else "5% or 100MiB"
+        raise InputError(f"{allowed!r} {problem}.", hint=f"Write it as {wanted}.") from None
 
 
 def _labels(names: Sequence[str | None]) -> tuple[str, str] | None:
     """Return the shortest different ends of two paths; None if the paths are equal or missing."""
-    first, second = (None if name is None else PurePath(os.path.abspath(name)) for name in names)
-    if first is None or second is None or first == second:
+    if None in names:
         return None
-    for length in range(1, max(len(first.parts), len(second.parts)) + 1):
-        ends = [PurePath(*path.parts[-length:]) for path in (first, second)]
+    first, second = (PurePath(os.path.abspath(str(name))).parts for name in names)
+    for length in range(1, max(len(first), len(second)) + 1):
+        ends = [str(PurePath(*parts[-length:])) for parts in (first, second)]
         if ends[0] != ends[1]:
-            return str(ends[0]), str(ends[1])
+            return ends[0], ends[1]
     return None

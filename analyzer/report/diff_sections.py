@@ -49,12 +49,7 @@ def diff_document(report: DiffFile) -> Document:
 
 
 def diff_summary(report: DiffFile, newer: ReportFile) -> Document:
-    """Return the summary of a difference for a pull request.
-
-    Args:
-        report: The difference.
-        newer: The report of the second step, whose verdict and findings are shown.
-    """
+    """Return the summary of a difference for a pull request, with the verdict of the second step."""
     summary = summarize(newer)
     changed = [(row.name or "(no layer)", row) for row in report.layers if row.delta_bytes]
     rows = [(row.number, row) for row in report.peak]
@@ -62,11 +57,11 @@ def diff_summary(report: DiffFile, newer: ReportFile) -> Document:
     layers = _both(report, changed[:_MARKDOWN_LAYERS])
     return Document(
         "",
-        summary.headline,
+        report.headline,
         notices=(*summary.notices, *report.notes),
         lead=(
+            Paragraph(summary.headline, "strong"),
             Paragraph(" ".join(summary.sentences)),
-            Paragraph(report.headline, "strong"),
             both,
             *((layers,) if changed else ()),
         ),
@@ -90,7 +85,7 @@ def _changes(title: str, rows: Sequence[LayerOfBoth], report: DiffFile) -> Secti
     if len(changed) > ROWS:
         rest = sum(row.delta_bytes or 0 for row in changed[ROWS:])
         more = Cell(f"{len(changed) - ROWS} more", "muted")
-        cells.append((more, None, None, rest, None, None))
+        cells.append((more, rest, None, None, None, None))
     columns = (
         TableColumn("", "path", least=24),
         *_columns(report),
@@ -102,10 +97,10 @@ def _changes(title: str, rows: Sequence[LayerOfBoth], report: DiffFile) -> Secti
 
 def _columns(report: DiffFile) -> tuple[TableColumn, ...]:
     return (
-        TableColumn(report.a.label[-22:], "bytes"),
-        TableColumn(report.b.label[-22:], "bytes"),
         TableColumn("difference", "change"),
         TableColumn("", "number"),
+        TableColumn(report.a.label[-22:], "bytes"),
+        TableColumn(report.b.label[-22:], "bytes"),
     )
 
 
@@ -113,9 +108,9 @@ def _cells(row: BytesOfBoth) -> tuple[CellValue, ...]:
     a, b, delta = row.a_bytes, row.b_bytes, row.delta_bytes
     sizes = ("-" if a is None else a, "-" if b is None else b)
     if delta is None:
-        return (*sizes, "-", "")
+        return ("-", "", *sizes)
     tone: Tone = "bad" if delta > 0 else "good" if delta < 0 else "muted"
-    return (*sizes, Cell(delta, tone), Cell(_share(delta / a) if a else "", tone))
+    return (Cell(delta, tone), Cell(_share(delta / a) if a else "", tone), *sizes)
 
 
 def _share(ratio: float) -> str:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
-
-import pandas as pd
 
 from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
@@ -83,9 +80,8 @@ def _peak(analysis: Analysis) -> PeakFigures:
     def time_of(instant: int) -> int | None:
         return int(events["time_ps"].iloc[instant]) if measured and instant >= 0 else None
 
-    time_ps = time_of(peak.allocated_instant)
     start_ps = trace_start_ps(analysis.recording)
-    requested_ps = time_of(peak.requested_instant)
+    time_ps, requested_ps = time_of(peak.allocated_instant), time_of(peak.requested_instant)
     return PeakFigures(
         requested_bytes=peak.requested_bytes,
         allocated_bytes=peak.allocated_bytes,
@@ -125,14 +121,6 @@ def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
     return f"step {inside[-1]}" if inside else "between steps"
 
 
-def _reached_in(analysis: Analysis) -> str | None:
-    """Return when the limits' requested bytes are reached; None at the steady step's peak."""
-    peak, ever = analysis.peak, analysis.peak_ever
-    if ever.requested_bytes == peak.requested_bytes:
-        return None
-    return _phase_at(ever.requested_instant, analysis.recording.steps)
-
-
 def _steps(analysis: Analysis) -> tuple[StepPeak, ...]:
     rows = []
     for step in analysis.recording.steps:
@@ -154,6 +142,11 @@ def _steps(analysis: Analysis) -> tuple[StepPeak, ...]:
 def _fragmentation(analysis: Analysis) -> FragmentationFigures:
     waste, pool = analysis.fragmentation, analysis.pool
     ratio = waste.reported_ratio
+    share = waste.internal_bytes / max(analysis.peak.allocated_bytes, 1)
+    peak, ever = analysis.peak, analysis.peak_ever
+    is_steady = ever.requested_bytes == peak.requested_bytes
+    steps = analysis.recording.steps
+    reached_in = None if is_steady else _phase_at(ever.requested_instant, steps)
     return FragmentationFigures(
         internal_bytes=waste.internal_bytes,
         rounding_bytes=waste.rounding_bytes,
@@ -166,17 +159,11 @@ def _fragmentation(analysis: Analysis) -> FragmentationFigures:
         safe_limit_bytes=pool.safe_limit_bytes,
         minimum_limit_parts=pool.minimum_limit_parts,
         safe_limit_parts=pool.safe_limit_parts,
-        limit_reached_in=_reached_in(analysis),
+        limit_reached_in=reached_in,
         replay_equals_trace=pool.replay_equals_trace,
-        risk=_risk(analysis),
+        risk="low" if share < 0.05 else "medium" if share < 0.2 else "high",
         pool_map=draw_pool(analysis),
     )
-
-
-def _risk(analysis: Analysis) -> Literal["low", "medium", "high"]:
-    """Return the risk of fragmentation by the share of the allocated peak without a tensor."""
-    share = analysis.fragmentation.internal_bytes / max(analysis.peak.allocated_bytes, 1)
-    return "low" if share < 0.05 else "medium" if share < 0.2 else "high"
 
 
 def tensor_rows(analysis: Analysis) -> tuple[TensorAtPeak, ...]:
@@ -202,44 +189,27 @@ def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
     rows = analysis.rows
     inside = rows[(rows["born"] >= analysis.first) & (rows["born"] <= analysis.last)]
     inside = inside[inside["op"] != ""]
-    if inside.empty:
-        return ()
-    alive = inside.index.isin(analysis.alive.index)
-    work = pd.DataFrame(
-        {
-            "op": inside["op"],
-            "requested_bytes": inside["requested_bytes"],
-            "allocated_bytes": inside["allocated_bytes"],
-            "temporary_bytes": inside["requested_bytes"].where(
-                inside["category"] == "temporary", 0
-            ),
-            "alive_at_peak_bytes": inside["requested_bytes"].where(alive, 0),
-        }
+    requested = inside["requested_bytes"]
+    is_alive = inside.index.isin(analysis.alive.index)
+    work = inside[["op", "requested_bytes", "allocated_bytes"]].assign(
+        temporary_bytes=requested.where(inside["category"] == "temporary", 0),
+        alive_at_peak_bytes=requested.where(is_alive, 0),
+        allocations=1,
     )
     sums = work.groupby("op", observed=True).sum()
-    count = work.groupby("op", observed=True).size().to_dict()
-    first = inside.drop_duplicates("op")
-    about = dict(
-        zip(
-            first["op"],
-            zip(first["op_type"], first["layer"], first["source"], strict=True),
-            strict=True,
-        )
-    )
-    categories = (
-        inside.groupby(["op", "category"], observed=True)["requested_bytes"].sum().reset_index()
-    )
-    largest = categories.sort_values("requested_bytes").drop_duplicates("op", keep="last")
-    category_of = dict(zip(largest["op"], largest["category"], strict=True))
     sums = sums.sort_values(["alive_at_peak_bytes", "requested_bytes"], ascending=False)
+    first = inside.drop_duplicates("op").set_index("op")[["op_type", "layer", "source"]]
+    about = first.astype(str).to_dict("index")
+    by_category = inside.groupby(["op", "category"], observed=True)["requested_bytes"].sum()
+    largest = by_category.sort_values().reset_index().drop_duplicates("op", keep="last")
+    category_of = dict(zip(largest["op"], largest["category"], strict=True))
     return tuple(
         OpBytes(
             name=str(op),
-            type=str(about[op][0]),
-            layer=str(about[op][1]),
-            source=str(about[op][2]),
+            type=about[op]["op_type"],
+            layer=about[op]["layer"],
+            source=about[op]["source"],
             category=Category(category_of[op]),
-            allocations=int(count[op]),
             **{name: int(value) for name, value in zip(sums.columns, values, strict=True)},
         )
         for op, values in zip(sums.index, sums.to_numpy(), strict=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from typing import Final
 
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Kind
 
-_LIVE = "live"
-"""Kind of a target that exists only in the user's process."""
+_NOT_REPEATABLE: Final = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
+"""Kinds of targets that no command captures again with the same step; ``live`` is the user's process."""
 
 
 def suggest_next(report: ReportFile) -> str:
@@ -21,13 +22,21 @@ def suggest_next(report: ReportFile) -> str:
     target = report.target
     if target.kind == TargetKind.TRACE:
         return shlex.join(("analyze", "trace", target.text, "--target", "train.py:build_model"))
-    if not target.kind or target.kind in (_LIVE, TargetKind.SCRIPT):
-        return ""
-    card = _find_card(report)
-    options = step_options(report.step.batch_size, report.step.mode, report.step.jit, card)
     if report.kind is Kind.ESTIMATE:
-        return shlex.join(("analyze", "trace", target.text, *options))
-    return shlex.join(("analyze", "estimate", target.text, *options, "--what-if", "all"))
+        return repeat_command(report, "trace")
+    return repeat_command(report, "estimate", "--what-if", "all")
+
+
+def repeat_command(report: ReportFile, command: str, *options: str) -> str:
+    """Return the command for the same step; empty for a target that cannot be captured again."""
+    target, step = report.target, report.step
+    if target.kind in _NOT_REPEATABLE:
+        return ""
+    card = "" if report.fit is None else report.fit.card
+    if report.phantom is not None and report.phantom.cards:
+        card = report.phantom.cards[0]
+    same = step_options(step.batch_size, step.mode, step.jit, card)
+    return shlex.join(("analyze", command, target.text, *same, *options))
 
 
 def step_options(batch_size: int | None, mode: str, jit: bool | None, card: str) -> list[str]:
@@ -40,9 +49,3 @@ def step_options(batch_size: int | None, mode: str, jit: bool | None, card: str)
     if jit is False and card:
         options.append("--no-jit")
     return options
-
-
-def _find_card(report: ReportFile) -> str:
-    if report.phantom is not None and report.phantom.cards:
-        return report.phantom.cards[0]
-    return "" if report.fit is None else report.fit.card

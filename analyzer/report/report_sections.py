@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import Finding, HostsFigures, StepRemedy
+from analyzer.model.contract.report.subject import HostsFigures, StepRemedy
 from analyzer.model.units import format_bytes, format_seconds
+from analyzer.report.actions import change_items, observation_items, remedy_items
 from analyzer.report.next_command import suggest_next
 from analyzer.report.render.sections import (
     Block,
@@ -15,7 +17,6 @@ from analyzer.report.render.sections import (
     CellValue,
     Code,
     Document,
-    Item,
     Paragraph,
     Section,
     Table,
@@ -23,28 +24,14 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.summary import category_tone, summarize
-from analyzer.report.words import (
-    basis_words,
-    front_findings,
-    need_words,
-    peak_limit_words,
-    peak_notes,
-    place_words,
-    program_words,
-    range_words,
-    reason_words,
-    remedy_words,
-    saving_words,
-    step_words,
-    what_if_words,
-)
+from analyzer.report.words import basis_words, peak_limit_words, step_words, what_if_words
 
 ROWS: Final = 12
 """Rows of a table in the terminal."""
 
 _HOST_ROWS: Final = 10
 _SHOWN_STEPS: Final = 6
-_SEVERITY_TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
+_FRONT: Final = 3  # changes in Markdown
 
 
 def report_document(report: ReportFile) -> Document:
@@ -69,9 +56,7 @@ def report_document(report: ReportFile) -> Document:
 def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> Document:
     """Return the summary of a report for a pull request.
 
-    Args:
-        report: The report.
-        max_peak_bytes: The highest allocated peak that is allowed; None for any.
+    ``max_peak_bytes`` is the highest allocated peak that is allowed; None for any.
     """
     summary = summarize(report)
     lead: list[Block] = [
@@ -85,15 +70,15 @@ def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> D
         summary.headline,
         notices=summary.notices,
         lead=(*lead, categories_section(report).blocks[0]),
-        sections=(*remedies_sections(report.remedies), *front_sections(report)),
+        sections=tuple(front_sections(report)),
     )
 
 
 def front_sections(report: ReportFile) -> Iterator[Section]:
-    """Yield the first findings and the warnings of a report."""
-    findings = front_findings(report)
-    if findings:
-        items = tuple(Item(each.severity, each.title, saving_words(each)) for each in findings)
+    """Yield the first changes and the warnings of a report."""
+    changes = change_items(report)
+    if changes:
+        items = tuple(replace(one, detail="") for one in changes[: len(report.remedies) + _FRONT])
         yield Section("What to change", items)
     if report.warnings:
         yield Section("", tuple(Paragraph(line, "warning") for line in report.warnings))
@@ -109,61 +94,47 @@ def _lead(report: ReportFile) -> Iterator[Block]:
         yield Paragraph(text, "bad")
     if report.hosts is not None:
         yield from hosts_lead(report.hosts)
-    for sentence in need_words(report):
-        yield Paragraph(sentence)
+    summary = summarize(report)
+    yield from map(Paragraph, summary.need)
     yield _peak(report)
-    if place := place_words(report):
-        yield Paragraph(place, "muted")
-    for sentence in peak_notes(report):
-        yield Paragraph(sentence, "muted")
-    for sentence in () if report.program is None else program_words(report.program):
-        yield Paragraph(sentence)
-    if likely := range_words(report):
-        yield Paragraph(likely)
-    if report.integrity is not None and report.integrity.replay_says:
-        yield Paragraph(report.integrity.replay_says, "muted")
-    yield from _what_if(report)
+    yield from (Paragraph(sentence, "muted") for sentence in summary.sentences[1:])
+    for line in what_if_lines(report):
+        yield Paragraph(line, "good" if report.what_if and report.what_if.fits else "bad")
 
 
 def _peak(report: ReportFile) -> Paragraph:
     peak = report.peak
     basis = basis_words(report).rstrip(".").partition(";")[0]
-    pool = () if peak.pool_bytes is None else (", ", _strong(peak.pool_bytes), " in the pool")
-    return Paragraph(
-        (
-            "Peak ",
-            _strong(peak.requested_bytes),
-            " requested by tensors, ",
-            _strong(peak.allocated_bytes),
-            " allocated in chunks",
-            *pool,
-            f" ({basis[0].lower()}{basis[1:]})",
-        )
-    )
+    sizes = [
+        (peak.requested_bytes, " requested by tensors"),
+        (peak.allocated_bytes, " allocated in chunks"),
+        (peak.pool_bytes, " in the pool"),
+    ]
+    pieces: list[str | tuple[str, Tone]] = []
+    for size_bytes, words in sizes:
+        if size_bytes is not None:
+            pieces += [", " if pieces else "Peak ", (format_bytes(size_bytes), "strong"), words]
+    return Paragraph((*pieces, f" ({basis[0].lower()}{basis[1:]})"))
 
 
-def _strong(size_bytes: int) -> tuple[str, Tone]:
-    return format_bytes(size_bytes), "strong"
-
-
-def _what_if(report: ReportFile) -> Iterator[Block]:
+def what_if_lines(report: ReportFile) -> Iterator[str]:
+    """Yield the outcome of a replay that the user asked for."""
     replayed = report.what_if
     if replayed is None:
         return
     start = f"Replayed with {what_if_words(report)}: "
     failure = replayed.failure
     if failure is None:
-        yield Paragraph(
+        yield (
             f"{start}the step runs; pool {format_bytes(replayed.peak_pool_bytes)}, allocated "
-            f"{format_bytes(replayed.peak_allocated_bytes)}.",
-            "good",
+            f"{format_bytes(replayed.peak_allocated_bytes)}."
         )
         return
-    yield Paragraph(
-        f"{start}a request for {format_bytes(failure.requested_bytes)} fails; "
-        f"{format_bytes(failure.in_use_bytes)} are in use, {format_bytes(failure.free_bytes)} are "
-        f"free, the largest free chunk has {format_bytes(failure.largest_free_bytes)}.",
-        "bad",
+    yield (
+        f"{start}at instant {failure.instant:,} a request for "
+        f"{format_bytes(failure.requested_bytes)} fails; {format_bytes(failure.in_use_bytes)} are in "
+        f"use, {format_bytes(failure.free_bytes)} are free, the largest free chunk has "
+        f"{format_bytes(failure.largest_free_bytes)}."
     )
 
 
@@ -180,37 +151,26 @@ def _sections(report: ReportFile) -> Iterator[Section]:
         *lines, legend = report.fragmentation.pool_map
         blocks = (Code("\n".join(lines)), Paragraph(legend, "muted"))
         yield Section("Pool at the allocated peak, by address", blocks)
-    if report.findings:
-        yield Section("Findings", tuple(map(finding_item, report.findings)))
-    yield from remedies_sections(report.remedies)
+    for heading, items in (
+        ("What to change", change_items(report)),
+        ("Observations", observation_items(report)),
+    ):
+        if items:
+            yield Section(heading, items)
     basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
-    basis += [Paragraph(line, "muted", "- ") for line in (*reason_words(report), *report.notes)]
+    basis += [Paragraph(line, "muted", "- ") for line in summarize(report).reasons]
     if basis:
         yield Section("Sources and assumptions", tuple(basis))
-
-
-def finding_item(finding: Finding) -> Item:
-    """Return a finding as an item."""
-    tone = _SEVERITY_TONES.get(finding.severity, "plain")
-    return Item(finding.severity, finding.title, saving_words(finding), finding.detail, tone=tone)
 
 
 def remedies_sections(remedies: Sequence[StepRemedy], at: str = "") -> Iterator[Section]:
     """Yield the section of the remedies; nothing if none was tried.
 
-    Args:
-        remedies: The remedies.
-        at: The size at which they were tried, such as `` at batch 64``; empty if the report has one.
+    ``at`` is the size at which they were tried, such as `` at batch 64``.
     """
-    items = []
-    for remedy in remedies:
-        label, words = remedy_words(remedy)
-        tone: Tone = "good" if (remedy.saves_bytes or 0) > 0 else "muted"
-        code = "" if remedy.saves_bytes is None else remedy.code
-        items.append(Item(label, remedy.title, "", words, code, tone))
-    if items:
+    if remedies:
         note = "each one was captured and estimated"
-        yield Section(f"Remedies{at}", tuple(items), note=note)
+        yield Section(f"Remedies{at}", remedy_items(remedies), note=note)
 
 
 def categories_section(report: ReportFile) -> Section:
@@ -245,10 +205,8 @@ def steps_section(report: ReportFile, most: int) -> Section:
     for place, step in shown:
         seconds = step.duration_s
         time = (None if seconds is None else format_seconds(seconds),) if is_timed else ()
-        requested, allocated = (
-            Cell(getattr(step, name), path=f"steps.{place}.{name}")
-            for name in ("requested_bytes", "allocated_bytes")
-        )
+        requested = Cell(step.requested_bytes, path=f"steps.{place}.requested_bytes")
+        allocated = Cell(step.allocated_bytes, path=f"steps.{place}.allocated_bytes")
         rows.append((step.index, requested, allocated, *time))
     columns = (
         TableColumn("step", "number"),

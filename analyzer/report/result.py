@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 class Result(ReportOutput):
     """The memory of one step.
 
-    Attributes:
-        make_analysis: Returns the analysis; a finished result reads its tables only then.
-        report: The report, as typed records.
-        folder: The run folder; None for a trace without one.
+    ``make_analysis`` returns the analysis; a finished result reads its tables only then. ``folder`` is
+    the run folder; None for a trace without one.
     """
 
     make_analysis: Callable[[], Analysis] = field(repr=False)
@@ -108,12 +106,7 @@ class Result(ReportOutput):
     def to_markdown(
         self, path: str | os.PathLike[str], *, max_peak_bytes: int | None = None
     ) -> None:
-        """Write a summary for a pull request.
-
-        Args:
-            path: The file.
-            max_peak_bytes: The highest allocated peak that is allowed; None for any.
-        """
+        """Write a summary for a pull request; ``max_peak_bytes`` limits the allocated peak."""
         from analyzer.report.render.markdown import to_markdown
         from analyzer.report.report_sections import summary_document
 
@@ -131,13 +124,10 @@ class Result(ReportOutput):
 
     def __repr__(self) -> str:
         peak = self.report.peak
-        categories = sorted(
-            self.report.categories_at_peak.by_category().items(), key=lambda item: -item[1]
-        )
+        sizes = self.report.categories_at_peak.by_category()
+        largest = sorted(filter(sizes.get, sizes), key=lambda name: -sizes[name])[:3]
         parts = ", ".join(
-            f"{name.replace('_', ' ')} {format_bytes(size)}"
-            for name, size in categories[:3]
-            if size
+            f"{name.replace('_', ' ')} {format_bytes(sizes[name])}" for name in largest
         )
         name = self.report.target.text
         verdict = self.report.verdict

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import Analysis, analyse
@@ -31,18 +30,8 @@ TABLES_FILE: Final = "prediction.npz"
 """The predicted tables, next to their report."""
 
 _DAMAGED: Final = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    RecursionError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
+    *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError),
+    *(TypeError, ValueError, zipfile.BadZipFile, zlib.error),
 )
 """Errors of reading a damaged zip file, array or JSON."""
 _SCHEMAS: Final = {"allocations": ALLOCATIONS, "events": EVENTS}
@@ -114,32 +103,28 @@ def _check(allocations: pd.DataFrame, events: pd.DataFrame, report: ReportFile) 
         ValueError: an instant, a size, a category or a step is out of range.
     """
     count, rows = len(events), len(allocations)
-    born, dies = (allocations[name].to_numpy(dtype=np.int64) for name in ("born", "dies"))
-    sizes = allocations[["requested_bytes", "allocated_bytes"]].to_numpy(dtype=np.int64)
-    instants = [step.first_instant for step in report.steps]
-    instants += [step.last_instant for step in report.steps]
+    sizes = allocations[["requested_bytes", "allocated_bytes"]]
+    instants = pd.Series(
+        [at for step in report.steps for at in (step.first_instant, step.last_instant)]
+    )
     checks = {
-        "instants": _within(born, -1, count - 1) and bool((born <= dies).all()),
-        "ends": _within(dies, 0, count),
-        "sizes": _within(sizes, 0, MOST_BYTES) and float(sizes.sum(dtype=np.float64)) < 2**62,
-        "turns": _within(_integers_of(allocations["turns_at"]), -1, count),
-        "parts": _within(_integers_of(allocations["part_of"]), 0, rows - 1),
-        "steps": _within(np.asarray(instants, dtype=np.int64), -1, count),
-        "categories": set(allocations["category"].unique()) <= set(map(str, Category)),
-        "events": _within(events["kind"].to_numpy(dtype=np.int64), -1, 1),
-        "allocator": rows == 0 or report.allocator in set(allocations["allocator"].unique()),
+        "instants": allocations["born"].between(-1, count - 1)
+        & (allocations["born"] <= allocations["dies"]),
+        "ends": allocations["dies"].between(0, count),
+        "sizes": sizes.ge(0).all(axis=1) & sizes.le(MOST_BYTES).all(axis=1),
+        "turns": allocations["turns_at"].dropna().between(-1, count),
+        "parts": allocations["part_of"].dropna().between(0, rows - 1),
+        "steps": instants.between(-1, count),
+        "categories": allocations["category"].isin([*map(str, Category)]),
+        "events": events["kind"].between(-1, 1),
     }
-    if wrong := [name for name, is_valid in checks.items() if not is_valid]:
+    wrong = [name for name, is_valid in checks.items() if not is_valid.all()]
+    if float(sizes.sum().sum()) >= 2**62:
+        wrong.append("sums")
+    if rows and report.allocator not in set(allocations["allocator"].unique()):
+        wrong.append("allocator")
+    if wrong:
         raise ValueError(f"its {', '.join(wrong)} are out of range")
-
-
-def _integers_of(column: pd.Series[int]) -> np.ndarray:
-    known: np.ndarray = column.dropna().to_numpy(dtype=np.int64)
-    return known
-
-
-def _within(values: np.ndarray, low: int, high: int) -> bool:
-    return bool(((values >= low) & (values <= high)).all())
 
 
 def _structure(folder: Path) -> GraphIndex:

@@ -50,14 +50,11 @@ class Summary:
     """The answer of a report in words.
 
     Attributes:
-        headline: The verdict in one line.
-        tone: Colour of the headline.
         basis: Basis of the figures: ``measured``, ``predicted`` or ``simulated``.
         notices: Warnings to read before any figure.
         need: The need with its parts.
         sentences: Basis, place and range of the peak.
         reasons: Sources and assumptions.
-        figures: The main numbers.
         shares: The categories that are not empty, in their order.
     """
 
@@ -133,9 +130,6 @@ def _figures(report: ReportFile) -> Iterator[Figure]:
 def _shares(categories: Mapping[str, int]) -> Iterator[Share]:
     total = sum(categories.values())
     for category in Category:
-        size_bytes = categories[category.value]
-        if size_bytes:
+        if size := categories[category.value]:
             label = CATEGORY_LABELS[category.value]
-            yield Share(
-                category=category, label=label, size_bytes=size_bytes, ratio=size_bytes / total
-            )
+            yield Share(category=category, label=label, size_bytes=size, ratio=size / total)

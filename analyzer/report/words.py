@@ -10,11 +10,8 @@ from typing import Final
 
 from analyzer.model.contract.report.limit_figures import LifePhase
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import Finding, ProgramFigures, Severity, StepRemedy
+from analyzer.model.contract.report.subject import Finding, ProgramFigures, StepRemedy
 from analyzer.model.units import format_bytes, format_slope
-
-FRONT_FINDINGS: Final = 3
-"""Findings on the page's first screen and in Markdown."""
 
 _EQUAL_RATIO: Final = 0.01
 """Savings that differ by less than this share of the peak from run to run are shown as one number."""
@@ -222,14 +219,16 @@ def what_if_words(report: ReportFile) -> str:
     return ", ".join(settings)
 
 
-def assumed_words(report: ReportFile) -> Iterator[str]:
+def _assumed_words(report: ReportFile) -> Iterator[str]:
     """Yield each assumption about a simulated card: its value and its bytes at the peak."""
     for one in () if report.phantom is None else report.phantom.settings:
-        shown = format_bytes if one.is_bytes else str
+        value, usual, most = map(
+            format_bytes if one.is_bytes else str, (one.value, one.usual, one.most)
+        )
         at_peak = f", {format_bytes(one.share_bytes)} of the peak" if one.share_bytes else ""
         yield (
-            f"Assumed ({one.name}): {one.what}: {shown(one.value)}{at_peak}; "
-            f"default {shown(one.usual)}, at most {shown(one.most)} ({one.source})."
+            f"Assumed ({one.name}): {one.what}: {value}{at_peak}; default {usual}, at most {most} "
+            f"({one.source})."
         )
 
 
@@ -237,7 +236,7 @@ def reason_words(report: ReportFile) -> tuple[str, ...]:
     """Return sources and assumptions: of the card, the range, a simulated card."""
     says = () if report.fit is None else report.fit.says
     because = () if report.uncertainty is None else report.uncertainty.because
-    return (*says, *because, *assumed_words(report))
+    return (*says, *because, *_assumed_words(report))
 
 
 def error_line(message: str) -> str:
@@ -251,12 +250,6 @@ def error_line(message: str) -> str:
     chosen = [line for line in messages if "OOM when" in line] or messages[-1:] or lines[:1]
     line = chosen[0] if chosen else ""
     return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
-
-
-def front_findings(report: ReportFile) -> tuple[Finding, ...]:
-    """Return the first findings that are more than notes, in the report's order."""
-    worth = [each for each in report.findings if each.severity is not Severity.INFO]
-    return tuple(worth[:FRONT_FINDINGS])
 
 
 def saving_words(finding: Finding) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from page_driver import Page, browser, missing
 
 ROOT = Path(__file__).parents[2]
-VIEWS = ("tensors", "lifetimes", "layers", "ops", "retained", "map", "graph", "findings")
+VIEWS = ("tensors", "lifetimes", "layers", "ops", "map")
 WIDTHS = (1280, 400)
 THEMES = ("light", "dark")
 HIGHEST = 2200

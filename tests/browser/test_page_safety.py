@@ -8,7 +8,7 @@ import pytest
 from hostile_name import HOSTILE
 from page_driver import Page
 
-TABS = ("compare", "tensors", "lifetimes", "layers", "ops", "retained", "map", "graph", "findings")
+TABS = ("compare", "tensors", "lifetimes", "layers", "ops", "map")
 
 
 @pytest.mark.parametrize("tab", TABS)

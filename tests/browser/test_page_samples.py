@@ -20,7 +20,7 @@ from analyzer.session.opening import open_result
 
 TRACES = Path(__file__).parents[2] / "traces"
 SAMPLES = ("cnn", "transformer", "jit", "eager", "oom", "infer")
-TABS = ("tensors", "lifetimes", "layers", "ops", "retained", "map", "graph", "findings")
+TABS = ("tensors", "lifetimes", "layers", "ops", "map")
 LIMITS = {"fits": 16 << 20, "fails": 8 << 20}
 QUICK = ("transformer", "oom", "fails")
 """Samples of the quick run; the nightly run takes all."""
@@ -108,14 +108,14 @@ def test_a_reader_looks_around(page: Page, pages: Path, name: str) -> None:
     if page.js("memoryReport.current().content.table.rows().length"):
         page.click("#panel-tensors tbody tr:nth-child(2) button")
         page.click("#detail .jumps button")
-        assert len(page.text("#panel-graph")) > 10
+        assert page.text("#panel-lifetimes .note")
 
 
 @pytest.mark.parametrize("name", [*SAMPLES, *LIMITS])
 def test_numbers_are_the_documents(page: Page, pages: Path, name: str) -> None:
     result = result_of(name)
     document = result.document
-    page.open(page_of(pages, name), "#tab=findings")
+    page.open(page_of(pages, name), "")
     paths = check_figures(page, document, 12)
     assert {"peak.requested_bytes", "peak.allocated_bytes"} <= paths
     peak = document["peak"]
@@ -167,11 +167,11 @@ def test_out_of_memory_is_told_and_drawn(page: Page, pages: Path) -> None:
     assert seen[0] <= failure["instant"] + 1 <= seen[1]
 
 
-@pytest.mark.parametrize(("name", "words"), [("fits", "Runs"), ("fails", "Does not run")])
+@pytest.mark.parametrize(("name", "words"), [("fits", "the step runs"), ("fails", " fails; ")])
 def test_a_replayed_limit_is_told(page: Page, pages: Path, name: str, words: str) -> None:
     document = result_of(name).document
     page.open(page_of(pages, name))
-    assert page.text(".what-if strong").startswith(words)
+    assert words in page.text(".what-if")
     headline = page.text(".verdict h2")
     assert headline == document["verdict"]["headline"]
     assert headline.startswith("FITS" if name == "fits" else "DOES NOT FIT")
@@ -180,7 +180,6 @@ def test_a_replayed_limit_is_told(page: Page, pages: Path, name: str, words: str
     assert {"verdict.need_bytes", "verdict.limit_bytes"} <= paths
     if name == "fits":
         return
-    assert "what_if.failure.largest_free_bytes" in paths
     instant = document["what_if"]["failure"]["instant"]
     page.click(".what-if a")
     assert page.js("memoryReport.state.values.at") == instant + 1

@@ -16,7 +16,7 @@ from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, empty
 from analyzer.report.page import payload
 
 SHIFT = 8
-TABS = ("tensors", "lifetimes", "layers", "ops", "retained", "map", "graph", "findings")
+TABS = ("tensors", "lifetimes", "layers", "ops", "map")
 
 
 def view_span(page: Page) -> float:
@@ -50,7 +50,7 @@ def test_the_answer_is_on_the_first_screen(page: Page, report: Path) -> None:
     page.open(report)
     assert page.js("document.querySelector('.answer').getBoundingClientRect().bottom") < 900
     assert "Peak" in page.text(".verdict h2")
-    assert page.js("document.querySelectorAll('.findings .finding').length") == 3
+    assert page.js("document.querySelectorAll('.answer .finding').length") > 0
 
 
 def test_a_click_on_an_instant_drives_every_view(page: Page, report: Path, made: Made) -> None:
@@ -225,13 +225,9 @@ def test_a_tensor_can_be_walked_through_the_graph(page: Page, report: Path) -> N
     page.keys("conv3/Conv2D:0", selector="#panel-tensors .search")
     page.click("#panel-tensors tbody tr:nth-child(2) button")
     assert "conv3/Conv2D:0" in page.text("#detail .name")
-    page.click("#detail .jumps button")
-    page.wait("!document.querySelector('#panel-graph').hidden")
-    graph = page.text("#panel-graph")
-    assert "conv3/grad" in graph
-    assert "keeps the tensor alive" in graph
-    page.click("#panel-graph .graph-column:first-child li button:not(:disabled)")
-    assert "conv2/Conv2D:0" in page.text("#panel-graph .card.chosen")
+    assert "conv3/grad" in page.text("#detail")
+    page.click("#detail .neighbours li li button")
+    assert "conv2/Conv2D:0" in page.text("#detail .name")
 
 
 def test_layers_can_be_measured_and_grouped_otherwise(page: Page, report: Path) -> None:
@@ -245,17 +241,6 @@ def test_layers_can_be_measured_and_grouped_otherwise(page: Page, report: Path) 
     page.settle()
     assert "model.py" in page.text("#panel-layers")
     page.wait("location.hash.includes('by=source')")
-
-
-def test_one_range_of_addresses_can_be_chosen(page: Page, report: Path) -> None:
-    page.open(report, "#tab=map")
-    assert page.text("#panel-map .note").startswith("2 ranges")
-    page.js(
-        "(() => { const select = document.querySelector('#panel-map .controls select');"
-        "select.value = '1'; select.dispatchEvent(new Event('change')); })()"
-    )
-    page.settle()
-    page.click_at("#panel-map canvas", 0.5, 0.5)
 
 
 def test_the_address_keeps_the_view(page: Page, report: Path) -> None:
@@ -279,7 +264,7 @@ def test_comparison_shows_both(page: Page, comparison_report: Path) -> None:
     text = page.text("#panel-compare")
     assert "predicted" in text
     assert "measured" in text
-    first = page.js("memoryReport.current().content.table().rows()[0]")
+    first = page.js("memoryReport.current().content.table.rows()[0]")
     assert first["delta_bytes"] == first["b_bytes"] - first["a_bytes"]
     page.js(
         "(() => { const select = document.querySelector('#panel-compare select');"
@@ -307,15 +292,6 @@ def test_charts_are_not_blank(page: Page, report: Path) -> None:
         assert colours > 4, tab
 
 
-def test_a_filter_of_many_layers_fills_when_it_is_opened(page: Page, report: Path) -> None:
-    page.open(report)
-    page.js("document.querySelector('#panel-tensors select[aria-label=layer]').focus()")
-    options = page.js(
-        "document.querySelectorAll('#panel-tensors select[aria-label=layer] option').length"
-    )
-    assert options > 40
-
-
 def test_the_axis_of_time_shows_the_same_peak(page: Page, report: Path, made: Made) -> None:
     page.open(report, "#axis=time")
     columns = "Array.from({length: 1300}, (_, x) => memoryReport.timeline.stateAtX(x))"
@@ -341,9 +317,10 @@ def test_buffers_that_are_not_listed_still_count(
     peak = "memoryReport.recording.peakState"
     shown = page.js(f"memoryReport.recording.series.map((line) => line[{peak}])")
     assert shown == list(made.document["categories_at_peak"].values())
-    events = made.recording.events
-    allocated = page.js("Array.from(memoryReport.recording.allocated).slice(1)")
-    assert allocated == events["in_use_bytes"].tolist()
+    assert page.js("memoryReport.recording.states") < len(made.recording.events)
+    at = page.js("memoryReport.recording.document.peak.allocated_instant") + 1
+    peak_bytes = made.document["peak"]["allocated_bytes"]
+    assert page.js(f"memoryReport.recording.allocated[{at}]") == peak_bytes
     assert "not in this list" in page.text("#panel-tensors .note")
 
 
@@ -365,8 +342,6 @@ def test_a_prediction_without_addresses_graph_or_time(
         page.open(path, f"#tab={tab}")
     page.open(path, "#tab=map")
     assert "no addresses" in page.text("#panel-map")
-    page.click("#tab-graph")
-    assert "no graph" in page.text("#panel-graph")
 
 
 def test_nothing_allocated_is_still_a_page(

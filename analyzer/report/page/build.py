@@ -6,40 +6,30 @@ escapes it, and as compressed data, which the script shows by ``textContent``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
-from typing import Final, TypeVar
+from typing import Final
 
-from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.contract.report.diff_file import DiffFile
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.recording.records import Recording
-from analyzer.model.units import format_bytes
+from analyzer.report.actions import change_items, observation_items
 from analyzer.report.next_command import suggest_next
 from analyzer.report.page.columns import pack
-from analyzer.report.page.payload import payload, requested_at
+from analyzer.report.page.payload import payload
 from analyzer.report.page.steps_chart import inline_areas, steps_charts
 from analyzer.report.render.charts import draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
-from analyzer.report.render.sections import Cell, CellValue, Section, Table, TableColumn
+from analyzer.report.render.sections import Block, Cell, CellValue, Section, Table, TableColumn
 from analyzer.report.report_sections import (
     hosts_lead,
     hosts_section,
     layers_section,
-    remedies_sections,
     steps_section,
     tensors_section,
+    what_if_lines,
 )
 from analyzer.report.summary import summarize
-from analyzer.report.words import (
-    CATEGORY_LABELS,
-    error_line,
-    front_findings,
-    saving_words,
-    step_words,
-    versions_line,
-    what_if_words,
-)
+from analyzer.report.words import CATEGORY_LABELS, error_line, step_words, versions_line
 
 _PAGE: Final = "analyzer.report.page"
 
@@ -54,16 +44,12 @@ SCRIPTS: Final = (
     "charts/axis.js",
     "charts/chart_labels.js",
     "charts/timeline_chart.js",
-    "tables/column_widths.js",
     "tables/virtual_table.js",
     "tables/report_tables.js",
     "charts/lifetimes_chart.js",
-    "charts/layer_blocks.js",
     "charts/layer_icicle.js",
     "charts/allocator_map.js",
-    "charts/tensor_neighbours.js",
     "tables/difference_view.js",
-    "tables/finding_cards.js",
     "shell/keys.js",
     "tables/tensor_detail.js",
     "shell/controls.js",
@@ -88,8 +74,6 @@ _OTHER_SIZES: Final = (
 )
 """Place in the report and label of the sizes at the end of the page."""
 
-_Row = TypeVar("_Row", bound=ReportRecord)
-
 STATIC_ROWS: Final = 25
 """Rows of the tables that are HTML, for printing and for readers without script."""
 
@@ -101,15 +85,14 @@ _ALL_HOSTS: Final = 10_000  # rows
 def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | None = None) -> str:
     """Return the report page as the text of one HTML file.
 
-    Args:
-        report: The report; every number shown is in it or in the recording's columns.
-        recording: The buffers of the timeline and the views.
-        comparison: The difference to an earlier step; None for the page of one step.
+    Every number shown is in the report or in the recording's columns. ``comparison`` is the difference
+    to an earlier step; None for the page of one step.
     """
     header, columns = payload(report, recording, comparison)
     summary = summarize(report)
     hosts = report.hosts
     shares = [(f"fill-{share.category}", share.ratio) for share in summary.shares]
+    sections = (tensors_section(report, STATIC_ROWS), layers_section(report, STATIC_ROWS))
     return fill_page(
         _PAGE,
         "assets/template.html",
@@ -121,20 +104,18 @@ def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | N
         next_command=suggest_next(report),
         document=report,
         summary=summary,
-        warnings=[*report.warnings, *_disagreements(report, recording)],
-        top_findings=front_findings(report),
+        changes=change_items(report),
+        observations=observation_items(report),
         error_line=error_line("" if report.error is None else report.error.message),
-        what_if=what_if_words(report),
+        what_if=tuple(what_if_lines(report)),
         categories=CATEGORY_LABELS,
         comparison=comparison,
         hosts_lead=() if hosts is None else tuple(hosts_lead(hosts)),
         hosts=None if hosts is None else hosts_section(hosts, _ALL_HOSTS),
-        remedies=tuple(remedies_sections(report.remedies)),
         others=tuple(_other_sections(report)),
-        static=_static_sections(report),
+        static=[section for section in sections if any(map(_has_rows, section.blocks))],
         stack=draw_shares(shares, "Categories at the peak, listed below"),
         steps_charts=steps_charts(report.program),
-        saving=saving_words,
         packed=pack(header, columns),
     )
 
@@ -156,10 +137,9 @@ def render_inline(
             document=report,
             comparison=comparison,
             summary=summarize(report),
-            top_findings=front_findings(report),
+            changes=change_items(report),
             title=report.target.name or "unnamed target",
             areas=() if recording is None else inline_areas(report, recording),
-            saving=saving_words,
         )
     )
     return writable(text)
@@ -170,7 +150,8 @@ def _other_sections(report: ReportFile) -> list[Section]:
     sections = [steps_section(report, _STEPS)] if report.steps else []
     rows: list[tuple[CellValue, ...]] = []
     for path, label in _OTHER_SIZES:
-        size_bytes = _value_at(report, path)
+        part, _, name = path.partition(".")
+        size_bytes = getattr(getattr(report, part), name, None)
         if size_bytes is not None:
             rows.append((label, Cell(size_bytes, path=path)))
     if report.fragmentation is not None and report.fragmentation.risk:
@@ -183,74 +164,15 @@ def _other_sections(report: ReportFile) -> list[Section]:
             for place, row in enumerate(report.unmodelled[:_UNMODELLED])
         )
         columns = (
-            TableColumn("op type"),
-            TableColumn("ops", "number"),
+            *(TableColumn("op type"), TableColumn("ops", "number")),
             TableColumn("output", "bytes"),
         )
-        heading = "Ops with unknown scratch memory"
-        sections.append(Section(heading, (Table(columns, unmodelled),)))
+        sections.append(Section("Ops with unknown scratch memory", (Table(columns, unmodelled),)))
     return sections
 
 
-def _static_sections(report: ReportFile) -> list[Section]:
-    """Return the tables that are shown in print and without script."""
-    ops = Table(
-        (
-            TableColumn("op", "path"),
-            TableColumn("type"),
-            TableColumn("layer", "path"),
-            TableColumn("source"),
-            TableColumn("alive at the peak", "bytes"),
-        ),
-        tuple(
-            (row.name, row.type, row.layer, row.source, row.alive_at_peak_bytes)
-            for row in _largest(report.ops, "alive_at_peak_bytes")
-        ),
-    )
-    retained = Table(
-        (
-            TableColumn("tensor", "path"),
-            TableColumn("layer", "path"),
-            TableColumn("why it is alive"),
-            TableColumn("requested", "bytes"),
-        ),
-        tuple(
-            (row.name, row.layer, row.why_alive or row.waits_for, row.requested_bytes)
-            for row in _largest(report.retained, "requested_bytes")
-        ),
-    )
-    sections = [tensors_section(report, STATIC_ROWS), layers_section(report, STATIC_ROWS)]
-    sections += [Section("Ops with the most bytes alive at the peak", (ops,))]
-    sections += [Section("Activations that wait for the backward pass", (retained,))]
-    return [section for section in sections if any(map(_has_rows, section.blocks))]
-
-
-def _has_rows(block: object) -> bool:
+def _has_rows(block: Block) -> bool:
     return isinstance(block, Table) and bool(block.rows)
-
-
-def _value_at(report: ReportFile, path: str) -> int | None:
-    """Return the number at a path such as ``peak.requested_bytes``; None if there is none."""
-    value: object = report
-    for key in path.split("."):
-        value = getattr(value, key, None)
-    return value if isinstance(value, int) else None
-
-
-def _largest(rows: Sequence[_Row], key: str) -> list[_Row]:
-    return sorted(rows, key=lambda row: -int(getattr(row, key)))[:STATIC_ROWS]
-
-
-def _disagreements(report: ReportFile, recording: Recording) -> list[str]:
-    """Return a warning for each category whose bytes in the timeline differ from the report."""
-    drawn = requested_at(recording, report.peak.instant)
-    stated = report.categories_at_peak.by_category()
-    return [
-        f"At the peak the timeline has {format_bytes(drawn[category])} of {label.lower()}, "
-        f"the report {format_bytes(stated[category])}. Please report this bug."
-        for category, label in CATEGORY_LABELS.items()
-        if drawn[category] != stated[category]
-    ]
 
 
 @cache

@@ -38,11 +38,10 @@ class StringTable:
 
     def place(self, text: str) -> int:
         """Return the place of ``text``; a new text is added."""
-        known = self.places.get(text)
-        if known is None:
-            known = self.places[text] = len(self.texts)
+        if text not in self.places:
+            self.places[text] = len(self.texts)
             self.texts.append(text)
-        return known
+        return self.places[text]
 
     def encode(self, values: pd.Series[Any]) -> npt.NDArray[np.int64]:
         """Return the place of every value, shape (n,); a missing value is the empty text."""
@@ -50,17 +49,11 @@ class StringTable:
         places = [self.place(str(text)) for text in categorical.cat.categories]
         places.append(0)  # code -1, a missing value, reads the last place
         codes = np.asarray(categorical.cat.codes, dtype=np.int64)
-        encoded: npt.NDArray[np.int64] = np.asarray(places, dtype=np.int64)[codes]
-        return encoded
+        return np.array(places, dtype=np.int64)[codes]
 
 
 def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str:
-    """Return header and columns as base64 text for ``decode.js``.
-
-    Args:
-        header: Values that ``plain`` can convert to JSON.
-        columns: Names and numbers, shape (n,), none negative.
-    """
+    """Return header and columns (shape (n,), none negative) as base64 text for ``decode.js``."""
     stored = {name: _store(np.asarray(values)) for name, values in columns.items()}
     described = [
         {"name": name, "type": kind, "length": length, "delta": delta}
@@ -92,20 +85,14 @@ def _smallest(values: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:
     return "f8", np.ascontiguousarray(values, dtype=np.float64)
 
 
-_PLAIN: Final = frozenset({str, int, bool, type(None)})
-
-
 def plain(value: Any) -> Any:
     """Return ``value`` as JSON values: no NaN, NumPy scalar, enum or missing value."""
-    kind = type(value)
-    if kind in _PLAIN:  # fast path: most values
-        return value
-    if kind is dict or isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, Enum):
         return plain(value.value)
-    if isinstance(value, (str, int)):
+    if value is None or isinstance(value, (str, int)):
         return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, np.generic):
         return plain(value.item())
     if isinstance(value, float):

@@ -6,7 +6,6 @@ of bytes and lifetime. The time of an op is known if it requested a buffer; othe
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,13 +23,12 @@ MAX_USES: Final = 24  # of one buffer
 class Neighbours:
     """Tensors with their ops, as ragged columns.
 
+    Readers of tensor ``i`` are ``consumers[consumer_offsets[i]:consumer_offsets[i + 1]]``.
+
     Attributes:
         ops: Rows ``[name, type, layer, source]``; ``producers`` and ``consumers`` are places in it.
-        tensors: Names of the tensors.
         producers: Place of each tensor's producer plus one; 0 if it has none.
-        consumers, consumer_offsets: Readers of tensor ``i`` are
-            ``consumers[consumer_offsets[i]:consumer_offsets[i + 1]]``.
-        uses, use_offsets: The same for the known reading states of each *buffer* of the table.
+        uses, use_offsets: The known reading states of each *buffer* of the table.
     """
 
     ops: list[list[str]] = field(default_factory=list)
@@ -47,40 +45,33 @@ def neighbours(ends: TensorLinks | None, table: pd.DataFrame) -> Neighbours:
     around = Neighbours()
     if ends is None or table.empty:
         return around
-    op_places: dict[str, int] = {}
-    for name in _heaviest(table):
+    places: dict[str, int] = {}
+
+    def place(op: str) -> int:
+        if op not in places:
+            places[op] = len(places)
+            around.ops.append([op, *ends.facts.get(op, ("", "", ""))])
+        return places[op]
+
+    weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
+    by_tensor = weight.groupby(table["tensor"].astype(str).to_numpy(dtype=object)).sum()
+    for name in map(str, by_tensor.drop("", errors="ignore").nlargest(MAX_TENSORS).index):
         maker, readers = ends.makers.get(name), ends.readers.get(name, [])
         if maker is None and not readers:
             continue
         around.tensors.append(name)
-        around.producers.append(0 if maker is None else _place(ends, around, op_places, maker) + 1)
-        around.consumers += [_place(ends, around, op_places, op) for op in readers[:MAX_CONSUMERS]]
+        around.producers.append(0 if maker is None else place(maker) + 1)
+        around.consumers += [place(op) for op in readers[:MAX_CONSUMERS]]
         around.consumer_offsets.append(len(around.consumers))
     _add_uses(ends, table, around)
     return around
-
-
-def _heaviest(table: pd.DataFrame) -> list[str]:
-    weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
-    named = table["tensor"].astype(str)
-    by_tensor = weight.groupby(named.to_numpy(dtype=object)).sum()
-    by_tensor = by_tensor[by_tensor.index != ""]
-    return [str(name) for name in by_tensor.sort_values(ascending=False).index[:MAX_TENSORS]]
-
-
-def _place(ends: TensorLinks, around: Neighbours, places: dict[str, int], op: str) -> int:
-    known = places.get(op)
-    if known is None:
-        known = places[op] = len(around.ops)
-        around.ops.append([op, *ends.facts.get(op, ("", "", ""))])
-    return known
 
 
 def _add_uses(ends: TensorLinks, table: pd.DataFrame, around: Neighbours) -> None:
     """Add the states at which each buffer of a chosen tensor is read."""
     taken = set(around.tensors)
     births = {
-        str(op): np.sort(states.to_numpy(dtype=np.int64)).tolist()
+        str(op): np.sort(states.to_numpy(dtype=np.int64))
         for op, states in (table["born"] + 1).groupby(
             table["op"].astype(str).to_numpy(dtype=object)
         )
@@ -88,17 +79,8 @@ def _add_uses(ends: TensorLinks, table: pd.DataFrame, around: Neighbours) -> Non
     around.use_offsets = [0]
     rows = zip(table["tensor"].astype(str), table["born"] + 1, table["dies"] + 1, strict=True)
     for name, born, dies in rows:
-        if name in taken:
-            around.uses += _uses_between(ends.readers.get(name, []), births, int(born), int(dies))
+        readers = ends.readers.get(name, [])[:MAX_CONSUMERS] if name in taken else []
+        ran = [births[op] for op in readers if op in births]
+        uses = {int(at) for states in ran for at in states[(states >= born) & (states <= dies)]}
+        around.uses += sorted(uses)[:MAX_USES]
         around.use_offsets.append(len(around.uses))
-
-
-def _uses_between(
-    readers: list[str], births: dict[str, list[int]], born: int, dies: int
-) -> list[int]:
-    uses: set[int] = set()
-    for op in readers[:MAX_CONSUMERS]:
-        ran = births.get(op, [])
-        first = bisect_left(ran, born)
-        uses.update(state for state in ran[first : first + MAX_USES] if state <= dies)
-    return sorted(uses)[:MAX_USES]

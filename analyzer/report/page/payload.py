@@ -13,23 +13,24 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.contract.report.diff_file import DiffFile
-from analyzer.model.contract.report.peak_figures import RetainedTensor, TensorAtPeak
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import plain_report
-from analyzer.model.recording.records import Recording, Step
+from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import (
     category_codes,
     category_sums,
     main_allocator_rows,
-    running_sum,
 )
 from analyzer.report.page.columns import StringTable
 from analyzer.report.page.neighbours import Neighbours, neighbours
 
 MAX_BUFFERS: Final = 200_000
-"""Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums."""
+"""Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums.
+
+Then the page has only the states at which a listed buffer changes: a page with a million states took
+more than 1 GiB in a browser.
+"""
 
 _CATEGORIES: Final = [category.value for category in Category]
 _FOLDED_COLUMNS: Final = (
@@ -37,30 +38,18 @@ _FOLDED_COLUMNS: Final = (
     *("category", "requested_bytes", "allocated_bytes"),
 )
 _TEXT_COLUMNS: Final = (
-    "op",
-    "op_type",
-    "layer",
-    "source",
-    "dtype",
-    "shape",
-    "role",
-    "region",
-    "variable",
+    *("op", "op_type", "layer", "source", "dtype"),
+    *("shape", "role", "variable", "tensor"),
 )
 
 Columns = dict[str, npt.NDArray[Any]]
+States = npt.NDArray[np.int64]
 
 
 def payload(
     report: ReportFile, recording: Recording, comparison: DiffFile | None
 ) -> tuple[dict[str, object], Columns]:
-    """Return the header and the columns for ``pack``.
-
-    Args:
-        report: The report.
-        recording: Its tables.
-        comparison: The difference to an earlier step; None for the page of one step.
-    """
+    """Return the header and the columns for ``pack``."""
     strings = StringTable()
     table = main_allocator_rows(recording)
     if not table["born"].is_monotonic_increasing:
@@ -69,80 +58,43 @@ def payload(
     if recording.events.empty and len(table):
         # A prediction without events: the last change is the last instant.
         n_states = int(table["dies"].max()) + 1
-    kept = reduce_states(table, n_states, *_steady(recording))
     listed, folded = _split(table)
-    del table
+    kept = (
+        choose_states(listed, report, n_states) if len(folded) else PageStates(np.arange(n_states))
+    )
     why = _reasons(listed, strings, report)
     around = neighbours(recording.tensor_links, listed)
-    if kept is not None:
-        listed, folded, n_states = kept.table(listed), kept.table(folded), len(kept.states)
+    listed, folded = kept.table(listed), kept.table(folded)
     columns = _buffer_columns(listed, strings)
     columns["why"] = why
-    columns.update(_folded_columns(folded, n_states))
+    columns.update(_folded_columns(folded, len(kept.states)))
     if recording.kind.ran and not recording.events.empty:  # a prediction has no times
         time_ps = recording.events["time_ps"].to_numpy(dtype=np.int64)
-        columns["time_ps"] = time_ps if kept is None else time_ps[kept.states[1:] - 1]
+        columns["time_ps"] = time_ps[kept.states[1:] - 1]
     columns.update(_neighbour_columns(around, strings))
-    if kept is not None:
-        columns["use_state"] = kept.instants(columns["use_state"] - 1) + 1
+    columns["use_state"] = kept.instants(columns["use_state"] - 1) + 1
     header = {
-        "document": _json_of(report) if kept is None else kept.document(_json_of(report)),
-        "comparison": None if comparison is None else _json_of(comparison),
+        "document": kept.plain(plain_report(report)),
+        "comparison": None if comparison is None else kept.plain(plain_report(comparison)),
         "categories": _CATEGORIES,
-        "states": n_states,
-        "all_states": len(recording.events) + 1 if kept is not None else n_states,
+        "states": len(kept.states),
+        "all_states": n_states,
         "address_base": _address_base(listed),
         "buffers": len(listed),
         "folded_buffers": len(folded),
         "steps": [
-            {"index": step.index, "number": step.number, "first": first, "last": last}
-            for step, first, last in _steps(recording, kept)
+            {
+                "index": step.index,
+                "number": step.number,
+                "first": kept.instant(step.first),
+                "last": kept.instant(step.last),
+            }
+            for step in recording.steps
         ],
         "ops": around.ops,
         "strings": strings.texts,
     }
     return header, columns
-
-
-def _steady(recording: Recording) -> tuple[int, int]:
-    """Return the first and last instant of the steady step, or of the recording without steps."""
-    steps = [step for step in recording.steps if step.last >= step.first]
-    return (steps[-1].first, steps[-1].last) if steps else (0, len(recording.events) - 1)
-
-
-def _steps(recording: Recording, kept: PageStates | None) -> list[tuple[Step, int, int]]:
-    """Return each step with its first and last instant on the page."""
-    if kept is None:
-        return [(step, step.first, step.last) for step in recording.steps]
-    ends = np.array([(step.first, step.last) for step in recording.steps], np.int64).reshape(-1, 2)
-    places = kept.instants(ends).tolist()
-    return [(step, *place) for step, place in zip(recording.steps, places, strict=True)]
-
-
-def _json_of(report: ReportRecord) -> object:
-    """Return a report as JSON values without U+0000, which HTML cannot contain."""
-    return _without_nul(plain_report(report))
-
-
-def _without_nul(value: object) -> object:
-    if isinstance(value, str):
-        return value.replace("\0", "\ufffd") if "\0" in value else value
-    if isinstance(value, dict):
-        return {_without_nul(key): _without_nul(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nul(item) for item in value]
-    return value
-
-
-def requested_at(recording: Recording, instant: int) -> dict[str, int]:
-    """Return the requested bytes of each category at an instant, as the page draws them."""
-    table = main_allocator_rows(recording)
-    alive = table[(table["born"] <= instant) & (table["dies"] > instant)]
-    categories = alive["category"].astype(str).to_numpy(dtype=object).copy()
-    turned = alive["turns_at"].isna() | (alive["turns_at"].fillna(-1) <= instant)
-    categories[~turned.to_numpy(dtype=bool)] = Category.TEMPORARY.value
-    sums = alive["requested_bytes"].groupby(categories).sum()
-    return {category: int(sums.get(category, 0)) for category in _CATEGORIES}
 
 
 def _split(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -165,12 +117,17 @@ def _buffer_columns(table: pd.DataFrame, strings: StringTable) -> Columns:
         "allocated": table["allocated_bytes"].to_numpy(dtype=np.int64),
         "category": _category_codes(table["category"]),
         "step": (table["step"].astype("Int64") + 1).fillna(0).to_numpy(dtype=np.int64),
-        "address": _addresses(table),
+        # offsets from the lowest address, plus one; 0 for an unknown address
+        "address": np.asarray(
+            (table["address"].astype("Int64") - _address_base(table) + 1).fillna(0), dtype=np.int64
+        ),
     }
     for name in _TEXT_COLUMNS:
         columns[name] = strings.encode(table[name])
-    columns["name"] = _names(table, strings)
-    columns["tensor"] = strings.encode(table["tensor"])
+    names = np.zeros(len(table), dtype=np.int64)
+    for name in ("variable", "tensor", "op", "role"):
+        names = np.where(names > 0, names, columns[name])
+    columns["name"] = np.where(names > 0, names, strings.place("unnamed"))
     return columns
 
 
@@ -180,26 +137,16 @@ def _category_codes(categories: pd.Series[Any]) -> npt.NDArray[np.int64]:
     return codes
 
 
-def _names(table: pd.DataFrame, strings: StringTable) -> npt.NDArray[np.int64]:
-    """Return the place of each buffer's name: its variable, tensor, op or role."""
-    names = np.zeros(len(table), dtype=np.int64)
-    for column in ("variable", "tensor", "op", "role"):
-        names = np.where(names > 0, names, strings.encode(table[column]))
-    return np.where(names > 0, names, strings.place("unnamed"))
-
-
 def _reasons(
     table: pd.DataFrame, strings: StringTable, report: ReportFile
 ) -> npt.NDArray[np.int64]:
     """Return the place of the text that says why a buffer is alive, from the report's rows."""
-    reasons: dict[tuple[Any, ...], int] = {}
-    rows: list[RetainedTensor | TensorAtPeak] = [*report.retained, *report.tensors_at_peak]
-    for row in rows:
-        if row.why_alive:
-            key = (row.born, row.dies, row.requested_bytes)
-            reasons[key] = strings.place(row.why_alive)
-    if not reasons:
-        return np.zeros(len(table), dtype=np.int64)
+    reasons = {
+        (row.born, row.dies, row.requested_bytes): strings.place(row.why_alive)
+        for rows in (report.retained, report.tensors_at_peak)
+        for row in rows
+        if row.why_alive
+    }
     keys = zip(table["born"], table["dies"], table["requested_bytes"], strict=True)
     return np.fromiter((reasons.get(key, 0) for key in keys), dtype=np.int64, count=len(table))
 
@@ -207,12 +154,6 @@ def _reasons(
 def _address_base(table: pd.DataFrame) -> int:
     known = table["address"].dropna()
     return int(known.min()) if len(known) else 0
-
-
-def _addresses(table: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """Return offsets from the lowest address, plus one; 0 for an unknown address."""
-    offsets = table["address"].astype("Int64") - _address_base(table) + 1
-    return np.asarray(offsets.fillna(0), dtype=np.int64)
 
 
 def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
@@ -240,21 +181,8 @@ def _neighbour_columns(around: Neighbours, strings: StringTable) -> Columns:
     }
 
 
-MAX_STATES: Final = 500_000
-"""Limit of the states: a page with a million states took more than 1 GiB in a browser."""
-
-_INSTANTS: Final = ("instant", "allocated_instant")
-_STRETCHES: Final = MAX_STATES // 2
-
-States = npt.NDArray[np.int64]
-
-
 class PageStates:
-    """The states that a page shows.
-
-    Attributes:
-        states: Their numbers in the recording, in order, shape ``(n,)``; 0 is before the first event.
-    """
+    """The states that a page shows: numbers of the recording in order, shape ``(n,)``."""
 
     def __init__(self, states: States) -> None:
         self.states = states
@@ -267,46 +195,30 @@ class PageStates:
         """Return rows of the allocations table with the page's instants."""
         moved = {name: self.instants(table[name].to_numpy()) for name in ("born", "dies")}
         turns = table["turns_at"].astype("Int64")
-        missing = turns.isna().to_numpy()
         turned = self.instants(turns.fillna(0).to_numpy(dtype=np.int64))
-        return table.assign(**moved, turns_at=pd.arrays.IntegerArray(turned, missing))
+        kept = pd.arrays.IntegerArray(turned, turns.isna().to_numpy())
+        return table.assign(**moved, turns_at=kept)
 
-    def document(self, value: Any) -> Any:
-        """Return a document's JSON values with the page's instants."""
+    def instant(self, instant: int) -> int:
+        """Return the page's instant for one instant of the recording."""
+        return int(self.instants(np.array(instant)))
+
+    def plain(self, value: Any, key: str = "") -> Any:
+        """Return JSON values with the page's instants and without U+0000, which HTML cannot contain."""
+        if isinstance(value, str):
+            return value.replace("\0", "\ufffd")
         if isinstance(value, dict):
-            return {
-                key: int(self.instants(np.array([item]))[0])
-                if key in _INSTANTS and isinstance(item, int)
-                else self.document(item)
-                for key, item in value.items()
-            }
+            return {self.plain(key): self.plain(item, key) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.document(item) for item in value]
-        return value
+            return [self.plain(item) for item in value]
+        is_instant = key in ("instant", "allocated_instant") and isinstance(value, int)
+        return self.instant(value) if is_instant else value
 
 
-def reduce_states(table: pd.DataFrame, states: int, first: int, last: int) -> PageStates | None:
-    """Return the states of a recording that its page shows; None for all.
-
-    Args:
-        table: Rows of the allocations table.
-        states: Number of states.
-        first, last: Instants of the steady step.
-    """
-    if states <= MAX_STATES:
-        return None
-    live = running_sum(
-        table["born"].to_numpy(),
-        table["dies"].to_numpy(),
-        table["requested_bytes"].to_numpy(),
-        states - 1,
-    )
-    width = -(-states // _STRETCHES)
-    whole = states // width * width
-    tops = live[:whole].reshape(-1, width).argmax(axis=1) + np.arange(0, whole, width)
-    step = np.arange(max(first, 0), min(last + 2, states))
-    if len(step) > MAX_STATES - _STRETCHES:
-        top = int(live[step].argmax())
-        begin = max(min(top - _STRETCHES // 2, len(step) - _STRETCHES), 0)
-        step = step[begin : begin + _STRETCHES]
-    return PageStates(np.unique(np.concatenate([[0], tops, step, [states - 1]])))
+def choose_states(listed: pd.DataFrame, report: ReportFile, count: int) -> PageStates:
+    """Return the states at which a listed buffer changes, the peaks, and the ends of the steps."""
+    instants = [listed[name].dropna().to_numpy(np.int64) for name in ("born", "dies", "turns_at")]
+    marks = [at for step in report.steps for at in (step.first_instant, step.last_instant)]
+    marks += [report.peak.instant, report.peak.allocated_instant, -1, count - 2]
+    chosen = np.unique(np.concatenate([*instants, np.array(marks, np.int64)])) + 1
+    return PageStates(chosen[(chosen >= 0) & (chosen < count)])

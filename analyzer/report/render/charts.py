@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from markupsafe import Markup, escape
@@ -34,22 +35,15 @@ class ChartLine:
 class LineChart:
     """Bytes against a whole number such as the batch size or the step.
 
-    Attributes:
-        caption: What is drawn.
-        lines: One or more lines.
-        first_x: Left end of the x axis.
-        limit_bytes: A horizontal line; None for none.
-        marked_x: A vertical line with its name; None for none.
-        shaded_to_x: The chart is shaded up to here, such as the warm-up; None for no shade.
-        x_text: Label of a place on the x axis.
-        height: Units; the width is ``WIDTH``.
+    ``first_x`` is the left end of the x axis, ``limit_bytes`` a horizontal line, ``marks`` are vertical
+    lines with their look and name. The chart is shaded up to ``shaded_to_x``, such as the warm-up.
     """
 
     caption: str
     lines: Sequence[ChartLine]
     first_x: int = 0
     limit_bytes: int | None = None
-    marked_x: tuple[int, str] | None = None
+    marks: Sequence[tuple[int, str, str]] = ()
     shaded_to_x: int | None = None
     x_text: Callable[[int], str] = str
     height: int = 300
@@ -91,10 +85,10 @@ def draw_lines(chart: LineChart) -> Drawing:
     if limit is not None:
         parts.append(_rule("limit", _LEFT, WIDTH - _RIGHT, scale.up(limit), scale.up(limit)))
         legend.append(("line-limit", "limit"))
-    if chart.marked_x is not None and first <= chart.marked_x[0] <= last:
-        place = scale.along(chart.marked_x[0])
-        parts.append(_rule("marked", place, place, _TOP, floor))
-        legend.append(("line-marked", chart.marked_x[1]))
+    for x, look, name in chart.marks:
+        if first <= x <= last:
+            parts.append(_rule(look, scale.along(x), scale.along(x), _TOP, floor))
+            legend.append((f"line-{look}", name))
     for line in chart.lines:
         places = " ".join(
             f"{scale.along(x)},{scale.up(size_bytes)}" for x, size_bytes in line.points
@@ -119,20 +113,13 @@ def _draw_axes(chart: LineChart, scale: _Scale) -> Iterator[str]:
 
 
 def draw_shares(shares: Sequence[tuple[str, float]], caption: str) -> Markup:
-    """Draw ratios that add up to 1 as one stacked bar.
-
-    Args:
-        shares: CSS class and ratio of each part, in order.
-        caption: What is drawn, for readers who do not see it.
-    """
-    parts, before = [], 0.0
-    for look, ratio in shares:
-        parts.append(
-            f'<rect class="{escape(look)}" x="{1000 * before:.2f}" width="{1000 * ratio:.2f}" '
-            'height="24"/>'
-        )
-        before += ratio
-    return _svg("stack", 1000, 24, caption, "".join(parts), is_stretched=True)
+    """Draw ratios that add up to 1 as one stacked bar; ``shares`` has a CSS class for each."""
+    starts = accumulate((ratio for _, ratio in shares), initial=0.0)
+    parts = "".join(
+        f'<rect class="{escape(look)}" x="{1000 * start:.2f}" width="{1000 * ratio:.2f}" height="24"/>'
+        for (look, ratio), start in zip(shares, starts, strict=False)
+    )
+    return _svg("stack", 1000, 24, caption, parts, is_stretched=True)
 
 
 def round_places(first: int, last: int) -> list[int]:

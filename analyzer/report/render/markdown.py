@@ -88,6 +88,8 @@ def _item(item: Item) -> Iterator[str]:
         yield f"  {markdown_text(item.detail)}"
     if item.code:
         yield from ("", *_code(item.code), "")
+    if item.check:
+        yield f"  Check: {markdown_code(item.check)}"
 
 
 def _code(code: str) -> Iterator[str]:

@@ -37,20 +37,13 @@ def to_page(document: Document) -> str:
     )
 
 
-def fill_page(
-    package: str, template: str, *, style: str = "", script: str = "", **values: Any
-) -> str:
+def fill_page(package: str, template: str, *, script: str = "", **values: Any) -> str:
     """Return the text of one HTML file.
 
-    Args:
-        package: Package with the template's folder.
-        template: Path of a template that extends ``assets/shell.html``.
-        style: CSS in addition to the shared style.
-        script: JavaScript for the template's ``{{ script }}``.
-        values: Values for the template; the shell needs ``title``, ``subtitle``, ``badge``, ``footer``
-            and ``next_command``.
+    The template extends ``assets/shell.html``, which needs the values ``title``, ``subtitle``,
+    ``badge``, ``footer`` and ``next_command``; ``script`` is JavaScript for ``{{ script }}``.
     """
-    style = asset(SHELL, "assets/shared.css") + style
+    style = asset(SHELL, "assets/shared.css")
     theme = asset(SHELL, "assets/theme.js")
     text = (
         templates_of(package)
@@ -99,16 +92,8 @@ def templates_of(package: str) -> jinja2.Environment:
 def policy_of(style: str, scripts: Sequence[str] = ()) -> str:
     """Return the Content-Security-Policy of a page with this style and these scripts."""
     allowed = ["script-src " + " ".join(map(_hash, scripts))] if scripts else []
-    return "; ".join(
-        (
-            "default-src 'none'",
-            *allowed,
-            f"style-src {_hash(style)}",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
-    )
+    rest = (f"style-src {_hash(style)}", "img-src data:", "base-uri 'none'", "form-action 'none'")
+    return "; ".join(("default-src 'none'", *allowed, *rest))
 
 
 def writable(text: str) -> str:

@@ -39,13 +39,10 @@ _NUMBERS: Final = ("number", "bytes", "change", "percent")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value with a tone.
+    """A value of the column's kind with a tone; None for an empty cell.
 
-    Attributes:
-        value: A value of the column's kind; None for an empty cell.
-        tone: The look.
-        path: Place of the number in the JSON, such as ``peak.requested_bytes``; may be empty.
-        note: Text behind a bar.
+    ``path`` is the place of the number in the JSON, such as ``peak.requested_bytes``; ``note`` is a text
+    behind a bar.
     """
 
     value: str | int | float | None
@@ -90,12 +87,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A paragraph.
+    """A text, or its pieces, of which each may be a pair of text and tone.
 
-    Attributes:
-        text: The text, or its pieces; a piece may be a pair of text and tone.
-        tone: The look of pieces without a tone of their own.
-        mark: Text before the first line, such as ``- ``; further lines are indented.
+    ``mark`` is a text before the first line, such as ``- ``; further lines are indented.
     """
 
     text: str | tuple[str | tuple[str, Tone], ...]
@@ -111,15 +105,9 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A finding or a remedy: a label, a title, and details that a page unfolds.
+    """A finding or a remedy: a label, a title, the saving, and details that a page unfolds.
 
-    Attributes:
-        label: A word or a size in front of the title.
-        title: One line.
-        gain: The saving, behind the title.
-        detail: A paragraph.
-        code: Code to paste.
-        tone: The look of the label.
+    ``check`` is a command that verifies the change; ``table`` is for pages only.
     """
 
     label: str
@@ -128,19 +116,13 @@ class Item:
     detail: str = ""
     code: str = ""
     tone: Tone = "plain"
+    check: str = ""
+    table: Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One of the main numbers, with its meaning in a line.
-
-    Attributes:
-        label: The name.
-        value: Bytes, or a text; None hides the figure.
-        meaning: The meaning of the label.
-        path: Place of the number in the JSON.
-        is_main: Whether it is the most important one.
-    """
+    """One of the main numbers: bytes, a text, or None, which hides it; ``path`` is as in a ``Cell``."""
 
     label: str
     value: int | str | None
@@ -165,19 +147,16 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """An inline SVG with its caption. Only pages show it.
+    """An inline SVG with its title, which only pages show.
 
-    Attributes:
-        caption: The title.
-        svg: The drawing, escaped.
-        note: The scale, or omitted parts.
-        legend: CSS class and meaning of each colour.
+    ``text`` says the same in words; ``legend`` has the CSS class and meaning of each colour.
     """
 
     caption: str
     svg: Markup
     note: str = ""
     legend: tuple[tuple[str, str], ...] = ()
+    text: str = ""
 
 
 Block = Paragraph | Table | Item | Figures | Code | Drawing
@@ -185,14 +164,10 @@ Block = Paragraph | Table | Item | Figures | Code | Drawing
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with blocks below it.
+    """A heading, which may be empty, with blocks below it.
 
-    Attributes:
-        heading: May be empty.
-        blocks: The content, in order.
-        note: A few words behind the heading.
-        level: 1, or 2 for a part of the section before it.
-        is_folded: Whether a page shows only the heading until it is clicked.
+    ``note`` is behind the heading; ``level`` is 1, or 2 for a part of the section before it. A folded
+    section of a page shows only its heading until it is clicked.
     """
 
     heading: str
@@ -208,15 +183,11 @@ class Document:
 
     Attributes:
         title: The subject, such as the name of the model.
-        headline: The answer in one line.
-        tone: The look of the headline.
         subtitle: Settings of the step: mode, batch size, optimizer.
         badge: The basis of the figures, in a word.
         notices: Warnings to read before any figure, a sentence each.
         lead: The blocks before the first section.
-        sections: The sections, in order.
         footer: Versions.
-        next_command: A command that continues from here; empty for none.
     """
 
     title: str

@@ -135,6 +135,8 @@ def _item(item: Item, label_width: int) -> Iterator[RenderableType]:
     if item.detail:
         yield Padding(_line(item.detail, "dim"), (0, 0, 0, margin))
     yield from _code(item.code, margin)
+    if item.check:
+        yield Padding(_line(f"Check: {item.check}", "dim"), (0, 0, 0, margin))
 
 
 def _code(code: str, margin: int) -> Iterator[RenderableType]:
@@ -198,10 +200,8 @@ def _shorten(cell: Text, column: TableColumn, width: int) -> Text:
 def fit_widths(columns: Sequence[TableColumn], widest: Sequence[int], width: int) -> dict[int, int]:
     """Return the places of the columns that are shown, in order, and how wide each is.
 
-    Args:
-        columns: All columns.
-        widest: Cells of the widest cell of each, without its heading.
-        width: Cells of the terminal.
+    ``widest`` are the cells of each column's widest text without its heading, ``width`` those of the
+    terminal.
     """
     wanted = [
         max(size, cell_len(column.name)) for column, size in zip(columns, widest, strict=True)
@@ -236,9 +236,7 @@ def fit_widths(columns: Sequence[TableColumn], widest: Sequence[int], width: int
 class Prose:
     """A paragraph that breaks between words but never between a number and its unit.
 
-    Args:
-        text: The paragraph.
-        label: Text before the first line; the other lines are indented by its width.
+    ``label`` is a text before the first line; the other lines are indented by its width.
     """
 
     def __init__(self, text: Text, label: Text | None = None) -> None:

@@ -68,7 +68,7 @@ def test_markdown_shows_names_as_text_and_code_as_code() -> None:
 def test_the_page_has_the_section_and_runs_nothing_of_it() -> None:
     result = open_result(sample_folder("cnn"), search=False)
     page = render(replace(result.report, remedies=REMEDIES), result.recording)
-    assert "Remedies" in page
+    assert "What to change" in page
     assert "first = 1\n    second = 2" in page
     assert "<script>alert(1)" not in page
     assert "Remedies" not in render(result.report, result.recording)

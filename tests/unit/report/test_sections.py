@@ -46,7 +46,7 @@ CHART = LineChart(
     caption=HOSTILE,
     lines=(ChartLine("allocated", "allocated", ((0, 0), (10, 5 * MIB))),),
     limit_bytes=4 * MIB,
-    marked_x=(8, "largest batch"),
+    marks=[(8, "marked", "largest batch")],
     shaded_to_x=2,
 )
 DOCUMENT = Document(

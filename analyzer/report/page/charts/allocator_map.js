@@ -17,16 +17,14 @@ function createMap(container, recording, axis, state) {
   const chartBox = element('div', { class: 'chart' });
 
   const regionOf = assignRegions(columns, regions);
-  let shownRegions = regions;
-  let height = placeRegions(shownRegions);
+  const height = placeRegions(regions);
   const toY = (region, address) => region.top + (1 - (address - region.start) / region.size) * region.height;
 
   function draw(context, width, canvasHeight) {
     const left = AXIS_PADDING.left;
     const right = width - AXIS_PADDING.right;
     context.textAlign = 'right';
-    for (const region of shownRegions) {
-      const place = regions.indexOf(region);
+    for (const [place, region] of regions.entries()) {
       context.fillStyle = colours.band;
       context.fillRect(left, region.top, right - left, region.height);
       context.fillStyle = colours.muted;
@@ -52,7 +50,6 @@ function createMap(container, recording, axis, state) {
     for (let b = 0; b < recording.buffers && columns.born[b] <= last; b += 1) {
       if (columns.dies[b] < first || columns.address[b] === 0) continue;
       const region = regions[regionOf[b]];
-      if (shownRegions !== regions && region !== shownRegions[0]) continue;
       const x = axis.xOfState(columns.born[b], width);
       const w = Math.max(0.6, axis.xOfState(columns.dies[b], width) - x);
       const start = columns.address[b];
@@ -73,15 +70,7 @@ function createMap(container, recording, axis, state) {
     if (chosen) { context.strokeStyle = colours.accent; context.lineWidth = 2; context.strokeRect(...chosen); context.lineWidth = 1; }
   }
 
-  const choices = [['', 'All ranges'], ...regions.map((region, place) => [String(place), `${place}: ${formatTick(region.size)} at ${addressText(recording, region.start)}`])];
-  const chooser = selectElement('Range of addresses', choices, '', showRange);
-  function showRange(place) {
-    shownRegions = place === '' ? regions : [regions[Number(place)]];
-    height = placeRegions(shownRegions);
-    chart.setHeight(height);
-    chart.redraw();
-  }
-  container.append(note, ...(regions.length > 1 ? [element('div', { class: 'controls' }, chooser)] : []), chartBox);
+  container.append(note, chartBox);
   const chart = createCanvas(chartBox, {
     height, label: 'Addresses of the allocator over time. The list below has the chunks of the chosen instant.', draw,
     overlay: (context, width, canvasHeight) => drawAxisCursor(context, chart, axis, state, width, canvasHeight),
@@ -89,7 +78,7 @@ function createMap(container, recording, axis, state) {
 
   function bufferAt(x, y) {
     const s = axis.stateAtPosition(axis.fromX(x, chart.width));
-    const region = shownRegions.find((candidate) => y >= candidate.top && y <= candidate.top + candidate.height);
+    const region = regions.find((candidate) => y >= candidate.top && y <= candidate.top + candidate.height);
     if (!region) return null;
     const address = region.start + (1 - (y - region.top) / region.height) * region.size;
     for (const b of recording.aliveAt(s)) {
@@ -117,9 +106,9 @@ function createMap(container, recording, axis, state) {
     filters: [{ label: 'kind', value: (row) => row.kind, text: (kind) => CATEGORY_LABELS[kind] || kind }],
     columns: [
       { key: 'name', label: 'Chunk', kind: 'text', grow: true, value: (row) => row.name },
-      { key: 'address', label: 'Address', kind: 'address', rank: 2, value: (row) => row.address, format: (address) => addressText(recording, address) },
+      { key: 'address', label: 'Address', kind: 'address', value: (row) => row.address, format: (address) => addressText(recording, address) },
       { key: 'allocated', label: 'Allocated', csv: 'allocated_bytes', kind: 'size', value: (row) => row.allocated },
-      { key: 'waste', label: 'Waste', csv: 'waste_bytes', kind: 'size', value: (row) => row.waste, rank: 1 },
+      { key: 'waste', label: 'Waste', csv: 'waste_bytes', kind: 'size', value: (row) => row.waste },
       { key: 'free', label: 'Free', csv: 'free_bytes', kind: 'size', value: (row) => row.free },
     ],
   });
@@ -138,7 +127,7 @@ function createMap(container, recording, axis, state) {
       if (keys.has('at') && keys.size === 1) chart.redrawOverlay(); else chart.redraw();
     },
     focusSearch: () => table.focusSearch(),
-    reset() { chooser.value = ''; showRange(''); table.reset(); },
+    reset: () => table.reset(),
   };
 }
 

@@ -14,7 +14,6 @@ function createIcicle(container, recording, axis, state) {
   let boxes = [];
   let hovered = null;
   const order = layerOrder(recording);
-  const pathOf = createPaths(recording);
   const choose = (node) => state.update({ part: partOf(node) });
 
   const crumbs = element('nav', { class: 'crumbs', 'aria-label': 'Path in the chart' });
@@ -28,8 +27,8 @@ function createIcicle(container, recording, axis, state) {
     columns: [
       { key: 'name', label: 'Part', kind: 'text', grow: true, value: (node) => node.key },
       { key: 'bytes', label: 'Bytes', csv: 'bytes', kind: 'size', value: (node) => node.bytes },
-      { key: 'share', label: 'Share of all', kind: 'count', value: (node) => node.bytes, format: (bytes) => formatShare(bytes, root.bytes), rank: 2 },
-      { key: 'buffers', label: 'Buffers', kind: 'count', value: (node) => node.buffers, rank: 1 },
+      { key: 'share', label: 'Share of all', kind: 'count', value: (node) => node.bytes, format: (bytes) => formatShare(bytes, root.bytes) },
+      { key: 'buffers', label: 'Buffers', kind: 'count', value: (node) => node.buffers },
     ],
   });
   container.append(controls, unit, crumbs, chartBox, table.root);
@@ -48,21 +47,12 @@ function createIcicle(container, recording, axis, state) {
       const fill = node === hovered ? colours.accent : depth === 0 ? colours.band : colours.category[node.topCategory];
       context.fillStyle = fill;
       context.fillRect(x, depth * ICICLE_ROW, Math.max(0.5, w - 1), ICICLE_ROW - 1);
-      if (isPicked) outline(context, x, depth * ICICLE_ROW, Math.max(3, w - 1), ICICLE_ROW - 1);
+      if (isPicked) { context.strokeStyle = colours.ink; context.strokeRect(x + 1, depth * ICICLE_ROW + 1, Math.max(1, w - 3), ICICLE_ROW - 3); }
       box.text = w < 16 ? '' : boxLabel(context, node, w - 8);
       context.fillStyle = inkOn(fill);
       context.textAlign = 'left';
       context.fillText(box.text, x + 4, depth * ICICLE_ROW + ICICLE_ROW / 2);
     }
-  }
-
-  function outline(context, x, y, w, h) {
-    context.lineWidth = 2;
-    for (const [colour, inset] of [[colours.ink, 1], [colours.page, 3]]) {
-      context.strokeStyle = colour;
-      if (w > 2 * inset) context.strokeRect(x + inset, y + inset, w - 2 * inset, h - 2 * inset);
-    }
-    context.lineWidth = 1;
   }
 
   function place(node, x, w, depth) {
@@ -129,7 +119,7 @@ function createIcicle(container, recording, axis, state) {
     chart,
     update(keys) {
       if (keys.has('shown') || keys.has('at') || keys.has('measure') || keys.has('layerMode') || (keys.has('viewKey') && state.values.measure === 'bytetime')) {
-        root = buildTree(recording, axis, state.values, order, pathOf);
+        root = buildTree(recording, axis, state.values, order);
         renderControls();
         show();
       } else if (keys.has('part')) show();
@@ -145,14 +135,10 @@ function createIcicle(container, recording, axis, state) {
 
 // The longest name of a part that fits with its bytes, else a name alone: a number is never cut.
 function boxLabel(context, node, width) {
-  const names = [node.label, ...[2, 1].map((count) => node.label.split('/').slice(-count).join('/')), ...(isBlock(node) ? /\d+[a-z]?$/.exec(node.label) || [] : [])];
+  const names = [node.label, node.label.slice(node.label.lastIndexOf('/') + 1)].map((name) => shortName(name, 120));
   const fits = (text) => context.measureText(text).width <= width;
-  const bytes = formatBytes(node.bytes);
-  const named = names.map((name) => shortName(name, 120));
-  return named.map((name) => `${name}  ${bytes}`).find(fits) ?? named.find(fits) ?? fitText(context, named[2], width);
+  return names.map((name) => `${name}  ${formatBytes(node.bytes)}`).find(fits) ?? names.find(fits) ?? fitText(context, names[1], width);
 }
-
-const isBlock = ({ children }) => children.length > 0 && children[0].isLayer;
 
 function partOf(node) {
   const keys = [];
@@ -173,7 +159,7 @@ function findPart(root, part) {
   return node;
 }
 
-function buildTree(recording, axis, { at, measure, layerMode }, order, pathOf) {
+function buildTree(recording, axis, { at, measure, layerMode }, order) {
   const root = treeNode(measure === 'bytetime' ? 'all, on average' : 'all');
   const shownCategories = { activation: ['activation'], parameter: ['parameter', 'optimizer_state'] }[measure];
   for (const [b, bytes] of measuredBuffers(recording, axis, at, measure)) {
@@ -182,9 +168,9 @@ function buildTree(recording, axis, { at, measure, layerMode }, order, pathOf) {
     const place = order.get(recording.columns.layer[b]);
     let node = root;
     addTo(node, bytes, code, place);
-    for (const { key, label, isLayer } of pathOf(b, layerMode)) {
+    for (const { key, isLayer } of pathOf(recording, b, layerMode)) {
       let child = node.byName.get(key);
-      if (!child) { child = treeNode(key, label, isLayer); node.byName.set(key, child); }
+      if (!child) { child = treeNode(key, key, isLayer); node.byName.set(key, child); }
       node = child;
       addTo(node, bytes, code, place);
     }
@@ -224,9 +210,49 @@ function finishTree(node, parent) {
     const children = [...node.byName.values()];
     const layers = children.filter(({ isLayer }) => isLayer).sort((a, b) => a.order - b.order);
     const others = children.filter(({ isLayer }) => !isLayer).sort((a, b) => b.bytes - a.bytes);
-    node.children = [...gatherBlocks(layers, groupNode), ...others];
+    node.children = [...gatherBlocks(layers), ...others];
   }
   node.children.forEach((child) => finishTree(child, node));
+}
+
+// Group layers by the first word with a number in their names: block2a_conv and block2a_bn form block2a,
+// conv2_block1_add lies in block1 of conv2.
+function gatherBlocks(nodes) {
+  const blocks = new Map();
+  for (const node of nodes) {
+    const [, block, rest] = /^(.*?\d+[a-z]?)_(.+)$/.exec(node.label) || [];
+    const key = block || `${node.label} alone`;
+    if (!blocks.has(key)) blocks.set(key, { block, members: [], rests: [] });
+    blocks.get(key).members.push(node);
+    blocks.get(key).rests.push(rest);
+  }
+  return [...blocks.values()].flatMap(({ block, members, rests }) => {
+    if (!block || members.length < 2 || members.length === nodes.length) return members;
+    members.forEach((node, place) => { node.label = rests[place]; });
+    return [groupNode(members[0].key.slice(0, members[0].key.length - rests[0].length - 1), block, gatherBlocks(members))];
+  });
+}
+
+// The place of each layer in the model: the birth of its largest activation; a layer without activations
+// follows the layer that was built before it.
+function layerOrder(recording) {
+  const { category, layer, requested } = recording.columns;
+  const activation = recording.categories.indexOf('activation');
+  const built = new Map();
+  const largest = new Map();
+  for (let b = 0; b < recording.buffers; b += 1) {
+    if (!built.has(layer[b])) built.set(layer[b], built.size);
+    if (category[b] !== activation) continue;
+    const known = largest.get(layer[b]);
+    if (known === undefined || requested[b] > requested[known]) largest.set(layer[b], b);
+  }
+  let before = -1;
+  const places = [...built].map(([code, place]) => {
+    before = largest.get(code) ?? before;
+    return { code, place, at: largest.has(code) ? before : before + 0.5 };
+  });
+  places.sort((a, b) => a.at - b.at || a.place - b.place);
+  return new Map(places.map(({ code }, place) => [code, place]));
 }
 
 function* measuredBuffers(recording, axis, at, measure) {
@@ -242,43 +268,17 @@ function* measuredBuffers(recording, axis, at, measure) {
   }
 }
 
-const part = (key, label = key, isLayer = false) => ({ key, label, isLayer });
+const part = (key, isLayer = false) => ({ key, isLayer });
 
-// The path of a buffer through the tree; shared texts are split once.
-function createPaths(recording) {
-  const { columns, textOf } = recording;
-  const made = new Map();
-  const once = (kind, code, make) => {
-    const known = made.get(kind) ?? made.set(kind, new Map()).get(kind);
-    return known.get(code) ?? known.set(code, make()).get(code);
-  };
-  const scopes = (text, isLayer) => text.split('/', 12).map((key) => part(key, key, isLayer));
-
-  const sourceOf = (b) => once('source', columns.source[b], () => {
-    const source = textOf('source', b);
-    if (!source) return [part('(no source line)')];
-    const colon = source.lastIndexOf(':');
-    return colon > 0 ? [part(source.slice(0, colon)), part(`line ${source.slice(colon + 1)}`)] : [part(source)];
-  });
-  const nameOf = (b) => textOf('variable', b) || textOf('op', b) || recording.nameOf(b);
-
-  return function pathOf(b, layerMode) {
-    if (layerMode === 'source') return [...sourceOf(b), part(nameOf(b))];
-    const layer = textOf('layer', b);
-    // Without a layer, use the scopes of the name.
-    if (!layer) return [part('(no layer)'), ...scopes(nameOf(b), false)];
-    const leaf = textOf('variable', b)
-      ? once('variable', `${columns.layer[b]} ${columns.variable[b]}`, () => part(textOf('variable', b), variableLabel(textOf('variable', b), layer)))
-      : part(nameOf(b));
-    return [...once('layer', columns.layer[b], () => scopes(layer, true)), leaf];
-  };
-}
-
-// A variable's name within its layer: kernel for dense/kernel, kernel_momentum for
-// adam/dense_kernel_momentum.
-function variableLabel(variable, layer) {
-  if (variable.startsWith(`${layer}/`)) return variable.slice(layer.length + 1);
-  const own = variable.slice(variable.indexOf('/') + 1);
-  const scope = `${layer.replaceAll('/', '_')}_`;
-  return own.startsWith(scope) && own.length > scope.length ? own.slice(scope.length) : variable;
+// The path of a buffer through the tree: source file, line and op, or layer by layer and op.
+function pathOf(recording, b, layerMode) {
+  const { textOf } = recording;
+  const leaf = textOf('variable', b) || textOf('op', b) || recording.nameOf(b);
+  const layer = textOf('layer', b);
+  if (layerMode === 'source') {
+    const [, file, line] = /^(.+):(\d+)$/.exec(textOf('source', b)) || [];
+    return [...(file ? [part(file), part(`line ${line}`)] : [part(textOf('source', b) || '(no source line)')]), part(leaf)];
+  }
+  if (!layer) return [part('(no layer)'), ...leaf.split('/', 12).map((key) => part(key))];
+  return [...layer.split('/', 12).map((key) => part(key, true)), part(leaf)];
 }

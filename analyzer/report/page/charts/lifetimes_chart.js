@@ -18,20 +18,15 @@ function createLifetimes(container, recording, axis, state) {
     for (let b = 0; b < recording.buffers && columns.born[b] <= last; b += 1) {
       if (columns.dies[b] > first && columns.dies[b] - columns.born[b] > 1) candidates.push(b);
     }
-    const weight = (b) => columns.requested[b];
-    candidates.sort((a, b) => weight(b) - weight(a));
-    // Skip buffers below 1/10,000 of the peak if there are enough larger ones.
-    const least = recording.total[recording.peakState] / 1e4;
-    const worth = candidates.filter((b) => weight(b) >= least);
-    const shown = worth.length >= 10 ? worth : candidates;
-    rows = shown.slice(0, LIFETIME_ROWS);
+    candidates.sort((a, b) => columns.requested[b] - columns.requested[a]);
+    rows = candidates.slice(0, LIFETIME_ROWS);
     // Always show the chosen tensor if it is alive in the part in view.
     const b = state.values.buffer;
     const isAway = b !== null && (columns.born[b] > last || columns.dies[b] <= first);
     if (b !== null && !isAway && !rows.includes(b)) rows.push(b);
     key.textContent = `The largest buffers of the part in view, up to ${LIFETIME_ROWS}, in order of birth. Ticks are known reads; the light part of a bar is the longest time between two reads.${
       isAway ? ' The chosen tensor is not alive in the part in view.' : b !== null ? ' The chosen tensor is marked.' : ''}`;
-    rows.sort((a, b) => columns.born[a] - columns.born[b] || weight(b) - weight(a));
+    rows.sort((a, b) => columns.born[a] - columns.born[b] || columns.requested[b] - columns.requested[a]);
     chart.setHeight(Math.max(60, rows.length * LIFETIME_ROW + 24));
   }
 
@@ -102,8 +97,8 @@ function createLifetimes(container, recording, axis, state) {
       { key: 'name', label: 'Tensor', kind: 'text', grow: true, value: recording.nameOf },
       { key: 'requested', label: 'Requested', csv: 'requested_bytes', kind: 'size', value: (b) => columns.requested[b] },
       { key: 'born', label: 'Born', kind: 'count', value: (b) => columns.born[b] - 1, format: (i) => (i < 0 ? 'before' : formatCount(i)) },
-      { key: 'last', label: 'Last read', kind: 'count', value: (b) => (longestWait(columns, b) || [null])[0], format: (s) => formatCount(s - 1), rank: 2, title: 'The last read before the longest time without one' },
-      { key: 'next', label: 'Held until', kind: 'count', value: (b) => (longestWait(columns, b) || [null, null])[1], format: (s) => formatCount(s - 1), rank: 1, title: 'The end of the longest time without a read' },
+      { key: 'last', label: 'Last read', kind: 'count', value: (b) => (longestWait(columns, b) || [null])[0], format: (s) => formatCount(s - 1), title: 'The last read before the longest time without one' },
+      { key: 'next', label: 'Held until', kind: 'count', value: (b) => (longestWait(columns, b) || [null, null])[1], format: (s) => formatCount(s - 1), title: 'The end of the longest time without a read' },
       { key: 'dies', label: 'Freed', kind: 'count', value: (b) => columns.dies[b] - 1, format: (i) => (i + 1 >= recording.states ? 'after' : formatCount(i)) },
     ],
   });
@@ -118,31 +113,19 @@ function createLifetimes(container, recording, axis, state) {
     focusSearch: () => { list.firstChild.open = true; table.focusSearch(); },
     reset: () => table.reset(),
     table, rows: () => rows,
-    // Scroll the page to the chosen tensor's bar if it is out of view.
-    reveal() {
-      const row = rows.indexOf(state.values.buffer);
-      if (row < 0) return;
-      const pane = byId('detail').getBoundingClientRect();
-      const end = pane.left === 0 && pane.height ? pane.top : innerHeight; // on a narrow screen a sheet covers the end
-      const y = chart.canvas.getBoundingClientRect().top + row * LIFETIME_ROW;
-      if (y < 60 || y > end - 40) scrollBy(0, y - end / 2);
-    },
   };
 }
 
+// The name of a tensor in its bar, or behind it, or before it, where there is most room.
 function drawLifetimeLabel(context, recording, b, from, to, y, right) {
-  const name = shortName(recording.nameOf(b), 80);
   const inside = to - from > 150;
-  context.font = '10.5px ui-monospace, monospace';
-  const before = !inside && right - to < 160 && from - AXIS_PADDING.left > right - to;
+  const before = !inside && from - AXIS_PADDING.left > right - to;
   const room = inside ? to - from - 10 : before ? from - AXIS_PADDING.left - 8 : right - to - 8;
-  const text = room > 40 ? fitText(context, name, room) : '';
+  const isPale = longestWait(recording.columns, b) !== null;
   context.textAlign = before ? 'right' : 'left';
-  const paled = inside && longestWait(recording.columns, b) !== null;
-  context.fillStyle = inside && !paled ? inkOn(colours.category[recording.columns.category[b]]) : colours.ink;
-  context.fillText(text, inside ? from + 6 : before ? from - 5 : to + 5, y);
+  context.fillStyle = inside && !isPale ? inkOn(colours.category[recording.columns.category[b]]) : colours.ink;
+  if (room > 40) context.fillText(fitText(context, shortName(recording.nameOf(b), 80), room), inside ? from + 6 : before ? from - 5 : to + 5, y);
   context.textAlign = 'left';
-  context.font = '11px system-ui, sans-serif';
 }
 
 function usesOf(columns, b) {

@@ -37,10 +37,7 @@ function start(decoded) {
     { name: 'lifetimes', label: 'Lifetimes', make: (panel) => createLifetimes(panel, recording, axis, state) },
     { name: 'layers', label: 'Layers', make: (panel) => createIcicle(panel, recording, axis, state) },
     { name: 'ops', label: 'Ops', make: (panel) => tableView(panel, createOpTable(recording, state), ['at']) },
-    { name: 'retained', label: 'Retained', make: (panel) => tableView(panel, createRetainedTable(recording, state), []) },
     { name: 'map', label: 'Allocator map', make: (panel) => createMap(panel, recording, axis, state) },
-    { name: 'graph', label: 'Graph', make: (panel) => createGraph(panel, recording, state) },
-    { name: 'findings', label: 'Findings', make: (panel) => renderFindings(panel, recording.document.findings || [], state) },
   ];
   if (comparison) views.unshift({ name: 'compare', label: comparison.a.kind === comparison.b.kind ? 'Difference' : 'Predicted and measured', make: (panel) => createCompare(panel, comparison, state) });
   createTabs(views, state);
@@ -51,7 +48,7 @@ function start(decoded) {
   const address = createAddress(fieldsOfView, follow);
 
   // Each view has its own table and choices; the address contains those of the current view.
-  const tableOf = ({ content }) => (content && content.choose ? content : content && content.table && content.table.choose ? content.table : null);
+  const tableOf = ({ content }) => (content && content.table) || null;
 
   function showTab(keys) {
     const view = current();
@@ -66,8 +63,7 @@ function start(decoded) {
     view.content.update(view.seen);
     if (view.asked && tableOf(view)) tableOf(view).choose(view.asked);
     view.asked = null;
-    if ((keys.has('tab') || keys.has('buffer')) && tableOf(view) && tableOf(view).reveal) tableOf(view).reveal();
-    if (keys.has('tab') && state.values.buffer !== null && view.content.reveal) view.content.reveal();
+    if ((keys.has('tab') || keys.has('buffer')) && tableOf(view)) tableOf(view).reveal();
     view.seen = new Set();
   }
 

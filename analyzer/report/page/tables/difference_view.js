@@ -61,15 +61,15 @@ function createCompare(container, comparison, state) {
         { key: 'a', label: 'First', csv: 'a_bytes', kind: 'size', title: a.label.slice(0, 400), value: (row) => row.a_bytes },
         { key: 'b', label: 'Second', csv: 'b_bytes', kind: 'size', title: b.label.slice(0, 400), value: (row) => row.b_bytes },
         { key: 'delta', label: 'Difference', csv: 'delta_bytes', kind: 'count', value: (row) => row.delta_bytes, format: formatDelta },
-        { key: 'distance', label: 'Distance', csv: 'distance_bytes', kind: 'size', sum: false, value: (row) => Math.abs(row.delta_bytes), rank: 2 },
-        { key: 'change', label: 'Change', kind: 'short', value: (row) => row.change, rank: 1 },
+        { key: 'distance', label: 'Distance', csv: 'distance_bytes', kind: 'size', sum: false, value: (row) => Math.abs(row.delta_bytes) },
+        { key: 'change', label: 'Change', kind: 'short', value: (row) => row.change },
       ],
     });
     tableBox.replaceChildren(table.root);
     table.update();
   }
   build();
-  return { chart, update: () => chart.redraw(), focusSearch: () => table.focusSearch(), reset: () => table.reset(), table: () => table, choices: () => table.choices(), choose: (choices) => table.choose(choices) };
+  return { chart, update: () => chart.redraw(), focusSearch: () => table.focusSearch(), reset: () => table.reset(), get table() { return table; } };
 }
 
 function compareRow(label, row, path, category = null) {

@@ -1,6 +1,33 @@
-// The chosen tensor, in a pane next to the view, or in a sheet on narrow screens.
+// The chosen tensor with its producer and readers, in a pane next to the view, or in a sheet on narrow screens.
+
+const MOST_READERS = 12; // ops listed with the tensors that they make
 
 function createDetail(container, recording, state) {
+  const graph = readGraph(recording);
+
+  function tensorButton(name) {
+    return element('button', { type: 'button', class: 'link', text: shortName(name, 120), title: name.slice(0, 2000), onclick: () => {
+      const buffer = bufferOf(recording, name, state.values.at);
+      if (buffer !== null) state.update({ buffer });
+    } });
+  }
+
+  // An op and the known tensors on its other side, as buttons that choose them.
+  function opItem(op, tensors) {
+    const [name, type, layer, source] = recording.header.ops[op];
+    return element('li', {}, element('span', { class: 'text', text: name, title: [type, layer, source].filter(Boolean).join(' · ').slice(0, 2000) }),
+      tensors.length ? element('ul', {}, tensors.slice(0, MOST_READERS).map((one) => element('li', {}, tensorButton(one)))) : null);
+  }
+
+  function neighbourLists(b) {
+    const node = graph.tensors.get(recording.textOf('tensor', b));
+    if (!node) return [];
+    const list = (title, items) => (items.length ? [element('h4', { text: title }), element('ul', { class: 'neighbours' }, items)] : []);
+    return [
+      ...list('Made by, from', node.producer === null ? [] : [opItem(node.producer, graph.read.get(node.producer) || [])]),
+      ...list(`Read by ${formatCount(node.consumers.length)}, which make`, node.consumers.slice(0, MOST_READERS).map((op) => opItem(op, graph.made.get(op) || [])))];
+  }
+
   return () => {
     const b = state.values.buffer;
     document.documentElement.classList.toggle('has-detail', b !== null);
@@ -18,7 +45,6 @@ function createDetail(container, recording, state) {
         element('button', { type: 'button', text: 'Close', title: 'Close (Esc)', onclick: () => state.update({ buffer: null }) })),
       element('p', { class: 'text name', text: recording.nameOf(b) }),
       element('div', { class: 'jumps' },
-        element('button', { type: 'button', text: 'Graph', title: 'Its producer and readers', onclick: () => state.update({ tab: 'graph' }) }),
         element('button', { type: 'button', text: 'Lifetime', title: 'Its lifetime among the largest', onclick: () => state.update({ tab: 'lifetimes' }) }),
         element('button', { type: 'button', text: 'Birth', title: 'Go to the instant of its birth', onclick: () => state.update({ at: Math.min(columns.born[b], recording.states - 1) }) })),
       element('dl', {},
@@ -30,8 +56,35 @@ function createDetail(container, recording, state) {
         fact('lives', lifeText(recording, b)), fact('unread', waitText(recording, b)),
         fact('why alive', textOf('why', b)),
         fact('layer', textOf('layer', b)), fact('op', textOf('op', b) && `${textOf('op', b)}${type}`),
-        fact('source', textOf('source', b))));
+        fact('source', textOf('source', b))),
+      ...neighbourLists(b));
   };
+}
+
+// The tensors of the page's part of the graph, and the tensors that each op makes and reads.
+function readGraph({ columns, strings }) {
+  const [tensors, made, read] = [new Map(), new Map(), new Map()];
+  const add = (map, key, value) => { if (map.has(key)) map.get(key).push(value); else map.set(key, [value]); };
+  columns.graph_tensor.forEach((place, t) => {
+    const producer = columns.graph_producer[t] ? columns.graph_producer[t] - 1 : null;
+    const consumers = [...columns.graph_consumer.slice(columns.graph_offset[t], columns.graph_offset[t + 1])];
+    tensors.set(strings[place], { producer, consumers });
+    if (producer !== null) add(made, producer, strings[place]);
+    for (const op of consumers) add(read, op, strings[place]);
+  });
+  return { tensors, made, read };
+}
+
+// The buffer of a tensor that is alive at the instant, else its last buffer.
+function bufferOf(recording, tensor, at) {
+  const place = recording.strings.indexOf(tensor);
+  let found = null;
+  for (let b = 0; b < recording.buffers; b += 1) {
+    if (recording.columns.tensor[b] !== place) continue;
+    found = b;
+    if (recording.isAlive(b, at)) break;
+  }
+  return found;
 }
 
 // Open or close the pane without moving the part of the view that was pressed last, or the first one. A

@@ -1,0 +1,151 @@
+"""Separate actions from observations: the changes of a step, each with code, saving and check."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from analyzer.model.contract.capture_request import TargetKind
+from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.subject import Finding, Severity, StepRemedy
+from analyzer.report.next_command import repeat_command
+from analyzer.report.render.sections import CellValue, Item, Table, TableColumn, Tone
+from analyzer.report.words import remedy_words, saving_words
+
+MOST_EVIDENCE: Final = 20  # rows of a finding on a page
+
+_TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
+
+_ACTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "retained-activations": ("batch_size = {half}  # {batch} before", "half-batch"),
+    "large-tensor": ("batch_size = {half}  # {batch} before", "half-batch"),
+    "optimizer-state": (
+        "model.compile(optimizer=keras.optimizers.SGD(momentum=0.9), ...)",
+        "optimizer-sgd",
+    ),
+    "float64": ('keras.config.set_dtype_policy("float32")  # before the model is made', "float32"),
+    "ops-side-by-side": ("tf.config.threading.set_inter_op_parallelism_threads(1)", ""),
+    "layout-copies": ('keras.config.set_image_data_format("channels_first")', ""),
+    "input-copies": ("dataset = dataset.map(convert)  # convert and scale before the step", ""),
+    "gradient-copies": ("for micro_batch in batches:\n    train_step(micro_batch)", ""),
+    "kept-tensors": ("losses.append(float(loss))  # a number, not the tensor", ""),
+    "growth-per-step": ("losses.append(float(loss))  # a number, not the tensor", ""),
+    "grows-on-host": ("losses.append(float(loss))  # a number, not the tensor", ""),
+    "held-over": ("del outputs  # at the end of the step", ""),
+    "overdue-tensors": ("del outputs  # after the last use", ""),
+    "tapes-kept": ("gradients = tape.gradient(loss, variables)\ndel tape", ""),
+    "tape-outlives-use": ("gradients = tape.gradient(loss, variables)\ndel tape", ""),
+    "models-kept": ("del model\nkeras.utils.clear_session()", ""),
+    "retraced": ("@tf.function(reduce_retracing=True)", ""),
+    "functions-made-anew": ("step = tf.function(train_step)  # once, before the loop", ""),
+    "varying-shapes": ("dataset = dataset.batch(size, drop_remainder=True)", ""),
+    "varying-sizes": ("dataset = dataset.batch(size, drop_remainder=True)", ""),
+    "data-constant": (
+        "dataset = tf.data.Dataset.from_tensor_slices(data)  # outside the tf.function",
+        "",
+    ),
+    "data-held": ("dataset = tf.data.Dataset.from_generator(read_batches, ...)", ""),
+    "alive-after-step": ("return tf.reduce_mean(loss)  # not all predictions", ""),
+    "algorithm-trials": ("export TF_CUDNN_USE_AUTOTUNE=0", ""),
+}
+"""Finding -> code that applies its advice, and the remedy that estimates it; empty for none.
+
+A finding without code, or of the lowest severity, is an observation.
+"""
+
+
+def change_items(report: ReportFile) -> tuple[Item, ...]:
+    """Return the changes that lower the memory: estimated remedies first, then findings."""
+    remedies = remedy_items(report.remedies, report)
+    return (*remedies, *(_change_item(report, one) for one in report.findings if is_action(one)))
+
+
+def observation_items(report: ReportFile) -> tuple[Item, ...]:
+    """Return the findings that are no change."""
+    return tuple(_finding_item(one) for one in report.findings if not is_action(one))
+
+
+def is_action(finding: Finding) -> bool:
+    """Return whether a finding has a change that can be pasted."""
+    return finding.id in _ACTIONS and finding.severity is not Severity.INFO
+
+
+def remedy_items(
+    remedies: Sequence[StepRemedy], report: ReportFile | None = None
+) -> tuple[Item, ...]:
+    """Return the estimated remedies; ``report`` names the step that a check repeats."""
+    items = []
+    for remedy in remedies:
+        label, words = remedy_words(remedy)
+        tone: Tone = "good" if (remedy.saves_bytes or 0) > 0 else "muted"
+        is_possible = remedy.saves_bytes is not None
+        check = _check_command(report, remedy.id) if report is not None and is_possible else ""
+        code = remedy.code if is_possible else ""
+        items.append(Item(label, remedy.title, "", words, code, tone, check))
+    return tuple(items)
+
+
+def _change_item(report: ReportFile, finding: Finding) -> Item:
+    code, remedy = _ACTIONS[finding.id]
+    batch = report.step.batch_size
+    if "{half}" in code:
+        code = code.format(half=batch // 2, batch=batch) if batch and batch > 1 else ""
+    return _finding_item(finding, code, _check_command(report, remedy))
+
+
+def _finding_item(finding: Finding, code: str = "", check: str = "") -> Item:
+    tone = _TONES.get(finding.severity, "plain")
+    return Item(
+        finding.severity,
+        finding.title,
+        saving_words(finding),
+        finding.detail,
+        code,
+        tone,
+        check,
+        _evidence_table(finding),
+    )
+
+
+def _check_command(report: ReportFile, remedy: str) -> str:
+    """Return the command that verifies a change; empty for a target of the user's own process."""
+    target = report.target
+    if target.kind == TargetKind.TRACE:
+        return shlex.join(("analyze", "diff", target.text, "NEW_TRACE"))
+    if target.kind == TargetKind.SCRIPT:
+        return shlex.join(("analyze", "trace", target.text))
+    if remedy:
+        return repeat_command(report, "estimate", "--what-if", remedy)
+    return repeat_command(report, "trace")
+
+
+def _evidence_table(finding: Finding) -> Table | None:
+    """Return the rows that prove a finding, for pages; None without any."""
+    rows = finding.evidence[:MOST_EVIDENCE]
+    if not rows:
+        return None
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    columns = tuple(_evidence_column(key, [row.get(key) for row in rows]) for key in keys)
+    cells = tuple(
+        tuple(
+            _evidence_cell(row.get(key), column) for key, column in zip(keys, columns, strict=True)
+        )
+        for row in rows
+    )
+    left = len(finding.evidence) - len(rows)
+    return Table(columns, cells, f"{left} more rows are in the JSON" if left else "")
+
+
+def _evidence_column(key: str, values: Sequence[object]) -> TableColumn:
+    is_number = all(value is None or type(value) in (int, float) for value in values)
+    name = key.removesuffix("_bytes").replace("_", " ")
+    if is_number and key.endswith("_bytes"):
+        return TableColumn(name, "bytes")
+    return TableColumn(name, "number" if is_number else "path")
+
+
+def _evidence_cell(value: object, column: TableColumn) -> CellValue:
+    if value is None or (column.is_number and isinstance(value, (int, float))):
+        return value
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
