@@ -18,10 +18,9 @@ from analyzer.oom.failure_case import (
     CauseOfFailure,
     OomCase,
     find_card_id,
-    find_component,
     find_framework,
 )
-from analyzer.oom.log_records import FailedAllocator
+from analyzer.oom.log_records import FailedAllocator, OutOf
 from analyzer.oom.log_texts import size_words, write_advice
 
 _CONSTANT_OPS: Final = ("EagerConst", "_EagerConst", "Const", "HostConst")
@@ -36,13 +35,16 @@ _MUCH_PADDING: Final = 0.1  # of a TPU program's need
 
 def find_advice(case: OomCase, verdict: CauseOfFailure) -> list[OomAdvice]:
     """Return the advice, the most direct first."""
-    return [*_advice_by_cause(case, verdict.cause), *_advice_by_contents(case, verdict.cause)]
+    cause = verdict.cause
+    if case.failure.component:
+        return list(_advice_for_component(case, cause))
+    return [*_advice_by_cause(case, cause), *_advice_by_contents(case, cause)]
 
 
 def find_next_command(case: OomCase) -> str | None:
     """Return the command that finds a size that fits; None if TensorFlow did not fail on a card."""
     failure = case.failure
-    is_own = find_component(failure) in ("TensorFlow", "XLA")
+    is_own = not failure.component and not find_framework(failure.framework)
     if not is_own or not (case.is_on_card or failure.is_compiled):
         return None
     gpu = find_card_id(case.card.name) if case.card is not None else ""
@@ -53,38 +55,39 @@ def find_next_command(case: OomCase) -> str | None:
 
 def _advice_for_component(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
     failure = case.failure
-    need, plan = failure.figures.get("need"), failure.xla
+    row, need, plan = failure.row, failure.figures.get("need"), failure.xla
     padding = sum(each.padding.middle for each in plan.buffers if each.padding) if plan else 0
     if need is not None and padding > _MUCH_PADDING * need.middle:
         yield write_advice("tpu_padding", padding=Range.exactly(padding))
-    if failure.advice:
-        yield write_advice(failure.advice)
-    elif cause is Cause.FRAGMENTED and failure.component == "PyTorch":
-        yield write_advice("torch_fragmented")
-    elif failure.kind is FailedAllocator.LIBRARY:
-        yield write_advice(str(Cause.BESIDE_THE_POOL))
-    elif failure.memory == "host" or cause is Cause.HOST:
-        yield write_advice(str(Cause.HOST))
-    elif failure.memory == "unclear":
-        yield write_advice("killed" if failure.is_killed else str(Cause.HOST))
+    if row is not None and row.advice:
+        yield write_advice(row.advice)
+    elif cause is Cause.FRAGMENTED and row is not None and row.fragmented_advice:
+        yield write_advice(row.fragmented_advice)
+    elif failure.kind is FailedAllocator.LIBRARY and cause is not Cause.HELD_BY_OTHERS:
+        yield write_advice(Cause.BESIDE_THE_POOL)
+    elif failure.memory is OutOf.UNCLEAR and failure.is_killed and cause is not Cause.HOST:
+        yield write_advice("killed")
+    elif failure.memory in (OutOf.HOST, OutOf.UNCLEAR):
+        yield write_advice(Cause.HOST)
     elif cause is Cause.HELD_BY_OTHERS:
-        yield write_advice(str(cause))
+        yield write_advice(cause)
     else:
-        yield write_advice("tpu_program" if failure.memory == "tpu" else "smaller")
+        yield write_advice("tpu_program" if failure.memory is OutOf.TPU else "smaller")
 
 
 def _advice_by_cause(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
-    if case.failure.component:
-        yield from _advice_for_component(case, cause)
-        return
     if cause in (Cause.HELD_BY_OTHERS, Cause.WASTED, Cause.BESIDE_THE_POOL, Cause.HOST):
-        yield write_advice(str(cause))
+        yield write_advice(cause)
     elif cause is Cause.FRAGMENTED:
         yield from _against_fragmentation(case)
     elif cause in (Cause.FULL, Cause.LARGER_THAN_LIMIT, Cause.LARGER_THAN_CARD):
         yield from _against_size(case, cause)
     elif cause is Cause.DRIVER_REFUSED and case.is_on_card:
-        yield from _against_refusal(case)
+        if case.is_limit_above_card:
+            yield write_advice("lower_limit", limit=case.state.limit, total=case.card_total)
+        pool = case.state.pool
+        had = "" if pool is None else f" The pool had {size_words(pool)} then."
+        yield write_advice("rest_of_card", pool=had)
     elif cause is Cause.CANNOT_TELL and find_framework(case.failure.framework) == "JAX":
         yield write_advice("jax")
     elif cause is Cause.DRIVER_REFUSED and case.failure.is_pinned:
@@ -93,16 +96,13 @@ def _advice_by_cause(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
 
 def _against_fragmentation(case: OomCase) -> Iterator[OomAdvice]:
     state, failure = case.state, case.failure
-    is_pool = failure.kind is FailedAllocator.POOL
-    if case.is_on_card and is_pool and state.free is not None:
-        yield write_advice("async_allocator", free=state.free)
-    name = failure.allocator.lower()
-    can_choose = (
-        "cpu" not in name and "host" not in name
-    )  # host pools always grow: process_state.cc
-    if (state.regions or 0) > 1 and can_choose:
+    name, free = failure.allocator.lower(), state.free
+    if case.is_on_card and failure.kind is FailedAllocator.POOL and free is not None:
+        yield write_advice("async_allocator", free=free)
+    is_host = "cpu" in name or "host" in name  # such pools always grow: process_state.cc
+    if (state.regions or 0) > 1 and not is_host:
         yield write_advice("no_growth", regions=state.regions)
-    if state.free is not None:
+    if free is not None:
         yield write_advice("same_shapes")
 
 
@@ -116,9 +116,9 @@ def _against_size(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
         if 0 < most < shape[0]:
             item, values = Range.exactly(item_bytes), {"most": most, "batch": shape[0]}
             yield write_advice("smaller_batch", shape=list(shape), room=room, item=item, **values)
-    if total is not None and state.limit is not None and request is not None:
+    if total is not None and request is not None and case.is_limited and case.is_on_card:
         need_bytes = (case.in_use_bytes or 0) + request.rounded.high
-        if case.is_limited and case.is_on_card and need_bytes < total.low:
+        if need_bytes < total.low:
             yield write_advice("raise_limit", total=total, limit=state.limit)
     if case.failure.is_pinned:
         yield write_advice("raise_pinned_limit")
@@ -129,21 +129,13 @@ def _may_have_batch(case: OomCase, shape: tuple[int, ...]) -> bool:
     if len(shape) < 2 or shape[0] < 2:
         return False
     names = f"{case.failure.op} {case.failure.requested_by}".lower()
-    kernel = case.failure.kernel
-    return not any(word in names for word in _VARIABLE_OPS) and "variable" not in kernel
-
-
-def _against_refusal(case: OomCase) -> Iterator[OomAdvice]:
-    pool, total, limit = case.state.pool, case.card_total, case.state.limit
-    if total is not None and limit is not None and limit.low > total.high:
-        yield write_advice("lower_limit", limit=limit, total=total)
-    had = "" if pool is None else f" The pool had {size_words(pool)} then."
-    yield write_advice("rest_of_card", pool=had)
+    is_variable = any(word in names for word in _VARIABLE_OPS)
+    return not is_variable and "variable" not in case.failure.kernel
 
 
 def _advice_by_contents(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
     """Yield advice about the contents of the pool."""
-    if cause in (Cause.HOST, Cause.BESIDE_THE_POOL) or case.failure.component:
+    if cause in (Cause.HOST, Cause.BESIDE_THE_POOL):
         return
     dominant = find_dominant_size(case.sizes, case.in_use_bytes)
     if dominant is not None:

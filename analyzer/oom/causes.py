@@ -1,9 +1,9 @@
 """Why a request failed: one verdict with its figures.
 
 The rules follow TensorFlow's allocator (``bfc_allocator.cc``). It looks for a free chunk of at least
-the requested size. If there is none it asks the driver for a new region, as far as the limit allows.
-If the driver refuses, it asks for a tenth less, down to the request. So a request fails because the
-limit has no room, because free memory is fragmented, or because the driver has no memory.
+the requested size, then asks the driver for a new region, as far as the limit allows, each time for a
+tenth less. So a request fails because the limit has no room, because free memory is fragmented, or
+because the driver has no memory.
 """
 
 from __future__ import annotations
@@ -12,12 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from analyzer.model.ranges import Range
-from analyzer.oom.component_cause import (
-    CONTEXT_BYTES,
-    OTHERS_SHARE,
-    describe_refusals,
-    judge_component,
-)
+from analyzer.oom.component_cause import describe_refusals, find_others, judge_component
 from analyzer.oom.dumped_state import find_dominant_size
 from analyzer.oom.failure_case import (
     Cause,
@@ -36,18 +31,19 @@ _NEARLY_FULL: Final = 3  # free marks of 100 on the map of a pool that is called
 
 def find_cause(case: OomCase) -> CauseOfFailure:
     """Return the verdict on one failure."""
-    if case.failure.component:
+    failure = case.failure
+    if failure.component:
         verdict = judge_component(case)
-    elif case.failure.kind is FailedAllocator.ASYNC:
+    elif failure.kind is FailedAllocator.ASYNC:
         verdict = _judge_async(case)
-    elif case.failure.kind is FailedAllocator.HOST and case.request is not None:
+    elif failure.kind is FailedAllocator.HOST and case.request is not None:
         verdict = _verdict(Cause.HOST, "host_request", request=case.request.requested)
     else:
         verdict = _judge_pool(case)
-    if case.budget is not None and case.failure.is_compiled and verdict.cause is Cause.CANNOT_TELL:
-        sizes = dict(zip(("budget", "reached"), map(Range.exactly, case.budget), strict=True))
-        verdict = _verdict(Cause.LARGER_THAN_LIMIT, "over_budget", **sizes)
-    if not case.failure.component and (name := find_framework(case.failure.framework)):
+    if case.budget is not None and failure.is_compiled and verdict.cause is Cause.CANNOT_TELL:
+        budget, reached = map(Range.exactly, case.budget)
+        verdict = _verdict(Cause.LARGER_THAN_LIMIT, "over_budget", budget=budget, reached=reached)
+    if not failure.component and (name := find_framework(failure.framework)):
         verdict.title = f"{name}: {verdict.title}"
     verdict.reasons += _general_reasons(case, verdict.cause)
     return verdict
@@ -84,11 +80,11 @@ def _judge_pool(case: OomCase) -> CauseOfFailure:
 
 
 def _judge_unknown_request(case: OomCase) -> CauseOfFailure:
-    state, text, cause = case.state, case.failure.text, Cause.CANNOT_TELL
+    state, cause = case.state, Cause.CANNOT_TELL
     bare = size_without_type(case.failure.tensor)
     if state.in_use is not None and state.limit is not None:
         return _verdict(cause, "unknown_request_in_use", in_use=state.in_use, limit=state.limit)
-    if "Dst tensor" in text or "Failed copying" in text:
+    if case.failure.is_copy:
         return _verdict(cause, "unknown_copy")
     if bare is not None:
         return _verdict(cause, "unknown_type", size=Range.exactly(4 * bare.low))
@@ -97,14 +93,13 @@ def _judge_unknown_request(case: OomCase) -> CauseOfFailure:
 
 def _judge_larger_than_all(case: OomCase, want: Range, shown: Range) -> CauseOfFailure | None:
     limit, total = case.state.limit, case.card_total
-    noun = "block" if case.failure.is_compiled else "tensor"
+    values = {"noun": "block" if case.failure.is_compiled else "tensor", "request": shown}
     if total is not None and want.low > total.high and case.is_on_card:
-        cause = Cause.LARGER_THAN_CARD
-        return _verdict(cause, "larger_than_card", noun=noun, request=shown, total=total)
+        return _verdict(Cause.LARGER_THAN_CARD, "larger_than_card", total=total, **values)
     if limit is None or want.low <= limit.high:
         return None
     return _judge_others(case, want) or _verdict(
-        Cause.LARGER_THAN_LIMIT, "larger_than_limit", noun=noun, request=shown, limit=limit
+        Cause.LARGER_THAN_LIMIT, "larger_than_limit", limit=limit, **values
     )
 
 
@@ -113,24 +108,24 @@ def _judge_others(case: OomCase, want: Range) -> CauseOfFailure | None:
     card = case.card
     if card is None or card.total is None or card.free is None or not case.is_on_card:
         return None
-    held = (card.total - card.free).at_least(0)
-    if held.middle <= CONTEXT_BYTES or held.middle < OTHERS_SHARE * card.total.middle:
-        return None
-    if (case.in_use_bytes or 0) + want.middle > card.total.middle - CONTEXT_BYTES:
+    held = find_others(
+        card.total, card.free, Range.exactly(0), want.shifted(case.in_use_bytes or 0)
+    )
+    if held is None:
         return None
     return _verdict(Cause.HELD_BY_OTHERS, "others", held=held, total=card.total, free=card.free)
 
 
 def _judge_driver(case: OomCase, shown: Range, room: Range) -> CauseOfFailure:
-    giver = "driver" if case.is_on_card else "machine"
     reasons = describe_refusals(case.refusals)
-    limit, total = case.state.limit, case.card_total
-    if total is not None and limit is not None and limit.low > total.high:
-        reasons.append(write_sentence("reason", "limit_above_card", limit=limit, total=total))
+    if case.is_limit_above_card:
+        sizes = {"limit": case.state.limit, "total": case.card_total}
+        reasons.append(write_sentence("reason", "limit_above_card", **sizes))
     elif case.is_on_card:
         reasons.append(write_sentence("reason", "rest_of_card"))
-    cause = Cause.DRIVER_REFUSED
-    return _verdict(cause, "refused", *reasons, room=room, request=shown, giver=giver)
+    giver = "driver" if case.is_on_card else "machine"
+    values = {"room": room, "request": shown, "giver": giver}
+    return _verdict(Cause.DRIVER_REFUSED, "refused", *reasons, **values)
 
 
 def _judge_by_limit(case: OomCase, want: Range, shown: Range, left: Range) -> CauseOfFailure:
@@ -163,24 +158,17 @@ def _judge_by_map(case: OomCase, want: Range, shown: Range) -> CauseOfFailure:
 
 def _judge_full(case: OomCase, want: Range, shown: Range, left: Range) -> CauseOfFailure:
     state = case.state
-    waste = state.waste
+    waste, sizes = state.waste, {"request": shown, "left": left}
     least = max(want.high - left.middle, int(_NOTABLE * (case.in_use_bytes or 0)), 1)
     if waste is not None and waste.low >= least:
-        return _verdict(Cause.WASTED, "wasted", waste=waste, request=shown, left=left)
-    return _verdict(
-        Cause.FULL,
-        "full",
-        held=state.in_use or "the pool",
-        limit="" if state.limit is None else f" of {size_words(state.limit)}",
-        request=shown,
-        left=left,
-        short=(want - left).at_least(0),
-    )
+        return _verdict(Cause.WASTED, "wasted", waste=waste, **sizes)
+    limit = "" if state.limit is None else f" of {size_words(state.limit)}"
+    values = {"held": state.in_use or "the pool", "limit": limit}
+    return _verdict(Cause.FULL, "full", short=(want - left).at_least(0), **sizes, **values)
 
 
 def _judge_fragmented(case: OomCase, shown: Range, free: Range, want: Range) -> CauseOfFailure:
-    state = case.state
-    hole, room, reasons = state.largest_hole, state.room, []
+    state, reasons = case.state, []
     if state.limit is not None and state.in_use is not None:
         share = state.in_use.middle / max(state.limit.middle, 1)
         if share > 1 - 2 * _NOTABLE:
@@ -190,11 +178,12 @@ def _judge_fragmented(case: OomCase, shown: Range, free: Range, want: Range) -> 
         values = {"holes": state.holes, "regions": regions}
         reasons.append(write_sentence("reason", "free_chunks", free=free, **values))
     sizes = {"request": shown, "free": free}
-    if free.middle < want.middle and room is not None:
-        return _verdict(Cause.FRAGMENTED, "fragmented_with_room", *reasons, **sizes, room=room)
+    if free.middle < want.middle and state.room is not None:
+        sizes["room"] = state.room
+        return _verdict(Cause.FRAGMENTED, "fragmented_with_room", *reasons, **sizes)
     piece = "no free chunk is as large"
-    if hole is not None:
-        piece = f"the largest free chunk is {size_words(hole)}"
+    if state.largest_hole is not None:
+        piece = f"the largest free chunk is {size_words(state.largest_hole)}"
     return _verdict(Cause.FRAGMENTED, "fragmented", *reasons, **sizes, piece=piece)
 
 
@@ -204,8 +193,7 @@ def _judge_async(case: OomCase) -> CauseOfFailure:
         shown = request.requested if request else "memory"
         return _verdict(Cause.CANNOT_TELL, "unknown_card", request=shown)
     total, free, in_use = failure.card_total or 0, failure.card_free, case.in_use_bytes or 0
-    rest = max(total - free - in_use, 0)
-    named = {"total": total, "free": free, "in_use": in_use, "rest": rest}
+    named = {"total": total, "free": free, "in_use": in_use, "rest": max(total - free - in_use, 0)}
     sizes = {name: Range.exactly(size) for name, size in named.items()}
     sizes["request"] = request.requested
     if request.requested.low > total > 0:
@@ -213,7 +201,8 @@ def _judge_async(case: OomCase) -> CauseOfFailure:
     reason = write_sentence("reason", "card_parts", **sizes)
     if free >= request.requested.high:
         return _verdict(Cause.FRAGMENTED, "fragmented_card", reason, **sizes)
-    if rest > CONTEXT_BYTES and rest > in_use:
+    others = find_others(sizes["total"], sizes["free"], sizes["in_use"], request.requested)
+    if others is not None and others.low > in_use:
         return _verdict(Cause.HELD_BY_OTHERS, "others_async", reason, **sizes)
     return _verdict(Cause.FULL, "full_card", reason, **sizes)
 
@@ -225,31 +214,20 @@ def _general_reasons(case: OomCase, cause: Cause) -> Iterator[str]:
         yield write_sentence("reason", "one_block")
     if failure.is_pinned:
         yield write_sentence("reason", "pinned")
-    yield from _content_reasons(case, cause)
+    in_use = case.in_use_bytes or 0
+    dominant = find_dominant_size(case.sizes, in_use)
+    if dominant is not None:
+        size, share = Range.exactly(dominant.size_bytes), dominant.total_bytes / in_use
+        values = {"count": dominant.count, "size": size, "share": share}
+        yield write_sentence("reason", "dominant", **values)
+    waste = state.waste
+    if waste is not None and cause is not Cause.WASTED and waste.low > _NOTABLE * in_use:
+        yield write_sentence("reason", "waste", waste=waste)
     is_pool = case.is_on_card and failure.kind is not FailedAllocator.ASYNC
     is_low = case.is_limited and is_pool and cause is not Cause.HELD_BY_OTHERS
     if is_low and total is not None and state.limit is not None:
         share = state.limit.middle / total.middle
         yield write_sentence("reason", "low_limit", share=share, total=total)
-    if state.is_contradictory:
-        yield write_sentence("reason", "contradictory")
-
-
-def _content_reasons(case: OomCase, cause: Cause) -> Iterator[str]:
-    """Yield reasons in the pool's content: one size that dominates it, waste inside chunks."""
-    in_use = case.in_use_bytes or 0
-    dominant = find_dominant_size(case.sizes, case.in_use_bytes)
-    if dominant is not None:
-        yield write_sentence(
-            "reason",
-            "dominant",
-            count=dominant.count,
-            size=Range.exactly(dominant.size_bytes),
-            share=dominant.total_bytes / (in_use or 1),
-        )
-    waste = case.state.waste
-    if waste is not None and cause is not Cause.WASTED and waste.low > _NOTABLE * in_use:
-        yield write_sentence("reason", "waste", waste=waste)
 
 
 def find_missing_lines(case: OomCase) -> list[str]:

@@ -8,11 +8,11 @@ from typing import Final
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.oom.failure_case import Cause, CauseOfFailure, OomCase
-from analyzer.oom.log_records import FailedAllocator, RefusalRun, XlaBuffers
+from analyzer.oom.log_records import FailedAllocator, OutOf, RefusalRun, XlaBuffers
 from analyzer.oom.log_texts import write_sentence
 
-OTHERS_SHARE: Final = 0.2  # of a card: less is not worth naming other processes
-CONTEXT_BYTES: Final = 1 << 30  # a process' own context and a desktop may take this much of a card
+_OTHERS_SHARE: Final = 0.2  # of a card: less is not worth naming other processes
+_CONTEXT_BYTES: Final = 1 << 30  # a process' own context and a desktop may take this much of a card
 _FRAGMENTED_SHARE: Final = 0.1  # of a card: smaller gaps in a cache are normal
 
 
@@ -21,7 +21,7 @@ def judge_component(case: OomCase) -> CauseOfFailure:
     failure, figures = case.failure, case.failure.figures
     cause = _find_cause(case)
     title = failure.title
-    if cause is Cause.FRAGMENTED and failure.memory == "tpu":
+    if cause is Cause.FRAGMENTED and failure.memory is OutOf.TPU:
         title = "The TPU's free memory is fragmented"
     parts = list(_describe_figures(figures, cause))
     words = f"{title}: {', '.join(parts)}." if parts else f"{title}."
@@ -33,29 +33,30 @@ def describe_refusals(refusals: list[RefusalRun]) -> list[str]:
     if not refusals:
         return []
     count = sum(run.times for run in refusals)
-    sentence = write_sentence(
-        "reason",
-        "refusals",
-        count=count,
-        plural="s" if count != 1 else "",
-        least=format_bytes(min(run.last_bytes for run in refusals)),
-        could="could be pinned" if refusals[0].is_host else "was free on the card",
-    )
-    return [sentence]
+    values = {"count": count, "plural": "s" if count != 1 else ""}
+    least = Range.exactly(min(run.last_bytes for run in refusals))
+    could = "could be pinned" if refusals[0].is_host else "was free on the card"
+    return [write_sentence("reason", "refusals", least=least, could=could, **values)]
+
+
+def find_others(total: Range, free: Range, own: Range, request: Range) -> Range | None:
+    """Return the bytes of other processes; None if these are not why a request failed on a card."""
+    others = (total - free - own).at_least(0)
+    if others.middle <= max(_CONTEXT_BYTES, _OTHERS_SHARE * total.middle):
+        return None
+    fits_alone = own.middle + request.middle <= total.middle - _CONTEXT_BYTES
+    return others if fits_alone else None
 
 
 def _find_cause(case: OomCase) -> Cause:
     failure, figures = case.failure, case.failure.figures
-    if failure.advice == "held-by-others":
-        return Cause.HELD_BY_OTHERS
+    if failure.row is not None and failure.row.cause:
+        return Cause(failure.row.cause)
     if failure.kind is FailedAllocator.LIBRARY:
-        is_unclear = failure.memory == "unclear" and failure.component.startswith("NCCL")
-        return Cause.CANNOT_TELL if is_unclear else Cause.BESIDE_THE_POOL
-    if failure.memory == "unclear":
+        return Cause.BESIDE_THE_POOL
+    if failure.memory is OutOf.UNCLEAR:
         return Cause.HOST if failure.is_killed and figures else Cause.CANNOT_TELL
-    if failure.memory == "host":
-        return Cause.HOST
-    return _judge_card(figures)
+    return Cause.HOST if failure.memory is OutOf.HOST else _judge_card(figures)
 
 
 def _judge_card(figures: dict[str, Range]) -> Cause:
@@ -97,36 +98,30 @@ def _find_unallocated(figures: dict[str, Range]) -> Range | None:
 
 
 def _find_others(figures: dict[str, Range]) -> Range | None:
-    """Return the bytes of other processes, if these are the reason that a request failed."""
     total, free, request = (figures.get(name) for name in ("total", "free", "request"))
     own = figures.get("own") or figures.get("reserved") or _sum(figures, "used", "unallocated")
     if total is None or free is None or own is None or request is None:
         return None
-    others = (total - free - own).at_least(0)
-    if others.middle - CONTEXT_BYTES <= OTHERS_SHARE * total.middle:
-        return None
-    fits_alone = own.middle + request.middle <= total.middle - CONTEXT_BYTES
-    return others if fits_alone else None
+    return find_others(total, free, own, request)
 
 
 def _describe_figures(figures: dict[str, Range], cause: Cause) -> Iterator[str]:
     """Yield the figures of a failure in words."""
     size = {name: format_bytes(figure.middle) for name, figure in figures.items()}
-    if "exact_request" in size:
-        size["request"] = size["exact_request"]
+    size["request"] = size.get("exact_request", size.get("request", ""))
+    total = "" if cause is Cause.LARGER_THAN_CARD else size.get("total")
     if "need" in size and "limit" in size:
         yield f"{size['need']} needed, {size['limit']} available"
         return
-    if "request" in size:
+    if size["request"]:
         more = f", more than the card's {size['total']}" if cause is Cause.LARGER_THAN_CARD else ""
         yield f"{size['request']} requested{more}"
     if "free" in size:
-        is_named = "total" in size and cause is not Cause.LARGER_THAN_CARD
-        yield f"{size['free']} of {size['total']} free" if is_named else f"{size['free']} free"
-    elif "total" in size and cause is not Cause.LARGER_THAN_CARD:
-        yield f"the card has {size['total']}"
+        yield f"{size['free']} of {total} free" if total else f"{size['free']} free"
+    elif total:
+        yield f"the card has {total}"
     if "hole" in size and cause is Cause.FRAGMENTED:
-        yield f"{size['hole']} in one piece"
+        yield f"{size['hole']} in the largest free block"
     if "used" in size and "limit" in size:
         more = f" and {size['others']} of other allocations" if "others" in size else ""
         yield f"{size['used']}{more} in use, {size['limit']} allowed"
@@ -140,13 +135,13 @@ def _describe_figures(figures: dict[str, Range], cause: Cause) -> Iterator[str]:
 
 def _find_reasons(case: OomCase, cause: Cause) -> Iterator[str]:
     failure, figures = case.failure, case.failure.figures
-    is_foreign = failure.kind is FailedAllocator.OTHER and failure.memory == "card"
+    is_foreign = failure.kind is FailedAllocator.OTHER and failure.memory is OutOf.CARD
     if is_foreign:
         yield write_sentence("reason", "foreign", component=failure.component)
     others, unallocated = _find_others(figures), _find_unallocated(figures)
     if cause is Cause.HELD_BY_OTHERS and others is not None:
         yield write_sentence("reason", "others", others=others, total=figures["total"])
-    if failure.component == "tcmalloc" and failure.memory == "unclear":
+    if failure.is_warning:
         yield write_sentence("reason", "warned_killed" if failure.is_killed else "warned")
     if cause is Cause.FRAGMENTED and unallocated is not None:
         yield write_sentence("reason", "unallocated", unallocated=unallocated)
@@ -158,7 +153,7 @@ def _find_reasons(case: OomCase, cause: Cause) -> Iterator[str]:
         if card is not None and card.total is not None and card.free is not None:
             sizes = {"free": card.free, "total": card.total}
             yield write_sentence("reason", "free_at_start", **sizes)
-    if failure.memory == "tpu" and failure.xla is not None:
+    if failure.memory is OutOf.TPU and failure.xla is not None:
         yield from _describe_program(failure.xla)
 
 

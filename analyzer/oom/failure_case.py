@@ -60,20 +60,15 @@ class CauseOfFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomCase:
-    """One failure with everything that is computed from it.
-
-    ``request`` is None if the log does not give its size; ``card`` for the host and if no card is
-    described. ``budget`` is XLA's for a program and the larger plan that it reached; None if it met
-    all.
-    """
+    """One failure with everything that is computed from it."""
 
     failure: LoggedFailure
-    request: RequestSize | None
+    request: RequestSize | None  # None if the log does not give its size
     state: DumpedState
-    card: LoggedCard | None
+    card: LoggedCard | None  # None for the host and if no card is described
     sizes: list[OomSize]
     refusals: list[RefusalRun]
-    budget: tuple[int, int] | None = None
+    budget: tuple[int, int] | None = None  # XLA's for a program, and the larger plan it reached
 
     @property
     def is_on_card(self) -> bool:
@@ -106,6 +101,12 @@ class OomCase:
     def is_limited(self) -> bool:
         """Whether the limit is well below the memory of the card."""
         return is_limited(self.state.limit, self.card_total)
+
+    @property
+    def is_limit_above_card(self) -> bool:
+        """Whether the limit is more than the memory of the card."""
+        limit, total = self.state.limit, self.card_total
+        return limit is not None and total is not None and limit.low > total.high
 
 
 def find_component(failure: LoggedFailure) -> str:
@@ -148,7 +149,7 @@ def find_card_memory(name: str) -> Range | None:
 
 @dataclass(frozen=True, slots=True)
 class RequestSize:
-    """Size of a request, ``rounded`` up to 256 bytes as the allocator does; ``basis`` is its source."""
+    """Size of a request, also ``rounded`` up to a chunk; ``basis`` is its source."""
 
     requested: Range
     rounded: Range
@@ -176,17 +177,11 @@ def _size_by_shape(tensor: RequestedTensor) -> RequestSize | None:
     elements = math.prod(tensor.shape)
     dtype = tensor.dtype or numpy_name(tensor.node_dtype)
     item = item_bytes(dtype) if dtype else None
-    size_bytes = 0 if item is None else math.ceil(elements * item)
-    if item is not None and _agrees(tensor, size_bytes):
+    if item is not None and _agrees(tensor, math.ceil(elements * item)):
         own = "the shape and the type" if tensor.dtype else "the shape and the op's own type"
-        return _exact_size(size_bytes, own, dtype)
+        return _exact_size(math.ceil(elements * item), own, dtype)
     if tensor.dtype or (tensor.size is None and tensor.rounded_bytes is None):
         return None
-    return _size_by_printed_size(tensor, elements)
-
-
-def _size_by_printed_size(tensor: RequestedTensor, elements: int) -> RequestSize | None:
-    """Return the size for the first element size that agrees with the printed size."""
     for size in ITEM_SIZES:
         if _agrees(tensor, elements * size):
             basis = f"the shape and the printed size, which give {size} bytes per element"

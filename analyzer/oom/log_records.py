@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from analyzer.model.choice import Choice
 from analyzer.model.ranges import Range
 
@@ -14,18 +16,44 @@ from analyzer.model.ranges import Range
 class FailedAllocator(Choice):
     """Which allocator had no memory."""
 
-    POOL = "pool"
-    """TensorFlow's BFC allocator, on a card or on the host."""
-    ASYNC = "async"
-    """CUDA's stream-ordered allocator (``cuda_malloc_async``)."""
-    LIBRARY = "library"
-    """A library outside the pool: cuDNN, cuBLAS, the CUDA context."""
+    POOL = "pool"  # TensorFlow's BFC allocator, on a card or on the host
+    ASYNC = "async"  # CUDA's stream-ordered allocator (``cuda_malloc_async``)
+    LIBRARY = "library"  # outside the pool: cuDNN, cuBLAS, the CUDA context
+    HOST = "host"  # a killed process, NumPy, C++
+    OTHER = "other"  # of another framework or of a TPU
+    UNKNOWN = "unknown"  # the error text does not say
+
+
+class OutOf(Choice):
+    """The memory that ran out; unclear if a log does not say that memory ran out."""
+
+    CARD = "card"
     HOST = "host"
-    """Host memory: a killed process, NumPy, C++."""
-    OTHER = "other"
-    """The allocator of another framework or of a TPU."""
-    UNKNOWN = "unknown"
-    """The log has only the error text, which does not say."""
+    TPU = "tpu"
+    UNCLEAR = "unclear"
+
+
+class LogPattern(Struct, frozen=True):
+    """One row of a table: a pattern that is tried only on texts with one of the words ``any``."""
+
+    pattern: str
+    any: tuple[str, ...] = ("",)
+
+
+class ComponentRow(LogPattern, frozen=True, kw_only=True):
+    """One row of ``component_failures.toml``, which explains the fields."""
+
+    component: str
+    memory: OutOf
+    title: str
+    kind: FailedAllocator = FailedAllocator.OTHER
+    cause: str = ""
+    advice: str = ""
+    fragmented_advice: str = ""
+    is_kill: bool = False
+    is_warning: bool = False
+    facts: str = ""
+    lines: int = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +168,8 @@ class LoggedFailure:
     ``op`` and ``op_type`` are from the error text, ``requested_by`` is the op on the allocator's line.
     ``source`` is the user's line, ``kernel`` TensorFlow's. ``histogram`` has pairs of bytes and count,
     ``usage`` of node and bytes (``report_tensor_allocations_upon_oom``). ``refusals`` are indices in
-    ``LogRecords.refusals``. ``component``, ``memory``, ``title`` and ``advice`` are of a row of
-    ``component_failures.toml`` and empty for TensorFlow; ``figures`` are found by its ``facts``.
+    ``LogRecords.refusals``. ``row`` is None and ``component`` empty for TensorFlow; ``figures`` are
+    found by the row's ``facts``.
     """
 
     kind: FailedAllocator
@@ -167,13 +195,23 @@ class LoggedFailure:
     is_compiled: bool = False
     usage: list[tuple[str, Range]] = field(default_factory=list)
     refusals: list[int] = field(default_factory=list)
+    row: ComponentRow | None = None
     component: str = ""
-    memory: str = ""
     title: str = ""
-    advice: str = ""
     framework: str = ""
     figures: dict[str, Range] = field(default_factory=dict)
     is_killed: bool = False
+    is_copy: bool = False
+
+    @property
+    def memory(self) -> OutOf | None:
+        """The memory that ran out; None for TensorFlow."""
+        return None if self.row is None else self.row.memory
+
+    @property
+    def is_warning(self) -> bool:
+        """Whether the line alone is no failure."""
+        return self.row is not None and self.row.is_warning
 
     @property
     def is_pinned(self) -> bool:

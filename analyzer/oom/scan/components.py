@@ -16,15 +16,17 @@ from analyzer.model.units import parse_bytes
 from analyzer.oom.amounts import item_bytes, parse_count, parse_rounded, parse_shape
 from analyzer.oom.failure_case import find_framework
 from analyzer.oom.log_records import (
+    ComponentRow,
     FailedAllocator,
     LoggedFailure,
     LogRecords,
+    OutOf,
     RequestedTensor,
     XlaBuffers,
 )
 from analyzer.oom.scan.dump_lines import add_buffer
 from analyzer.oom.scan.lines import LogMessage
-from analyzer.oom.scan.patterns import COMPONENTS, ComponentRow, compile_pattern, find
+from analyzer.oom.scan.patterns import COMPONENTS, compile_pattern, find
 from analyzer.oom.scan.process import LogProcess
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 _LONGEST: Final = 2000  # characters of a text
 _LIMIT_LINES: Final = 6  # of a section "Limits:"
 _UNKNOWN: Final = "unknown"  # the row that is tried only if nothing else reads the line
-_WARNING: Final = "tcmalloc"  # the component that warns before memory runs out
 _LIBRARIES: Final = {
     "cudnn": "cuDNN",
     "dnn": "cuDNN",
@@ -71,7 +72,7 @@ def take_unknown(reader: LogReader, process: LogProcess, message: LogMessage) ->
 def finish_components(records: LogRecords) -> None:
     """Remove reports that memory did not cause, and warnings before another failure."""
     records.failures[:] = [one for one in records.failures if "other_reason" not in one.figures]
-    others = [one for one in records.failures if one.component != _WARNING or one.is_killed]
+    others = [one for one in records.failures if not one.is_warning or one.is_killed]
     records.failures[:] = others or records.failures
     for failure in records.failures:
         figures = failure.figures
@@ -83,7 +84,7 @@ def finish_components(records: LogRecords) -> None:
             dump.limit, dump.used = figures.get("limit"), figures.get("used")
             dump.largest_free = figures.get("hole")
             free, total = figures.get("free"), figures.get("total")
-            if failure.memory == "tpu":
+            if failure.memory is OutOf.TPU:
                 dump.free = free
             else:
                 failure.card_free = None if free is None else free.middle
@@ -96,28 +97,26 @@ def _add_report(
     row, text = COMPONENTS[name], message.text
     figures = _read_figures(name, text)
     last = next((one for one in reversed(reader.records.failures) if one.tag == process.tag), None)
-    is_kill = row.family == "kill"
-    if is_kill and row.memory == "unclear" and not row.facts and last is not None:
+    is_unclear = row.memory is OutOf.UNCLEAR
+    is_clearer = not is_unclear or bool(row.facts)
+    if row.is_kill and not is_clearer and last is not None:
         last.is_killed = True  # the consequence of a known failure
-        last.reports += last.title == row.title
+        last.reports += last.row is row
         return
     if last is None or not _is_same(last, row, figures):
-        kind = FailedAllocator(row.kind)
-        last = reader.new_failure(process, message, kind, text.strip()[:_LONGEST], reports=0)
+        last = reader.new_failure(process, message, row.kind, text.strip()[:_LONGEST], reports=0)
         last.has_error_text = True
         reader.add(last)
-    is_clearer = row.memory != "unclear" or bool(row.facts)
-    is_sure = row.memory != "unclear" or not last.figures
-    is_replaced = last.memory == "unclear" and is_clearer and is_sure
+    is_sure = not is_unclear or not last.figures
+    is_replaced = last.memory is OutOf.UNCLEAR and is_clearer and is_sure
     if not last.component or is_replaced or _is_general(last):
-        last.component, last.memory, last.advice = row.component, row.memory, row.advice
-        last.kind, last.title = FailedAllocator(row.kind), row.title
-    last.is_killed |= is_kill and name != _WARNING
+        last.row, last.component, last.kind, last.title = row, row.component, row.kind, row.title
+    last.is_killed |= row.is_kill and not row.is_warning
     last.reports += 1
     _add_names(last, process, match, "TensorFlow" if message.file else "the framework")
-    if row.memory == "tpu":
+    if row.memory is OutOf.TPU:
         last.device, last.xla = "TPU", last.xla or XlaBuffers()
-    if is_kill and process.memory_limit is not None:
+    if row.is_kill and process.memory_limit is not None:
         figures.setdefault("limit", process.memory_limit)
     _merge(last, figures)
     process.error, process.component, process.component_name = last, last, name
@@ -126,15 +125,15 @@ def _add_report(
 
 def _is_same(last: LoggedFailure, row: ComponentRow, figures: dict[str, Range]) -> bool:
     """Return whether a line reports the last failure once more."""
-    if row.family and last.is_killed:
+    if row.is_kill and last.is_killed:
         return True
-    is_same = last.component == row.component or (last.title, row.component) == (row.title, "")
+    is_same = last.component == row.component
     is_library = not row.component and last.kind is FailedAllocator.LIBRARY
-    is_more_precise = _is_general(last) and row.memory == "card"
+    is_more_precise = _is_general(last) and row.memory is OutOf.CARD
     if not (is_same or is_library or is_more_precise) or not last.component:
         return False
     request, before = figures.get("request"), last.figures.get("request")
-    return request is None or before is None or request == before or row.component == _WARNING
+    return request is None or before is None or request == before or row.is_warning
 
 
 def _is_general(failure: LoggedFailure) -> bool:
@@ -148,7 +147,7 @@ def _add_names(
     """Add the library, the user's line and the array that a report names."""
     groups = {name.partition("_")[0]: text for name, text in match.groupdict().items() if text}
     framework = find_framework(process.framework)
-    if "{library}" in failure.title or not failure.component:
+    if not failure.component:  # the library in the line is the component
         library = _LIBRARIES.get(groups.get("library", "").lower(), "A CUDA library")
         failure.component = library
         failure.title = failure.title.format(library=library, framework=framework or default)
@@ -181,7 +180,7 @@ def _merge(failure: LoggedFailure, figures: dict[str, Range]) -> None:
     """Add figures that are new, and the largest of several kills or warnings."""
     for name, size in figures.items():
         known = failure.figures.setdefault(name, size)
-        if name == "resident" or failure.component == _WARNING:
+        if name == "resident" or failure.is_warning:
             failure.figures[name] = max(known, size)
 
 

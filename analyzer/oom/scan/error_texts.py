@@ -217,9 +217,9 @@ def _complete(failure: LoggedFailure, process: LogProcess, message: LogMessage) 
     failure.reports += 1
     if kernel := find("kernel", text):
         failure.kernel = failure.kernel or kernel["source"]
-    copied = find("copy_error", text)
-    if copied and copied["device"]:
-        failure.device = failure.device or copied["device"]
+    if copied := find("copy_error", text):
+        failure.is_copy = True
+        failure.device = failure.device or copied["device"] or ""
     if wrapped := find("wrapped_op", text):
         failure.op_type = failure.op_type or wrapped["type"].strip("_")
         failure.device = failure.device or wrapped["device"]

@@ -20,70 +20,18 @@ from analyzer.oom.scan.patterns import PATTERNS, find, find_all
 
 _LONGEST_LINE: Final = 1 << 14  # bytes; the rest is dropped
 
-_KEYS: Final = (
-    *(
-        b"lloc",
-        b"emory",
-        b"OOM",
-        b"oom",
-        b"OUT_OF_ME",
-        b"MEMLIMIT",
-        b"Chunk",
-        b" of size ",
-        b"in_use",
-    ),
-    *(b"[[node", b"[[{{", b"[[Node", b"Node: ", b"Detected at", b"Found device", b"Dst tensor"),
-    *(
-        b"XLA Label",
-        b"Kill",
-        b"kill",
-        b"KILL",
-        b"cudnn",
-        b"CUDNN_",
-        b"cublas",
-        b"CUBLAS_",
-        b"CUSOLVER",
-    ),
-    *(
-        b"xhausted",
-        b"xit",
-        b"returned 137",
-        b"returned -9",
-        b"tatus 137",
-        b"uda failure",
-        b"uda error",
-        b"packages/torch",
-    ),
-    *(
-        b"packages\\torch",
-        b"packages/jax",
-        b"1455",
-        b"paging file",
-        b"0xC00",
-        b"bject store",
-        b"Bus error",
-    ),
-    *(
-        b"cache blocks",
-        b"imits:",
-        b"Kernel",
-        b"kernel died",
-        b"CL_OUT_OF",
-        b"srun: error",
-        b"MemorySize",
-    ),
-    *(b"CUDA error", b"CUFFT", b"ggml_", b"DNN library", b"cuInit", b"CUDA out of"),
-    *(
-        b"ncclUn",
-        b"NCCL",
-        b"cuDevicePrimary",
-        b"CONSTRAINT_MEM",
-        b"CudaAPI",
-        b"ObjectStore",
-        b"ALLOC_F",
-    ),
-    *(b"PlasmaStore", b"ALLOCATION_F", b"HbmOom", b"VmemOom", b"died", b"exceeded limit", b"--mem"),
-    *(b"to reserve ", b"cuda runtime", b"DataLoader worker", b"available RAM"),
+_KEYS: Final = tuple(
+    (
+        b"lloc|emory|OOM|oom|OUT_OF_ME|MEMLIMIT|Chunk| of size |in_use|[[node|[[{{|[[Node|"
+        b"Node: |Detected at|Found device|Dst tensor|XLA Label|Kill|kill|KILL|cudnn|CUDNN_|"
+        b"cublas|CUBLAS_|CUSOLVER|xhausted|xit|returned 137|returned -9|tatus 137|uda failure|"
+        b"uda error|packages/torch|packages\\torch|packages/jax|1455|paging file|0xC00|"
+        b"bject store|Bus error|cache blocks|imits:|Kernel|kernel died|CL_OUT_OF|srun: error|"
+        b"MemorySize|CUDA error|CUFFT|ggml_|DNN library|cuInit|CUDA out of|ncclUn|NCCL|"
+        b"cuDevicePrimary|CONSTRAINT_MEM|CudaAPI|ObjectStore|ALLOC_F|PlasmaStore|ALLOCATION_F|"
+        b"HbmOom|VmemOom|died|exceeded limit|--mem|to reserve |cuda runtime|DataLoader worker|"
+        b"available RAM"
+    ).split(b"|")
 )
 """Every line about memory contains one of these, or follows such a line. Other lines are skipped."""
 _NEAR: Final = 64

@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from analyzer.oom.log_records import ComponentRow, LogPattern
+
 _NUMBER: Final = r"(?<!\d)\d{1,19}(?!\d)"
 """A number of any pattern; a longer one is damage."""
 _SIZE: Final = (
@@ -15,26 +17,6 @@ _SIZE: Final = (
     r"(?:[KMGTPEk]?i?[Bb]|[KMGTPE]|\s(?:[KMGTPEk]?i?B|[Bb]ytes)\b)?"
 )
 """A size: ``512B``, ``1.2KiB``, ``7.92G``, ``264.00 MiB``, ``25,600,000 bytes``, or a bare number."""
-
-
-class LogPattern(msgspec.Struct, frozen=True):
-    """One row of the table: a pattern that is tried only on texts with one of the words ``any``."""
-
-    pattern: str
-    any: tuple[str, ...] = ("",)
-
-
-class ComponentRow(LogPattern, frozen=True, kw_only=True):
-    """One row of ``component_failures.toml``, which explains the fields."""
-
-    component: str
-    memory: str
-    title: str
-    kind: str = "other"
-    advice: str = ""
-    family: str = ""
-    facts: str = ""
-    lines: int = 12
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
