@@ -2,8 +2,7 @@
 
 Inputs: the bytes of a log of TensorFlow 0.8 or later, in any format; optionally a model's tensors.
 Outputs: an ``OomReport`` with the JSON document, text for the terminal, and a page.
-Restrictions: the log is untrusted and the only source; TensorFlow is not imported. ``scan/`` reads the
-log into records, the other modules compute the document from them.
+Restrictions: the log is untrusted; TensorFlow is not imported. ``scan/`` reads the log into records.
 """
 
 from __future__ import annotations
@@ -60,10 +59,6 @@ class OomReport(DocumentOutput):
 
 
 def read_oom_log(stream: BinaryIO, name: str) -> OomReport:
-    """Read a log and explain it.
-
-    Raises:
-        InputError: the gzip header is damaged.
-    """
+    """Read a log and explain it, or raise an InputError for a damaged gzip header."""
     document, cases = explain_log(read_records(stream, name), name)
     return OomReport(document, cases)

@@ -134,7 +134,6 @@ def _may_have_batch(case: OomCase, shape: tuple[int, ...]) -> bool:
 
 
 def _advice_by_contents(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
-    """Yield advice about the contents of the pool."""
     if cause in (Cause.HOST, Cause.BESIDE_THE_POOL):
         return
     dominant = find_dominant_size(case.sizes, case.in_use_bytes)

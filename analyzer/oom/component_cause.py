@@ -106,7 +106,6 @@ def _find_others(figures: dict[str, Range]) -> Range | None:
 
 
 def _describe_figures(figures: dict[str, Range], cause: Cause) -> Iterator[str]:
-    """Yield the figures of a failure in words."""
     size = {name: format_bytes(figure.middle) for name, figure in figures.items()}
     size["request"] = size.get("exact_request", size.get("request", ""))
     total = "" if cause is Cause.LARGER_THAN_CARD else size.get("total")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
 from typing import Final
 
@@ -32,27 +33,20 @@ _MAP_ERROR: Final = 2  # marks of the map that rounding may add or remove
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpedState:
-    """State of an allocator; None if the log lacks a figure.
-
-    ``largest_hole`` is the largest free chunk, from ``basis``: chunks, bins, a line, or nothing.
-    ``room`` is limit minus pool, ``waste`` the bytes in use beyond the requests.
-    ``is_contradictory`` if the chunk list has more than the dump's other figures, as if two dumps
-    are mixed.
-    """
+    """State of an allocator; None if the log lacks a figure."""
 
     limit: Range | None = None
     in_use: Range | None = None
     peak: Range | None = None
     pool: Range | None = None
     free: Range | None = None
-    largest_hole: Range | None = None
+    largest_hole: Range | None = None  # the largest free chunk
+    basis: str = ""  # of the largest free chunk: chunks, bins, a line, or nothing
     holes: int | None = None
-    room: Range | None = None
-    waste: Range | None = None
+    room: Range | None = None  # limit minus pool
+    waste: Range | None = None  # bytes in use beyond the requests
     regions: int | None = None
-    is_complete: bool = False
-    is_contradictory: bool = False
-    basis: str = ""
+    is_complete: bool = False  # whether the dump lists every chunk
 
 
 def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> DumpedState:
@@ -68,9 +62,7 @@ def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> DumpedStat
     pool = _pool(dump, is_complete, used_bytes + free_bytes)
     free = Range.exactly(free_bytes) if is_complete else dump.free or difference(pool, in_use)
     limit = _limit(dump, pool, card_limit)
-    room = _compute_room(dump, limit, pool)
     hole, basis, holes = _largest_hole(dump, is_complete, free)
-    is_contradictory = bool(dump.chunks) and not is_complete
     return DumpedState(
         limit=limit,
         in_use=in_use,
@@ -78,13 +70,12 @@ def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> DumpedStat
         pool=pool,
         free=free,
         largest_hole=hole,
+        basis=basis,
         holes=holes,
-        room=room,
+        room=_narrow(dump.left, difference(limit, pool)),
         waste=_waste(dump, in_use),
         regions=len(dump.regions) or (len(regions_in_order(dump)) if is_complete else None),
         is_complete=is_complete,
-        is_contradictory=is_contradictory and not _is_truncated(dump, in_use, used_bytes),
-        basis=basis,
     )
 
 
@@ -103,7 +94,6 @@ def regions_in_order(dump: AllocatorDump) -> list[list[DumpedChunk]]:
 
 
 def _async_state(failure: LoggedFailure, card_limit: Range | None) -> DumpedState:
-    """Return the state of the asynchronous allocator, whose pool the driver keeps."""
     stats = failure.dump.stats
     listed = Range.exactly(sum(size * count for size, count in failure.histogram))
     stated = stats.get("InUse")
@@ -118,29 +108,17 @@ def _async_state(failure: LoggedFailure, card_limit: Range | None) -> DumpedStat
 def _waste(dump: AllocatorDump, in_use: Range | None) -> Range | None:
     """Return the bytes in use that were not requested.
 
-    Size classes count them from TensorFlow 1.4. Earlier dumps only have the map: each ``x`` is a
-    hundredth of the pool inside a used chunk, beyond its request (``RenderOccupancy``).
+    Size classes count them from TensorFlow 1.4; before, each ``x`` of the map is a hundredth of the pool
+    inside a used chunk, beyond its request (``RenderOccupancy``).
     """
     if any(each.counts_all for each in dump.bins):
-        total = _NOTHING
-        for each in dump.bins:
-            if each.used != each.requested:
-                total = total + (each.used - each.requested).at_least(0)
-        return total
+        parts = [one.used - one.requested for one in dump.bins if one.used != one.requested]
+        return sum((part.at_least(0) for part in parts), _NOTHING)
     used, unused = dump.map.count("*"), dump.map.count("x")
     if in_use is None or unused <= _MAP_ERROR:
         return None
     cell = in_use.middle / (used + unused)
     return Range(int((unused - _MAP_ERROR) * cell), int((unused + _MAP_ERROR) * cell))
-
-
-def _compute_room(dump: AllocatorDump, limit: Range | None, pool: Range | None) -> Range | None:
-    """Return the bytes that the limit still allows; None if unknown."""
-    computed = difference(limit, pool)
-    room = dump.left if dump.left is not None else computed
-    if room is None or computed is None:
-        return room
-    return room.intersection(computed) or room
 
 
 def _in_use(dump: AllocatorDump, used_bytes: int) -> Range | None:
@@ -172,19 +150,7 @@ def _is_complete(
         return total in dump.pool
     if not _has_all_bins(dump.bins):
         return True
-    free = _NOTHING
-    for each in dump.bins:
-        if each.free_chunks:
-            free = free + each.free
-    return free_bytes in free
-
-
-def _is_truncated(dump: AllocatorDump, in_use: Range | None, used_bytes: int) -> bool:
-    """Return whether the list only lacks chunks, instead of listing another pool's."""
-    stated = sum(dump.regions) or (dump.pool.high if dump.pool is not None else None)
-    total = sum(chunk.size_bytes for chunk in dump.chunks)
-    is_under = in_use is None or used_bytes <= in_use.high
-    return is_under and (stated is None or total <= stated)
+    return free_bytes in sum((one.free for one in dump.bins if one.free_chunks), _NOTHING)
 
 
 def _pool(dump: AllocatorDump, is_complete: bool, total: int) -> Range | None:
@@ -196,11 +162,7 @@ def _pool(dump: AllocatorDump, is_complete: bool, total: int) -> Range | None:
 
 
 def _has_all_regions(dump: AllocatorDump) -> bool:
-    """Return whether no region is missing, as in a log that ends within the list.
-
-    The pool's line or the size classes state their sum. Without these the list is complete if another
-    part of the dump follows it.
-    """
+    """Return whether no region is missing: by their sum, else by a later part of the dump."""
     stated = dump.pool or _sum_of_bins(dump.bins, of_used=False)
     if stated is not None:
         return sum(dump.regions) in stated
@@ -211,10 +173,7 @@ def _sum_of_bins(bins: Sequence[DumpedBin], *, of_used: bool) -> Range | None:
     """Return the bytes in use, or all bytes; None up to TensorFlow 1.3 and if bins are missing."""
     if not _has_all_bins(bins) or not all(each.counts_all for each in bins):
         return None
-    total = _NOTHING
-    for each in bins:
-        total = total + (each.used if of_used else each.total)
-    return total
+    return sum((one.used if of_used else one.total for one in bins), _NOTHING)
 
 
 def _limit(dump: AllocatorDump, pool: Range | None, card_limit: Range | None) -> Range | None:
@@ -245,7 +204,6 @@ def _largest_hole(
 
 
 def _has_all_bins(bins: Sequence[DumpedBin]) -> bool:
-    """Return whether the first and the last size class are listed."""
     return bool(bins) and bins[0].size_bytes == _FIRST_BIN and bins[-1].size_bytes >= _LAST_BIN
 
 
@@ -266,22 +224,15 @@ def _hole_of_bins(dump: AllocatorDump) -> Range:
 def _narrow(*sizes: Range | None) -> Range | None:
     """Return the part that all known ranges share; the first range if they contradict each other."""
     known = [each for each in sizes if each is not None]
-    if not known:
-        return None
-    narrow = known[0]
-    for each in known[1:]:
-        narrow = narrow.intersection(each) or narrow
-    return narrow
+    return reduce(lambda a, b: a.intersection(b) or a, known) if known else None
 
 
 def _peak(dump: AllocatorDump, in_use: Range | None) -> Range | None:
     """Return the most that was ever in use, which is at least what is in use now."""
     stated = dump.stats.get("MaxInUse")
-    if stated is None or in_use is None or stated.is_exact:
+    if stated is None or in_use is None or in_use.low not in stated:
         return stated
-    if stated == in_use or in_use.low in stated:
-        return Range(max(stated.low, in_use.low), stated.high)
-    return stated
+    return Range(max(stated.low, in_use.low), stated.high)
 
 
 _FEW: Final = 8  # chunks
@@ -322,17 +273,14 @@ def describe_sizes(sizes: Sequence[OomSize], in_use_bytes: int | None) -> list[s
     dominant = find_dominant_size(sizes, in_use_bytes)
     for size in sizes:
         if size.is_asked or size is dominant:
-            sentence = write_sentence(
-                "sizes",
-                "same",
-                subject="One chunk" if size.count == 1 else f"{size.count:,} chunks",
-                which="the requested size" if size.is_asked else "one size",
-                size_bytes=size.size_bytes,
-                verb="holds" if size.count == 1 else "hold",
-                total=Range.exactly(size.total_bytes),
-                share=size.total_bytes / in_use_bytes,
-            )
-            sentences.append(sentence)
+            values = {
+                "subject": "One chunk" if size.count == 1 else f"{size.count:,} chunks",
+                "which": "the requested size" if size.is_asked else "one size",
+                "verb": "holds" if size.count == 1 else "hold",
+                "total": Range.exactly(size.total_bytes),
+                "share": size.total_bytes / in_use_bytes,
+            }
+            sentences.append(write_sentence("sizes", "same", size_bytes=size.size_bytes, **values))
     return sentences
 
 

@@ -43,6 +43,7 @@ from analyzer.oom.log_texts import write_sentence
 _MOST_SIZES: Final = 200  # of one failure
 _MOST_BUDGETS: Final = 4  # notes on XLA's budgets
 _LONGEST: Final = 2000  # characters of a failure's text
+_MOST_DIGITS: Final = 9  # of a card's number
 
 
 def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[OomCase]]:
@@ -70,8 +71,7 @@ def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[OomCas
 
 
 def _case_of(records: LogRecords, failure: LoggedFailure) -> OomCase:
-    card = _card_of(records, failure)
-    request = compute_size(failure)
+    card, request = _card_of(records, failure), compute_size(failure)
     chunk_bytes = None
     if request is not None and failure.kind is FailedAllocator.ASYNC:
         chunk_bytes = request.requested.low
@@ -79,11 +79,8 @@ def _case_of(records: LogRecords, failure: LoggedFailure) -> OomCase:
         chunk_bytes = request.rounded.low
     refusals = [records.refusals[place] for place in failure.refusals]
     if failure.is_pinned:
-        refusals = [
-            run
-            for run in records.refusals
-            if run.is_host and run.line <= failure.line and run.tag == failure.tag
-        ]
+        before = [run for run in records.refusals if run.line <= failure.line]
+        refusals = [run for run in before if run.is_host and run.tag == failure.tag]
     return OomCase(
         failure=failure,
         request=request,
@@ -100,41 +97,29 @@ def _card_of(records: LogRecords, failure: LoggedFailure) -> LoggedCard | None:
     allocator, device = failure.allocator, failure.device.rsplit("/", 1)[-1]
     if any(word in name.lower() for name in (allocator, device) for word in ("host", "cpu")):
         return None
-    digits = _find_card_digits(allocator, device)
+    digits = (
+        "".join(filter(str.isdecimal, allocator)) or device.partition(":")[2].rpartition(":")[2]
+    )
     cards = [card for card in records.cards if card.tag == failure.tag] or records.cards
-    if digits.isdigit():
-        for card in cards:
-            if card.index == int(digits):
-                return card
-    return cards[0] if len(cards) == 1 and not digits else None
-
-
-def _find_card_digits(allocator: str, device: str) -> str:
-    """Return the card's number in an allocator's or a device's name; empty if there is none."""
-    digits = "".join(character for character in allocator if character.isdigit())
-    return digits or (device.rpartition(":")[2] if ":" in device else "")
+    if not digits:
+        return cards[0] if len(cards) == 1 else None
+    index = int(digits) if digits.isdecimal() and len(digits) < _MOST_DIGITS else -1
+    return next((card for card in cards if card.index == index), None)
 
 
 def _explain_failure(case: OomCase) -> OomFailure:
     failure, state = case.failure, case.state
     verdict = find_cause(case)
-    sizes = {
-        "limit_bytes": state.limit,
-        "in_use_bytes": state.in_use,
-        "peak_in_use_bytes": state.peak,
-        "pool_bytes": state.pool,
-        "free_bytes": state.free,
-        "largest_hole_bytes": state.largest_hole,
-        "room_bytes": state.room,
-        "left_bytes": case.limit_left,
-        "waste_bytes": state.waste,
-    }
+    names = ("limit", "in_use", "peak", "pool", "free", "largest_hole", "room", "waste")
+    sizes = {f"{name}_bytes": getattr(state, name) for name in names}
+    sizes["peak_in_use_bytes"] = sizes.pop("peak_bytes")
+    sizes["left_bytes"] = case.limit_left
     fields: dict[str, Any] = {
         name: None if size is None else size.middle for name, size in sizes.items()
     }
     texts = ("device", "op_type", "requested_by", "kernel", "source")
     fields |= {name: getattr(failure, name) or None for name in texts}
-    title, reasons = verdict.title, tuple(verdict.reasons)
+    reasons, missing = tuple(verdict.reasons), tuple(find_missing_lines(case))
     return OomFailure(
         line=failure.line,
         told=max(failure.reports, 1),
@@ -154,7 +139,7 @@ def _explain_failure(case: OomCase) -> OomFailure:
             if size is not None and not size.is_exact
         },
         card=_card_figures(case),
-        verdict=OomVerdict(str(verdict.cause), title, reasons, tuple(find_missing_lines(case))),
+        verdict=OomVerdict(str(verdict.cause), verdict.title, reasons, missing),
         holders=tuple(_holders(case)),
         stories=tuple(describe_sizes(case.sizes, case.in_use_bytes)),
         sizes=tuple(case.sizes[:_MOST_SIZES]),
@@ -230,19 +215,13 @@ def _holders(case: OomCase) -> list[OomHolder]:
 def _xla_plan(failure: LoggedFailure) -> OomPlan | None:
     if failure.xla is None:
         return None
-    return OomPlan(
-        {name: size.middle for name, size in failure.xla.stats.items()},
-        tuple(
-            OomBuffer(
-                each.size.middle,
-                each.operator,
-                each.label,
-                each.shape,
-                each.padding.middle if each.padding is not None else 0,
-            )
-            for each in failure.xla.buffers
-        ),
+    buffers = (
+        OomBuffer(one.size.middle, one.operator, one.label, one.shape, padding.middle)
+        for one in failure.xla.buffers
+        for padding in (one.padding or Range.exactly(0),)
     )
+    sums = {name: size.middle for name, size in failure.xla.stats.items()}
+    return OomPlan(sums, tuple(buffers))
 
 
 def _headline(records: LogRecords, failures: tuple[OomFailure, ...]) -> str:
@@ -270,9 +249,8 @@ def _describe_pool_refusals(runs: list[RefusalRun], cards: list[LoggedCard]) -> 
     words = write_sentence("headline", "refused", times=count, sizes=sizes)
     for card in cards:
         if card.total is not None and card.free is not None:
-            figures = {"free": card.free, "total": card.total}
-            return words + write_sentence("headline", "free_at_start", **figures)
-    for card in cards:
+            values = {"free": card.free, "total": card.total}
+            return words + write_sentence("headline", "free_at_start", **values)
         total = card.total or find_card_memory(card.name)
         if is_limited(card.limit, total):
             return words + write_sentence("headline", "low_limit", limit=card.limit, total=total)
@@ -281,9 +259,8 @@ def _describe_pool_refusals(runs: list[RefusalRun], cards: list[LoggedCard]) -> 
 
 def _notes(records: LogRecords) -> Iterator[str]:
     for each in records.tolerated:
-        name, count = each.allocator or "An allocator", times(each.times)
-        values = {"allocator": name, "times": count, "largest": each.largest}
-        yield write_sentence("note", "tolerated", **values)
+        values = {"allocator": each.allocator or "An allocator", "times": times(each.times)}
+        yield write_sentence("note", "tolerated", largest=each.largest, **values)
     if records.garbage_collections:
         count = times(records.garbage_collections)
         yield write_sentence("note", "garbage_collections", times=count)
@@ -294,9 +271,9 @@ def _notes(records: LogRecords) -> Iterator[str]:
     for budget, reached in records.xla_budgets[:_MOST_BUDGETS]:
         size = Range.exactly(reached)
         yield write_sentence("note", "xla_budget", budget=budget, reached=size)
-    pinned = [run for run in records.refusals if run.is_host]
+    pinned = [run.first_bytes for run in records.refusals if run.is_host]
     if pinned and records.failures:
-        size = Range.exactly(max(run.first_bytes for run in pinned))
+        size = Range.exactly(max(pinned))
         yield write_sentence("note", "pinned", times=times(len(pinned)), largest=size)
     if records.other_resources:
         yield write_sentence("note", "other_resources", times=times(records.other_resources))

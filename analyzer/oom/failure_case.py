@@ -190,7 +190,6 @@ def _size_by_shape(tensor: RequestedTensor) -> RequestSize | None:
 
 
 def _size_by_figures(failure: LoggedFailure) -> RequestSize | None:
-    """Return the size that the allocator's line gives."""
     tensor = failure.tensor
     size, rounded_bytes = tensor.size, tensor.rounded_bytes
     if rounded_bytes is not None:

@@ -5,8 +5,7 @@ Sizes are ``Range``: most logs print rounded sizes, and the range holds every si
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+import msgspec
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
@@ -56,8 +55,7 @@ class ComponentRow(LogPattern, frozen=True, kw_only=True):
     lines: int = 12
 
 
-@dataclass(frozen=True, slots=True)
-class DumpedChunk:
+class DumpedChunk(Struct, frozen=True):
     """One chunk of a dump. ``region`` is the number of the region that lists it."""
 
     address: int
@@ -66,21 +64,16 @@ class DumpedChunk:
     region: int
 
 
-@dataclass(frozen=True, slots=True)
-class DumpedBin:
-    """One size class of a dump.
-
-    ``requested`` are the bytes that were requested from the chunks in use. ``counts_all`` is False up to
-    TensorFlow 1.3, which counts free chunks only.
-    """
+class DumpedBin(Struct, frozen=True):
+    """One size class of a dump."""
 
     size_bytes: int
     chunks: int
     used_chunks: int
     total: Range
     used: Range
-    requested: Range
-    counts_all: bool
+    requested: Range  # from the chunks in use
+    counts_all: bool  # False up to TensorFlow 1.3: free chunks only
 
     @property
     def free_chunks(self) -> int:
@@ -93,31 +86,24 @@ class DumpedBin:
         return (self.total - self.used).at_least(0) if self.counts_all else self.total
 
 
-@dataclass(slots=True)
-class AllocatorDump:
-    """A BFC allocator's dump; None and empty if the log lacks a part.
-
-    ``free_in_bin`` are free chunks in the size class of the request, ``regions`` the bytes of each
-    region (TensorFlow 1.14 and later), ``summary`` pairs of bytes and count whose total is
-    ``used``. ``left`` is limit minus pool. ``map`` has 100 characters: ``*`` used, ``x`` unused
-    inside a used chunk, ``_`` free.
-    """
+class AllocatorDump(Struct):
+    """A BFC allocator's dump; None and empty if the log lacks a part."""
 
     allocator: str = ""
-    bins: list[DumpedBin] = field(default_factory=list)
-    free_in_bin: list[Range] = field(default_factory=list)
-    regions: list[int] = field(default_factory=list)
-    chunks: list[DumpedChunk] = field(default_factory=list)
+    bins: list[DumpedBin] = []
+    free_in_bin: list[Range] = []  # free chunks in the size class of the request
+    regions: list[int] = []  # bytes; TensorFlow 1.14 and later
+    chunks: list[DumpedChunk] = []
     omitted_chunks: int = 0
-    summary: list[tuple[int, int]] = field(default_factory=list)
+    summary: list[tuple[int, int]] = []  # bytes and count; their total is ``used``
     used: Range | None = None
     pool: Range | None = None
     limit: Range | None = None
-    left: Range | None = None
-    stats: dict[str, Range] = field(default_factory=dict)
+    left: Range | None = None  # limit minus pool
+    stats: dict[str, Range] = {}
     largest_free: Range | None = None
     free: Range | None = None
-    map: str = ""
+    map: str = ""  # 100 of ``*`` used, ``x`` unused inside a used chunk, ``_`` free
 
     @property
     def is_empty(self) -> bool:
@@ -125,8 +111,7 @@ class AllocatorDump:
         return not (self.bins or self.chunks or self.summary or self.stats or self.map or self.pool)
 
 
-@dataclass(slots=True)
-class PeakBuffer:
+class PeakBuffer(Struct):
     """One of the largest buffers of a module that XLA compiled."""
 
     size: Range
@@ -136,70 +121,54 @@ class PeakBuffer:
     padding: Range | None = None
 
 
-@dataclass(slots=True)
-class XlaBuffers:
+class XlaBuffers(Struct):
     """XLA's list of a module's buffers: sums by name, and the largest buffers."""
 
-    stats: dict[str, Range] = field(default_factory=dict)
-    buffers: list[PeakBuffer] = field(default_factory=list)
+    stats: dict[str, Range] = {}
+    buffers: list[PeakBuffer] = []
 
 
-@dataclass(slots=True)
-class RequestedTensor:
-    """The request as the log describes it.
-
-    Attributes:
-        rounded_bytes: Size rounded up to 256 bytes; TensorFlow 1.15 and later.
-        dtype: TensorFlow's name of the type (``float``); empty if the log has none.
-        node_dtype: Attribute ``T`` of the op, for errors without a type (TensorFlow 1.4 and before).
-    """
+class RequestedTensor(Struct):
+    """The request as the log describes it."""
 
     size: Range | None = None
-    rounded_bytes: int | None = None
+    rounded_bytes: int | None = None  # up to 256 bytes; TensorFlow 1.15 and later
     shape: tuple[int, ...] | None = None
-    dtype: str = ""
-    node_dtype: str = ""
+    dtype: str = ""  # TensorFlow's name (``float``)
+    node_dtype: str = ""  # attribute ``T`` of the op, for errors without a type
 
 
-@dataclass(slots=True)
-class LoggedFailure:
-    """A request for memory that failed; one record, however many lines report it.
-
-    ``op`` and ``op_type`` are from the error text, ``requested_by`` is the op on the allocator's line.
-    ``source`` is the user's line, ``kernel`` TensorFlow's. ``histogram`` has pairs of bytes and count,
-    ``usage`` of node and bytes (``report_tensor_allocations_upon_oom``). ``refusals`` are indices in
-    ``LogRecords.refusals``. ``row`` is None and ``component`` empty for TensorFlow; ``figures`` are
-    found by the row's ``facts``.
-    """
+class LoggedFailure(Struct):
+    """A request for memory that failed; one record, however many lines report it."""
 
     kind: FailedAllocator
     line: int
     tag: str = ""
-    tensor: RequestedTensor = field(default_factory=RequestedTensor)
-    op: str = ""
+    tensor: RequestedTensor = msgspec.field(default_factory=RequestedTensor)
+    op: str = ""  # from the error text
     op_type: str = ""
-    requested_by: str = ""
-    kernel: str = ""
+    requested_by: str = ""  # op on the allocator's line
+    kernel: str = ""  # TensorFlow's line
     device: str = ""
     allocator: str = ""
-    source: str = ""
+    source: str = ""  # the user's line
     text: str = ""
     reports: int = 1
     has_allocator_line: bool = False
     has_error_text: bool = False
-    dump: AllocatorDump = field(default_factory=AllocatorDump)
-    histogram: list[tuple[int, int]] = field(default_factory=list)
+    dump: AllocatorDump = msgspec.field(default_factory=AllocatorDump)
+    histogram: list[tuple[int, int]] = []  # bytes and count
     card_free: int | None = None
     card_total: int | None = None
     xla: XlaBuffers | None = None
     is_compiled: bool = False
-    usage: list[tuple[str, Range]] = field(default_factory=list)
-    refusals: list[int] = field(default_factory=list)
-    row: ComponentRow | None = None
-    component: str = ""
+    usage: list[tuple[str, Range]] = []  # node and bytes
+    refusals: list[int] = []  # indices in ``LogRecords.refusals``
+    row: ComponentRow | None = None  # None for TensorFlow
+    component: str = ""  # the row's, or the library that the line names
     title: str = ""
     framework: str = ""
-    figures: dict[str, Range] = field(default_factory=dict)
+    figures: dict[str, Range] = {}  # found by the row's ``facts``
     is_killed: bool = False
     is_copy: bool = False
 
@@ -219,12 +188,8 @@ class LoggedFailure:
         return "host_bfc" in self.allocator.lower()
 
 
-@dataclass(slots=True)
-class RefusalRun:
-    """A run of requests that the driver refused, each about a tenth smaller than the one before.
-
-    ``is_host`` for pinned host memory.
-    """
+class RefusalRun(Struct):
+    """A run of requests that the driver refused, each about a tenth smaller than the one before."""
 
     line: int
     tag: str
@@ -232,11 +197,10 @@ class RefusalRun:
     last_bytes: int
     times: int
     code: str
-    is_host: bool = False
+    is_host: bool = False  # pinned host memory
 
 
-@dataclass(slots=True)
-class ToleratedFailures:
+class ToleratedFailures(Struct):
     """Failed requests of one allocator that the caller could do without."""
 
     line: int
@@ -245,8 +209,7 @@ class ToleratedFailures:
     largest: Range
 
 
-@dataclass(slots=True)
-class LoggedCard:
+class LoggedCard(Struct):
     """A card as TensorFlow describes it at its start; ``limit`` of the pool is in whole MiB."""
 
     index: int
@@ -257,22 +220,16 @@ class LoggedCard:
     limit: Range | None = None
 
 
-@dataclass(slots=True)
-class LogRecords:
-    """Everything that one log says about memory.
-
-    ``tolerated`` are warnings that are no failures, ``xla_budgets`` pairs of budget and bytes reached,
-    ``large_host`` the count and the largest of the warnings about host requests, ``other_resources`` the
-    lines that report something other than memory as exhausted.
-    """
+class LogRecords(Struct):
+    """Everything that one log says about memory."""
 
     lines: int = 0
-    failures: list[LoggedFailure] = field(default_factory=list)
+    failures: list[LoggedFailure] = []
     more_failures: int = 0
-    refusals: list[RefusalRun] = field(default_factory=list)
-    tolerated: list[ToleratedFailures] = field(default_factory=list)
-    cards: list[LoggedCard] = field(default_factory=list)
-    xla_budgets: list[tuple[int, int]] = field(default_factory=list)
+    refusals: list[RefusalRun] = []
+    tolerated: list[ToleratedFailures] = []  # warnings that are no failures
+    cards: list[LoggedCard] = []
+    xla_budgets: list[tuple[int, int]] = []  # budget, and bytes reached
     garbage_collections: int = 0
-    large_host: tuple[int, int] = (0, 0)
-    other_resources: int = 0
+    large_host: tuple[int, int] = (0, 0)  # count and largest of the warnings
+    other_resources: int = 0  # lines about something other than memory

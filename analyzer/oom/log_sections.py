@@ -105,7 +105,6 @@ def _failure_sections(
 
 
 def _lead_section(failure: OomFailure, place: int, count: int) -> Section:
-    """Return the section with the verdict, its reasons and the facts of the request."""
     verdict = failure.verdict
     heading = "The failure" if count == 1 else f"Failure {place + 1} of {count}"
     reports = "" if failure.told == 1 else f", reported {failure.told} times"
@@ -143,7 +142,6 @@ def _holder_sections(failure: OomFailure) -> Iterator[Section]:
 
 
 def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
-    """Yield what is known about the request: a name and its value."""
     asked = failure.asked
     if asked is not None:
         yield "request", _request_words(asked)
@@ -181,7 +179,6 @@ def _card_words(card: OomCard) -> str:
 
 
 def _figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
-    """Yield a name, the size, and its exact bytes or range."""
     for label, name in _FIGURES:
         size = getattr(failure, name)
         if size is None or (name == "left_bytes" and failure.free_bytes is not None):

@@ -7,6 +7,7 @@ failed request is drawn below to the same scale.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 from markupsafe import Markup
@@ -24,7 +25,6 @@ _STEP: Final = 20  # units from row to row
 _REGION_GAP: Final = 8  # units
 _LEAST: Final = 0.35  # units; smaller neighbours in use are drawn as one
 _GAP: Final = 0.6  # units between chunks wider than three units
-_MOST_BOXES: Final = 12_000  # the widest are drawn
 _MOST_LOOKS: Final = 3  # sizes with a colour of their own
 _LEAST_SHARE: Final = 0.03  # of the bytes in use, for a colour of its own
 _MOST_REGIONS: Final = 60  # the largest are drawn
@@ -40,14 +40,13 @@ _SVG: Final = Markup(
 
 def draw_pool(case: OomCase) -> Drawing | None:
     """Return a failure's pool as a drawing; None if the log lists no chunks."""
-    regions = regions_in_order(case.failure.dump)
+    regions = sorted(regions_in_order(case.failure.dump), key=_bytes_of, reverse=True)
     total = sum(map(_bytes_of, regions))
     if not total:
         return None
     canvas = _Canvas(row_bytes=max(-(-total // _ROWS), 1))
     looks = _looks(case)
-    largest = sorted(regions, key=lambda region: -_bytes_of(region))[:_MOST_REGIONS]
-    for place, region in enumerate(largest, start=1):
+    for place, region in enumerate(regions[:_MOST_REGIONS], start=1):
         _draw_region(canvas, region, place, looks, case)
         canvas.advance(_bytes_of(region), _REGION_GAP)
     request = case.request.rounded.middle if case.request is not None else 0
@@ -58,14 +57,13 @@ def draw_pool(case: OomCase) -> Drawing | None:
         canvas.draw(0, drawn, "pool-request", title)
         canvas.advance(drawn, 0)
     note = f"One row is {format_bytes(canvas.row_bytes)}."
-    if len(largest) < len(regions):
-        note += f" The {len(regions) - len(largest)} smallest regions are not drawn."
-    if len(canvas.boxes) > _MOST_BOXES:
-        note += f" {len(canvas.boxes) - _MOST_BOXES:,} small chunks are not drawn."
+    if len(regions) > _MOST_REGIONS:
+        note += f" The {len(regions) - _MOST_REGIONS} smallest regions are not drawn."
     if not case.state.is_complete:
         note += " The chunk list is incomplete."
+    svg = _SVG.format(_WIDTH, canvas.top + 6, Markup("").join(canvas.boxes))
     caption = "The pool when the request failed, to scale"
-    return Drawing(caption, canvas.to_svg(), note, tuple(_legend(case, looks)))
+    return Drawing(caption, svg, note, tuple(_legend(case, looks)))
 
 
 class _Canvas:
@@ -74,7 +72,7 @@ class _Canvas:
     def __init__(self, row_bytes: int) -> None:
         self.row_bytes = row_bytes
         self.top = 4
-        self.boxes: list[tuple[float, Markup]] = []
+        self.boxes: list[Markup] = []
 
     def draw(self, offset: int, size: int, look: str, title: str) -> None:
         """Draw a range of bytes: one rectangle for each row that it touches."""
@@ -86,20 +84,13 @@ class _Canvas:
             if width > 3 and look != "pool-free":
                 width -= _GAP
             x, width = round(within / self.row_bytes * _WIDTH, 2), round(max(width, _LEAST), 2)
-            box = _RECT.format(x, self.top + row * _STEP, width, _HEIGHT, look, title)
-            self.boxes.append((width, box))
+            top = self.top + row * _STEP
+            self.boxes.append(_RECT.format(x, top, width, _HEIGHT, look, title))
             offset += taken
 
     def advance(self, size: int, gap: int) -> None:
         """Move below a range of bytes that starts a row."""
         self.top += max(-(-size // self.row_bytes), 1) * _STEP + gap
-
-    def to_svg(self) -> Markup:
-        """Return the drawing, with the widest rectangles only if there are too many."""
-        boxes = self.boxes
-        if len(boxes) > _MOST_BOXES:
-            boxes = sorted(boxes, key=lambda box: -box[0])[:_MOST_BOXES]
-        return _SVG.format(_WIDTH, self.top + 6, Markup("").join(box for _, box in boxes))
 
 
 def _looks(case: OomCase) -> dict[int, str]:
@@ -130,43 +121,32 @@ def _draw_region(
     looks: dict[int, str],
     case: OomCase,
 ) -> None:
-    """Draw a region's background and its chunks."""
+    """Draw a region's background and its chunks; tiny neighbours in use become one rectangle."""
     start, size = region[0].address, _bytes_of(region)
     hole = case.state.largest_hole
     largest = hole.low if hole is not None and case.state.is_complete else 0
-    title = f"region {place}: {format_bytes(size)} at {start:#x}"
-    canvas.draw(0, size, "pool-free", title)
-    for chunks in _join_tiny(region, canvas.row_bytes / _WIDTH * _LEAST):
-        first, shown = chunks[0], format_bytes(_bytes_of(chunks))
-        look, words = "pool-chunk", "free"
-        if len(chunks) > 1:
-            title = f"{len(chunks):,} small chunks in use, {shown}"
-            canvas.draw(first.address - start, _bytes_of(chunks), "pool-used", title)
-            continue
-        if first.is_used:
-            look, words = looks.get(first.size_bytes, "pool-used"), "in use"
-        elif first.size_bytes == largest > 0:
-            look, words = "pool-hole", "free, the largest free chunk"
-        title = f"{shown} {words}: {first.size_bytes:,} bytes at {first.address:#x}"
-        canvas.draw(first.address - start, first.size_bytes, look, title)
+    canvas.draw(0, size, "pool-free", f"region {place}: {format_bytes(size)} at {start:#x}")
+    least_bytes = max(canvas.row_bytes / _WIDTH * _LEAST, 1)
 
-
-def _join_tiny(
-    region: Sequence[DumpedChunk], least_bytes: float
-) -> Iterator[Sequence[DumpedChunk]]:
-    """Yield each chunk, and neighbours in use that are too small to be seen as one group."""
-    tiny: list[DumpedChunk] = []
-    for chunk in region:
+    def group_of(chunk: DumpedChunk) -> int:
         is_tiny = chunk.is_used and chunk.size_bytes < least_bytes
-        if tiny and (not is_tiny or chunk.address - tiny[0].address >= least_bytes):
-            yield tiny
-            tiny = []
-        if is_tiny:
-            tiny.append(chunk)
-        else:
-            yield [chunk]
-    if tiny:
-        yield tiny
+        return -1 - int((chunk.address - start) / least_bytes) if is_tiny else chunk.address
+
+    for _, same in groupby(region, group_of):
+        chunks = list(same)
+        first, bytes_ = chunks[0], _bytes_of(chunks)
+        look, title = "pool-chunk", f"{format_bytes(bytes_)} free"
+        if len(chunks) > 1:
+            look, title = (
+                "pool-used",
+                f"{len(chunks):,} small chunks in use, {format_bytes(bytes_)}",
+            )
+        elif first.is_used:
+            look, title = looks.get(bytes_, "pool-used"), f"{format_bytes(bytes_)} in use"
+        elif bytes_ == largest > 0:
+            look, title = "pool-hole", f"{title}, the largest free chunk"
+        where = f": {bytes_:,} bytes at {first.address:#x}"
+        canvas.draw(first.address - start, bytes_, look, title + where)
 
 
 def _bytes_of(chunks: Sequence[DumpedChunk]) -> int:

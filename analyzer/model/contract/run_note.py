@@ -263,7 +263,6 @@ def _check_births(run: RunFile) -> None:
 
 
 def _may_hold(variable: VariableNote) -> bool:
-    """Say whether a variable may have bytes, that is, has no axis of size 0."""
     return variable.shape is None or 0 not in variable.shape
 
 

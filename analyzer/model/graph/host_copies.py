@@ -281,7 +281,6 @@ def _outputs(structure: GraphIndex, name: str) -> list[str]:
 
 
 def _follow_views(structure: GraphIndex, tensor: str) -> str:
-    """Return the source of a tensor, following views."""
     seen: set[str] = set()
     while tensor not in seen:
         seen.add(tensor)

@@ -71,7 +71,6 @@ def is_in_gradient_scope(name: str) -> bool:
 
 
 def _invert(producers: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the consumers of each op from its producers."""
     consumers: dict[str, list[str]] = {}
     for consumer, names in producers.items():
         for name in names:

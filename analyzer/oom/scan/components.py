@@ -124,7 +124,6 @@ def _add_report(
 
 
 def _is_same(last: LoggedFailure, row: ComponentRow, figures: dict[str, Range]) -> bool:
-    """Return whether a line reports the last failure once more."""
     if row.is_kill and last.is_killed:
         return True
     is_same = last.component == row.component
@@ -144,7 +143,6 @@ def _is_general(failure: LoggedFailure) -> bool:
 def _add_names(
     failure: LoggedFailure, process: LogProcess, match: re.Match[str], default: str
 ) -> None:
-    """Add the library, the user's line and the array that a report names."""
     groups = {name.partition("_")[0]: text for name, text in match.groupdict().items() if text}
     framework = find_framework(process.framework)
     if not failure.component:  # the library in the line is the component
@@ -177,7 +175,6 @@ def _take_figures(process: LogProcess, text: str) -> bool:
 
 
 def _merge(failure: LoggedFailure, figures: dict[str, Range]) -> None:
-    """Add figures that are new, and the largest of several kills or warnings."""
     for name, size in figures.items():
         known = failure.figures.setdefault(name, size)
         if name == "resident" or failure.is_warning:
@@ -224,7 +221,6 @@ def _parse_quantity(text: str) -> Range | None:
 
 
 def _read_limit(process: LogProcess, text: str) -> None:
-    """Remember the memory limit that a pod's or a job's description states."""
     process.limit_lines -= 1
     match = find("stated_limit", text)
     if match is None:

@@ -59,7 +59,6 @@ def take_error_text(reader: LogReader, process: LogProcess, message: LogMessage)
 def _find_failure(
     reader: LogReader, process: LogProcess, message: LogMessage
 ) -> LoggedFailure | None:
-    """Return the failure that an error text reports; None if the line is no error text."""
     text = message.text
     if "dim {" in text:
         text = PATTERNS["shape_message"].sub(_bracket_shape, text)
@@ -90,7 +89,6 @@ def _bracket_shape(match: re.Match[str]) -> str:
 def _find_tensor(
     reader: LogReader, process: LogProcess, message: LogMessage, match: re.Match[str]
 ) -> LoggedFailure:
-    """Return the failure of a tensor, known by its shape and type."""
     shape, dtype = parse_shape(match["shape"]), match["dtype"] or ""
     device, allocator = match["device"] or "", (match["allocator"] or "").rstrip(".,;")
     recent = [
@@ -127,7 +125,6 @@ def _match_tensor(
 
 
 def _may_request(failure: LoggedFailure, shape: tuple[int, ...], dtype: str) -> bool:
-    """Return whether an allocator's line may be about a tensor of this shape and type."""
     if failure.kind is FailedAllocator.LIBRARY or failure.is_compiled:
         return False
     size, rounded = failure.tensor.size, failure.tensor.rounded_bytes
@@ -170,7 +167,6 @@ def _find_module(
 def _find_without_size(
     reader: LogReader, process: LogProcess, message: LogMessage
 ) -> LoggedFailure:
-    """Return the failure that an error text without a size belongs to."""
     for failure in _recent(reader.records, process):
         if failure.kind in (FailedAllocator.HOST, FailedAllocator.LIBRARY):
             continue
@@ -184,11 +180,7 @@ def _find_without_size(
 
 
 def _take_autotuning(records: LogRecords, process: LogProcess, text: str) -> bool:
-    """Read XLA's line that it could try no algorithm for an op.
-
-    It completes failed requests that led to no other error. Without such requests memory is not
-    the reason, and the line is ignored.
-    """
+    """Read XLA's line that it could try no algorithm for an op; ignore it if no request failed."""
     match = find("autotuning_failed", text)
     if match is None:
         return False
@@ -211,7 +203,6 @@ def _recent(records: LogRecords, process: LogProcess) -> Iterator[LoggedFailure]
 
 
 def _complete(failure: LoggedFailure, process: LogProcess, message: LogMessage) -> None:
-    """Add the facts in the error text to a failure."""
     text = message.text
     failure.has_error_text = True
     failure.reports += 1
@@ -342,7 +333,6 @@ def join_texts(messages: Iterable[LogMessage]) -> Iterator[LogMessage]:
 
 
 def _continues(first: LogMessage, message: LogMessage) -> bool:
-    """Return whether a line may continue the text that starts with ``first``."""
     is_same = not message.file and message.tag == first.tag and bool(message.text.strip())
     return is_same and not find("other_text", message.text)
 

@@ -63,11 +63,7 @@ class LogMessage:
 
 
 def read_messages(stream: BinaryIO, name: str = "") -> Iterator[LogMessage]:
-    """Yield the messages of a log that may be about memory, and an empty last message.
-
-    Raises:
-        InputError: the gzip header is damaged.
-    """
+    """Yield the messages of a log that may be about memory, and an empty last message."""
     blocks = read_text(stream, name)
     pending = next(blocks, b"")
     is_escaped = _is_notebook(pending)
@@ -130,7 +126,6 @@ def _messages_of_block(block: bytes, place: _Place) -> Iterator[LogMessage]:
 
 
 def _find_keys(block: bytes) -> list[int]:
-    """Return the positions of all keys, in order."""
     places = []
     for key in _KEYS:
         place = block.find(key)
@@ -200,7 +195,6 @@ def _is_notebook(block: bytes) -> bool:
 
 
 def _unescape(raw: bytes) -> bytes:
-    """Replace JSON escapes by their characters."""
     if b"\\" not in raw:
         return raw
 

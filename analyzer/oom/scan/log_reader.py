@@ -29,11 +29,7 @@ tenth less each time (``BFCAllocator::Extend``)."""
 
 
 def read_records(stream: BinaryIO, name: str = "") -> LogRecords:
-    """Return the records of a log.
-
-    Raises:
-        InputError: the gzip header is damaged.
-    """
+    """Return the records of a log, or raise an InputError for a damaged gzip header."""
     reader = LogReader()
     for message in join_texts(read_messages(stream, name)):
         reader.take(message)
@@ -107,7 +103,6 @@ class LogReader:
         return process
 
     def _take_failure(self, process: LogProcess, message: LogMessage) -> bool:
-        """Read an allocator's line about a failed request."""
         text = message.text
         if find("garbage_collection", text):
             self.records.garbage_collections += 1
@@ -166,7 +161,6 @@ class LogReader:
         return self.add(failure)
 
     def _take_dump(self, process: LogProcess, message: LogMessage) -> bool:
-        """Read a line of an allocator's dump."""
         text = message.text
         owner = self._dump_owner(process, message)
         if owner is None or not _may_be_map_of(owner, message):
@@ -219,7 +213,6 @@ class LogReader:
         return self.add(failure)
 
     def _take_async(self, process: LogProcess, message: LogMessage) -> bool:
-        """Read a line of the asynchronous allocator."""
         text = message.text
         if match := find("async_failed", text):
             size = parse_size(match["bytes"]) or Range.exactly(0)
@@ -259,7 +252,6 @@ class LogReader:
         process.histogram_thread = None
 
     def _take_refusal(self, process: LogProcess, message: LogMessage) -> bool:
-        """Read a refusal of the driver."""
         refused = find("driver_refused", message.text)
         match = refused or find_any(("host_refused", "pinned_refused"), message.text)
         if match is None:
@@ -288,7 +280,6 @@ class LogReader:
 
 
 def _is_retry(last: LoggedFailure, allocator: str, size: Range) -> bool:
-    """Return whether a request repeats the last one, which has led to no error."""
     is_same = last.tensor.size == size and last.allocator == allocator
     return is_same and last.kind is FailedAllocator.ASYNC and not last.has_error_text
 
@@ -311,11 +302,7 @@ def _is_dump_line(message: LogMessage) -> bool:
 
 
 def _may_be_map_of(owner: LoggedFailure, message: LogMessage) -> bool:
-    """Return False for a row of map characters that is not the failure's map.
-
-    Such a row may be a ruler of any program, so it counts only within a dump or with the allocator's
-    source file in its prefix.
-    """
+    """Return False for a row of map characters, such as a ruler of any program, outside a dump."""
     if not find("map", message.text):
         return True
     is_named = "bfc_allocator" in message.file

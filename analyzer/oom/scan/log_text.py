@@ -38,11 +38,7 @@ _LEAST_BROKEN: Final = 3  # lines that must look broken
 
 
 def read_text(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """Yield the log in UTF-8, block by block.
-
-    Raises:
-        InputError: the gzip header is damaged.
-    """
+    """Yield the log in UTF-8, block by block, or raise an InputError for a damaged gzip header."""
     blocks = _unpack(stream, name)
     first = next(blocks, b"")
     encoding = _encoding_of(first)
@@ -67,7 +63,6 @@ def _encoding_of(head: bytes) -> str | None:
 
 
 def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    """Yield the bytes of the stream, decompressed if it starts like gzip."""
     block: bytes = stream.read(BLOCK_BYTES)
     if not block.startswith(_GZIP):
         while block:
@@ -84,11 +79,7 @@ def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _unpack_gzip(stream: BinaryIO, block: bytes) -> Iterator[bytes]:
-    """Yield the unpacked bytes of gzip members, the first of which starts with ``block``.
-
-    Raises:
-        zlib.error: the first bytes are damaged.
-    """
+    """Yield the unpacked bytes of gzip members, the first of which starts with ``block``."""
     unpacker, total, has_output = zlib.decompressobj(wbits=31), 0, False
     try:
         while block or unpacker.unconsumed_tail:

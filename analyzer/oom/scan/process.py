@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct
 
 from analyzer.model.ranges import Range
 from analyzer.oom.log_records import (
@@ -22,25 +23,18 @@ _LIBRARY_PATHS: Final = (
 )
 
 
-@dataclass(slots=True)
-class LogProcess:
-    """The process that writes lines with one tag.
-
-    ``waiting`` are failures whose dump may still come, by thread; ``current`` those whose dump is being
-    read; ``latest`` is that of the thread that wrote last. ``error`` and ``component`` are the failures
-    that the next lines may describe, ``component_name`` is its row. ``refusal`` may continue;
-    ``refusals`` are the runs since the last failure. ``limit_line`` may start a block of figures.
-    """
+class LogProcess(Struct):
+    """The process that writes lines with one tag."""
 
     tag: str
-    waiting: dict[str, list[LoggedFailure]] = field(default_factory=dict)
-    current: dict[str, LoggedFailure] = field(default_factory=dict)
-    latest: LoggedFailure | None = None
-    error: LoggedFailure | None = None
+    waiting: dict[str, list[LoggedFailure]] = {}  # failures whose dump may still come, by thread
+    current: dict[str, LoggedFailure] = {}  # failures whose dump is being read, by thread
+    latest: LoggedFailure | None = None  # that of the thread that wrote last
+    error: LoggedFailure | None = None  # the failure that the next lines may describe
     node: str = ""
     frame: str = ""
-    refusal: RefusalRun | None = None
-    refusals: list[int] = field(default_factory=list)
+    refusal: RefusalRun | None = None  # may continue
+    refusals: list[int] = []  # since the last failure
     card: LoggedCard | None = None
     card_age: int = 0
     histogram_thread: str | None = None
@@ -49,11 +43,11 @@ class LogProcess:
     no_algorithm_lines: int = 0
     has_kernel_line: bool = False
     kernel: str = ""
-    limit_line: str = ""
+    limit_line: str = ""  # may start a block of figures
     framework: str = ""
-    component: LoggedFailure | None = None
+    component: LoggedFailure | None = None  # the failure that the next lines may describe
     component_lines: int = 0
-    component_name: str = ""
+    component_name: str = ""  # its row
     memory_limit: Range | None = None
     limit_lines: int = 0
 
@@ -122,8 +116,8 @@ def add_tolerated(records: LogRecords, allocator: str, size: Range, line: int) -
 def move_tolerated(records: LogRecords) -> None:
     """Move requests of the asynchronous allocator without an error to the tolerated ones.
 
-    It logs every request that fails, also those with which a convolution tries an algorithm
-    (``gpu_cudamallocasync_allocator.cc``). If others in the log led to an error, these did not.
+    It also logs requests with which a convolution tries an algorithm
+    (``gpu_cudamallocasync_allocator.cc``). If others led to an error, these did not.
     """
     requests = [one for one in records.failures if one.kind is FailedAllocator.ASYNC]
     if not any(failure.has_error_text for failure in requests):
@@ -138,8 +132,7 @@ def move_tolerated(records: LogRecords) -> None:
 def join_repeated(records: LogRecords) -> None:
     """Join requests that were repeated without an error in the same state of the allocator.
 
-    XLA's autotuner repeats a request for each algorithm that it tries, and the allocator waits up to
-    10 s each time for memory that other ops may free.
+    XLA's autotuner repeats a request for each algorithm, and the allocator waits up to 10 s each time.
     """
     kept: list[LoggedFailure] = []
     for failure in records.failures:

@@ -135,7 +135,6 @@ def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
 
 
 def _traces(folder: Path) -> set[str]:
-    """Return the paths of the traces in a folder."""
     traces = (file for file in folder.rglob("*") if file.name.endswith(_TRACES))
     return {file.relative_to(folder).as_posix() for file in traces}
 
