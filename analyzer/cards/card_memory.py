@@ -125,14 +125,6 @@ def memory_limit(gpu: Gpu) -> MemoryRange:
     )
 
 
-def memory_beside_pool(gpu: Gpu) -> BoundedBytes:
-    """Return the CUDA context and the reserve, from which libraries and kernels are allocated."""
-    usable, limit = usable_memory(gpu), memory_limit(gpu)
-    ends = (usable.range.high - limit.range.high, usable.range.low - limit.range.low)
-    size_bytes = usable.bytes - limit.bytes
-    return BoundedBytes(size_bytes, Range.spanning((*ends, size_bytes)))
-
-
 def process_overhead(gpu: Gpu) -> MemoryRange:
     """Return the memory of one process outside the pool: CUDA context, libraries, loaded kernels."""
     workspace = 32 * _MIB if gpu.compute_capability >= (9, 0) else 8 * _MIB + (128 << 10)
@@ -141,3 +133,8 @@ def process_overhead(gpu: Gpu) -> MemoryRange:
         range=(_CONTEXT.range + _LIBRARIES.range).widened(0, workspace),
         source=f"{_CONTEXT.source}; {_LIBRARIES.source}; cuBLAS' workspace",
     )
+
+
+def memory_beside_pool(gpu: Gpu) -> int:
+    """Return the bytes of ``process_overhead``, at most the part that TensorFlow leaves by default."""
+    return min(process_overhead(gpu).bytes, usable_memory(gpu).bytes - memory_limit(gpu).bytes)

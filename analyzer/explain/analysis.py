@@ -1,21 +1,23 @@
-"""The analysis of a recording: its peak, the buffers alive at it, and the waste.
+"""The analysis of a recording: its peak, the buffers alive at it, the waste, and savings.
 
 The steady step is the last one: the first one creates optimizer slots and traces functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from analyzer.explain.questions.fragmentation import Fragmentation, measure_fragmentation
 from analyzer.model.choice import Category
 from analyzer.model.contract.report.limit_figures import NO_FACTS, PoolFacts, VerdictFigures
 from analyzer.model.contract.report.subject import CardUse
 from analyzer.model.errors import AccountingError
-from analyzer.model.recording.records import Finding, Recording, Step
+from analyzer.model.recording.records import Finding, Recording, Severity, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.model.recording.timeline import (
     Peak,
@@ -24,11 +26,63 @@ from analyzer.model.recording.timeline import (
     card_number,
     find_peak,
     main_allocator_rows,
+    running_sum,
     sum_by_category,
     timeline,
     undivided_rows,
 )
+from analyzer.model.units import round_up
 from analyzer.tracing.measure.buffer_uses import BufferUse
+
+Instants = npt.NDArray[np.int64]
+
+PERSISTENT: Final = frozenset(
+    {
+        Category.PARAMETER.value,
+        Category.OPTIMIZER_STATE.value,
+        Category.CONSTANT.value,
+        Category.INPUT.value,
+    }
+)
+"""Categories that are alive in all steps by design."""
+
+HIGH: Final = 0.2
+MEDIUM: Final = 0.05
+LOW: Final = 0.01
+"""Saving, as a share of the peak, from which on a finding has that severity; a note below ``LOW``."""
+
+FLOOR_BYTES: Final = 64 << 10
+"""A smaller saving has low severity at most, however small the step is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """Bytes that the allocator holds at one instant and no tensor uses.
+
+    Internal waste: chunks are larger than their tensors, because sizes are rounded up to 256 bytes and
+    a free chunk smaller than twice the request is not split. External: free bytes outside the largest
+    free chunk. ``free_bytes`` and ``largest_free_bytes`` are None if the pool's size is unknown.
+    ``reported_ratio`` is (free - largest free) / free, as TensorFlow reports it.
+    """
+
+    instant: int
+    rounding_bytes: int
+    unsplit_bytes: int
+    reported_ratio: float | None
+    free_bytes: int | None = None
+    largest_free_bytes: int | None = None
+
+    @property
+    def internal_bytes(self) -> int:
+        """Allocated minus requested bytes."""
+        return self.rounding_bytes + self.unsplit_bytes
+
+    @property
+    def external_bytes(self) -> int | None:
+        """Free bytes outside the largest free chunk; None if unknown."""
+        if self.free_bytes is None or self.largest_free_bytes is None:
+            return None
+        return self.free_bytes - self.largest_free_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,19 +90,15 @@ class Analysis:
     """A recording with its peak; findings are made from it.
 
     Attributes:
-        recording: The recording.
-        rows: The allocations of its allocator.
+        rows: The allocations of the recording's allocator.
         line: Live bytes at every instant.
         step: The steady step; None if the recording has no steps.
         first, last: The instants of the steady step.
-        peak: The steady step's peaks.
-        peak_ever: The peaks of the whole recording.
+        peak, peak_ever: The peaks of the steady step and of the whole recording.
         alive: Buffers alive at the requested peak, with their category at that instant.
         uses: Uses of a buffer, by its index in the allocations table.
-        fragmentation: Waste inside the pool.
         pool: Results of replays through the simulated allocator.
         verdict: Whether the step fits a card or a limit; None before ``judge``.
-        findings: The findings.
     """
 
     recording: Recording
@@ -71,23 +121,10 @@ class Analysis:
         """Requested bytes of each category at the requested peak."""
         return sum_by_category(self.alive)
 
-
-def steady_step(recording: Recording, line: Timeline | None = None) -> Step | None:
-    """Return the last step with events, else the last step; None if there is no step.
-
-    Steps that try algorithms, such as one with a smaller last batch, count only if all others do. Of a
-    program's own steps, which may differ, it is the one with the highest peak in ``line``.
-    """
-    with_events = [step for step in recording.steps if step.last >= step.first]
-    chosen = with_events or recording.steps
-    if recording.watch is not None and line is not None and with_events and not recording.error:
-        return max(
-            with_events, key=lambda one: find_peak(line, one.first, one.last).allocated_bytes
-        )
-    table = recording.allocations
-    trying = set(table["step"][(table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)].dropna())
-    steady = [step for step in chosen if step.index not in trying] or chosen
-    return steady[-1] if steady else None
+    @property
+    def full_steps(self) -> list[Step]:
+        """The steps with events."""
+        return [step for step in self.recording.steps if step.last >= step.first]
 
 
 def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -> Analysis:
@@ -99,7 +136,7 @@ def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -
     rows = main_allocator_rows(recording)
     count = len(recording.events)
     line = timeline(rows, count)
-    step = steady_step(recording, line)
+    step = _steady_step(recording, line)
     # A step without events peaks at the bytes alive before it.
     first, last = (min(step.first, step.last), step.last) if step is not None else (0, count - 1)
     peak = find_peak(line, first, last)
@@ -120,19 +157,79 @@ def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -
         peak_ever=find_peak(line, 0, count - 1),
         alive=alive,
         uses=uses or {},
-        fragmentation=measure_fragmentation(recording, rows, peak.allocated_instant),
+        fragmentation=_measure_fragmentation(recording, rows, peak.allocated_instant),
     )
 
 
-PERSISTENT = frozenset(
-    {
-        Category.PARAMETER.value,
-        Category.OPTIMIZER_STATE.value,
-        Category.CONSTANT.value,
-        Category.INPUT.value,
-    }
-)
-"""Categories that are alive in all steps by design."""
+def _steady_step(recording: Recording, line: Timeline) -> Step | None:
+    """Return the last step with events, else the last step; None if there is no step.
+
+    Steps that try algorithms, such as one with a smaller last batch, count only if all others do. Of a
+    program's own steps, which may differ, it is the one with the highest peak.
+    """
+    with_events = [step for step in recording.steps if step.last >= step.first]
+    chosen = with_events or recording.steps
+    if recording.watch is not None and with_events and not recording.error:
+        return max(
+            with_events, key=lambda one: find_peak(line, one.first, one.last).allocated_bytes
+        )
+    table = recording.allocations
+    trying = set(table["step"][(table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)].dropna())
+    steady = [step for step in chosen if step.index not in trying] or chosen
+    return steady[-1] if steady else None
+
+
+def _measure_fragmentation(recording: Recording, rows: pd.DataFrame, instant: int) -> Fragmentation:
+    alive = rows[(rows["born"] <= instant) & (rows["dies"] > instant)]
+    requested = alive["requested_bytes"].to_numpy()
+    allocated = alive["allocated_bytes"].to_numpy()
+    whole = round_up(requested)
+    events = recording.events
+    is_event = 0 <= instant < len(events)
+    return Fragmentation(
+        instant=instant,
+        rounding_bytes=int((np.minimum(whole, np.maximum(allocated, requested)) - requested).sum()),
+        unsplit_bytes=int(np.maximum(allocated - whole, 0).sum()),
+        reported_ratio=float(events["fragmentation"].iloc[instant]) if is_event else None,
+    )
+
+
+def severity_of(saves_bytes: int, peak_bytes: int) -> Severity:
+    """Return the severity of a saving; both sizes are of the same kind of bytes."""
+    share = saves_bytes / max(peak_bytes, 1)
+    if share < LOW:
+        return Severity.INFO
+    if share < MEDIUM or saves_bytes < FLOOR_BYTES:
+        return Severity.LOW
+    return Severity.MEDIUM if share < HIGH else Severity.HIGH
+
+
+def saved_without(
+    analysis: Analysis,
+    sizes: Sequence[int] | Instants,
+    gone_from: Sequence[int] | Instants,
+    gone_until: Sequence[int] | Instants,
+) -> int:
+    """Return how far the steady step's requested peak falls if buffers are absent for a while.
+
+    A buffer that is large at the peak saves little if another instant is nearly as high. Inside a
+    compiled step only bytes that hold a value count: the compiler would use another layout of its
+    buffer.
+
+    Args:
+        analysis: The analysis with the timeline.
+        sizes: Requested bytes of each buffer, shape ``(n,)``.
+        gone_from, gone_until: The instants of the absence; the second one is excluded.
+    """
+    first, last = analysis.first, analysis.last
+    window = slice(first + 1, last + 2)
+    held = (analysis.line.requested - analysis.line.idle)[window]
+    count = len(held)
+    start = np.clip(np.asarray(gone_from, dtype=np.int64) - first, 0, count)
+    end = np.clip(np.asarray(gone_until, dtype=np.int64) - first, 0, count)
+    size = np.where(end > start, np.asarray(sizes, dtype=np.int64), 0)
+    gone = running_sum(start - 1, end - 1, size, count - 1)
+    return int(held.max()) - int((held - gone).max())
 
 
 def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
@@ -148,10 +245,8 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     for number, name in sorted(found):
         line = timeline(undivided_rows(table[table["allocator"] == name]), len(events))
         peak = find_peak(line, analysis.first, analysis.last)
-        own = events[events["allocator"] == name]
-        last = own.iloc[-1] if len(own) else None
-        available = 0 if last is None else int(last["available_bytes"])
-        limit = None if not available or last is None else int(last["in_use_bytes"]) + available
+        own = events.loc[events["allocator"] == name, ["in_use_bytes", "available_bytes"]]
+        in_use, available = map(int, own.iloc[-1]) if len(own) else (0, 0)
         uses.append(
             CardUse(
                 number=number,
@@ -160,7 +255,7 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
                 requested_bytes=peak.requested_bytes,
                 allocated_bytes=peak.allocated_bytes,
                 allocated_ever_bytes=int(line.allocated.max()),
-                memory_limit_bytes=limit,
+                memory_limit_bytes=in_use + available if available else None,
                 is_shown=name == recording.allocator,
             )
         )

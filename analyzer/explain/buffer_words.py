@@ -1,16 +1,20 @@
-"""Name and describe a buffer, the same everywhere."""
+"""Names, descriptions and rows of evidence, the same everywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import to_builtins
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import Cell, EvidenceRow
 from analyzer.model.contract.report.peak_figures import BufferRow
+from analyzer.model.contract.watch_note import HeldTensors
 from analyzer.tracing.measure.buffer_uses import BufferUse
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _Row = TypeVar("_Row", bound=BufferRow)
 
@@ -24,13 +28,7 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 
 def buffer_row(row: Mapping[str, Any], kind: type[_Row], **more: Any) -> _Row:
-    """Return a row of the allocations table as a row of the report.
-
-    Args:
-        row: The buffer.
-        kind: The type of the row.
-        more: Fields of that type that ``BufferRow`` lacks.
-    """
+    """Return a row of the allocations table as a row of the report, with fields of its type."""
     return kind(
         name=name_of(row),
         op=str(row["op"]),
@@ -54,18 +52,60 @@ def describe_buffer(row: Mapping[str, Any], **more: Cell) -> EvidenceRow:
     return {**plain, **more}
 
 
-def why_alive(row: Mapping[str, Any], use: BufferUse | None, *, end: int | None = None) -> str:
-    """Return why a buffer is alive, in words.
+def describe_largest(table: pd.DataFrame, count: int = 20) -> tuple[EvidenceRow, ...]:
+    """Return evidence on the largest buffers of a table."""
+    largest = table.sort_values("requested_bytes", ascending=False, kind="stable").head(count)
+    return tuple(describe_buffer(row) for row in largest.to_dict("records"))
 
-    Args:
-        row: The buffer, with its category at the instant.
-        use: Its uses; None if unknown.
-        end: Number of events: a buffer that dies then is alive until the end.
-    """
-    is_replaced = end is not None and int(row["dies"]) < end
+
+def evidence_row(
+    what: str, *, name: str = "", where: str = "", count: int | None = None, size: int | None = None
+) -> EvidenceRow:
+    """Return a row with the columns of all findings about a program; ``where`` is ``file:line``."""
+    return {"what": what, "name": name, "where": where, "count": count, "bytes": size}
+
+
+def holder_row(what: str, held: HeldTensors) -> EvidenceRow:
+    """Return the row of a name or container that holds tensors."""
+    return evidence_row(
+        what, name=held.holder, where=held.where, count=held.count, size=held.size_bytes
+    )
+
+
+def tensor_rows(
+    tensors: pd.DataFrame, describe: Callable[[Mapping[Any, Any]], str]
+) -> tuple[EvidenceRow, ...]:
+    """Return a row for each tensor of a table; ``describe`` gives its description."""
+    return tuple(
+        evidence_row(
+            describe(row),
+            name=str(row["tensor"] or row["op"]),
+            where=str(row["source"]),
+            size=int(row["requested_bytes"]),
+        )
+        for row in tensors.to_dict("records")
+    )
+
+
+def first_source(tensors: pd.DataFrame) -> str:
+    """Return the first known source line of a table of tensors; empty if none is known."""
+    return next((str(one) for one in tensors["source"] if str(one)), "")
+
+
+def in_brackets(where: str) -> str:
+    """Return `` (file:line)``; empty if the line is unknown."""
+    return f" ({where})" if where else ""
+
+
+def why_alive(row: Mapping[str, Any], use: BufferUse | None, *, end: int | None = None) -> str:
+    """Return why a buffer is alive, in words; one that dies at ``end`` or later is never freed."""
     category = str(row["category"])
     if row["variable"]:
-        return _of_variable(category, is_replaced=is_replaced)
+        if category == Category.TEMPORARY:
+            return "a variable's next value, before the update"
+        if end is not None and int(row["dies"]) < end:
+            return "a variable's value, until the next update"
+        return "a variable, in all steps"
     if category == Category.INPUT:
         reader = use.waits_for if use is not None and str(row["role"]).startswith("batch") else ""
         return f"an input, until {reader or 'the step returns'}"
@@ -77,20 +117,9 @@ def why_alive(row: Mapping[str, Any], use: BufferUse | None, *, end: int | None 
     return str(row["role"]) or "unknown"
 
 
-def _of_variable(category: str, *, is_replaced: bool) -> str:
-    if category == Category.TEMPORARY:
-        return "a variable's next value, before the update"
-    if is_replaced:
-        return "a variable's value, until the next update"
-    return "a variable, in all steps"
-
-
 def _type_in_brackets(name: str, op_type: str) -> str:
     """Return an op's type in brackets; empty if the name ends with it, as in ``relu/ReluGrad``."""
     last = name.rpartition("/")[2].rstrip("_0123456789")
     plain = op_type.removeprefix("_Mkl").removeprefix("Native")
-    return (
-        ""
-        if not plain or (last and (plain.startswith(last) or last == op_type))
-        else f" ({op_type})"
-    )
+    is_said = not plain or (last and (plain.startswith(last) or last == op_type))
+    return "" if is_said else f" ({op_type})"

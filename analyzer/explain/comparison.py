@@ -1,12 +1,7 @@
 """Compare two recordings at their peaks: measurements, predictions, or one of each.
 
 Layers and ops are compared by their bytes alive at each recording's requested peak, so the differences
-of each table add up to the difference of the peaks::
-
-    first:   conv1 10, conv2 20           peak 30
-    second:  conv1 10, conv2 24, head 6   peak 40
-    rows:    conv2 +4 (grew), head +6 (came), conv1 0 (same); sum +10
-
+of each table add up to the difference of the peaks.
 Names that only one side has are matched again without their trailing numbers, because tracing a model
 twice numbers its ops differently.
 """
@@ -14,8 +9,8 @@ twice numbers its ops differently.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from itertools import pairwise
+from typing import Any, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +24,7 @@ from analyzer.model.contract.report.diff_file import (
     DiffFile,
     DiffSide,
     LayerOfBoth,
+    Number,
     OpOfBoth,
     PeakOfBoth,
     StepCurve,
@@ -48,6 +44,7 @@ KIND_WORDS: Final = {
     Kind.TRACE: "measured",
     Kind.PHANTOM: "simulated card",
 }
+_NO_FACTS: Final[dict[str, Any]] = {"type": "", "layer": ""}
 _OUTPUT_NUMBER: Final = re.compile(r":\d+$")
 _TRAILING_NUMBER: Final = re.compile(r"_\d+(?=[/:]|$)")
 
@@ -62,67 +59,59 @@ def compare(
 ) -> DiffFile:
     """Return the difference from A (the older one, or the prediction) to B.
 
-    Args:
-        report_a, report_b: The reports.
-        recording_a, recording_b: Their recordings.
-        labels: Names of the two, such as their file names; None to use their settings.
+    ``labels`` are names of the two, such as their file names; None to use their settings.
     """
+    both = report_a, report_b
     alive_a = _alive_at_peak(report_a, recording_a)
     alive_b = _alive_at_peak(report_b, recording_b)
     names = match_names(alive_b["made"].unique(), alive_a["made"].unique())  # without the caller's
     alive_b = alive_b.assign(made=[names.get(name, name) for name in alive_b["made"]])
-    label_a, label_b = labels or _labels(report_a, report_b)
-    sizes_a, sizes_b = (report.categories_at_peak.by_category() for report in (report_a, report_b))
+    sizes_a, sizes_b = (report.categories_at_peak.by_category() for report in both)
     categories = [
         CategoryOfBoth(category=category, **_difference(sizes_a[category], sizes_b[category]))
         for category in Category
     ]
-    peak = [
-        PeakOfBoth(number=number, **_difference(*sizes))
-        for number, sizes in _numbers(report_a, report_b).items()
-    ]
+    peak = [PeakOfBoth(number=number, **_difference(*sizes)) for number, sizes in _numbers(*both)]
     facts = _op_facts(alive_a, alive_b)
+    label_a, label_b = labels or _labels(*both)
     return DiffFile(
-        headline=_headline(peak[1], categories, (report_a.kind, report_b.kind)),
-        notes=tuple(_messages(report_a, report_b)),
+        headline=_headline(peak[1], categories, report_a.kind, report_b.kind),
+        notes=tuple(_messages(*both)),
         a=_side(report_a, label_a),
         b=_side(report_b, label_b),
         peak=tuple(row for row in peak if row.a_bytes is not None or row.b_bytes is not None),
         categories=tuple(row for row in categories if row.a_bytes or row.b_bytes),
         layers=tuple(
-            LayerOfBoth(name=name, **_difference(*sizes), change=_change(*sizes))
-            for name, sizes in _matched_sizes(_sums(alive_a, "layer"), _sums(alive_b, "layer"))
+            LayerOfBoth(name=name, change=change, **difference)
+            for name, change, difference in _matched_rows(alive_a, alive_b, "layer")
         ),
         ops=tuple(
-            OpOfBoth(
-                name=name,
-                type=facts(name)[0],
-                layer=facts(name)[1],
-                **_difference(*sizes),
-                change=_change(*sizes),
-            )
-            for name, sizes in _matched_sizes(_sums(alive_a, "made"), _sums(alive_b, "made"))
+            OpOfBoth(name=name, change=change, **difference, **facts.get(name, _NO_FACTS))
+            for name, change, difference in _matched_rows(alive_a, alive_b, "made")
         ),
         timelines=CurvesOfBoth(a=_timeline(recording_a), b=_timeline(recording_b)),
     )
 
 
-def _numbers(
-    report_a: ReportFile, report_b: ReportFile
-) -> dict[
-    Literal["needs", "requested", "allocated", "pool", "process"], tuple[int | None, int | None]
-]:
+def _side(report: ReportFile, label: str) -> DiffSide:
+    return DiffSide(
+        label=label, kind=report.kind, batch_size=report.step.batch_size, peak=report.peak
+    )
+
+
+def _numbers(*reports: ReportFile) -> list[tuple[Number, tuple[int | None, int | None]]]:
     """Return the need and the four kinds of peak of both sides."""
-    verdicts = report_a.verdict, report_b.verdict
-    first, second = (None if one is None else one.need_bytes for one in verdicts)
-    a, b = report_a.peak, report_b.peak
-    return {
-        "needs": (first, second),
-        "requested": (a.requested_bytes, b.requested_bytes),
-        "allocated": (a.allocated_bytes, b.allocated_bytes),
-        "pool": (a.pool_bytes, b.pool_bytes),
-        "process": (a.process_bytes, b.process_bytes),
-    }
+    a, b = (
+        {
+            "needs": None if report.verdict is None else report.verdict.need_bytes,
+            "requested": report.peak.requested_bytes,
+            "allocated": report.peak.allocated_bytes,
+            "pool": report.peak.pool_bytes,
+            "process": report.peak.process_bytes,
+        }
+        for report in reports
+    )
+    return [(number, (a[number], b[number])) for number in get_args(Number)]
 
 
 def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
@@ -145,88 +134,71 @@ def _names_to_compare(alive: pd.DataFrame) -> npt.NDArray[np.object_]:
     return np.where(names["variable"] != "", names["variable"], made)
 
 
-def _sums(alive: pd.DataFrame, column: str) -> dict[str, int]:
-    sums = alive["requested_bytes"].groupby(alive[column].astype(str).to_numpy(dtype=object)).sum()
-    return {str(name): int(size) for name, size in sums.items()}
+def _matched_rows(
+    alive_a: pd.DataFrame, alive_b: pd.DataFrame, column: str
+) -> list[tuple[str, Change, dict[str, Any]]]:
+    """Return each name with its change and bytes, largest difference first."""
+    sums_a, sums_b = (
+        alive["requested_bytes"].groupby(alive[column].astype(str).to_numpy(dtype=object)).sum()
+        for alive in (alive_a, alive_b)
+    )
+    both = set(sums_a.index) & set(sums_b.index)
 
+    def key(name: str) -> str:
+        """Return the name, without trailing numbers if only one side has it."""
+        return name if name in both else _TRAILING_NUMBER.sub("", name)
 
-def _matched_sizes(
-    sums_a: Mapping[str, int], sums_b: Mapping[str, int]
-) -> list[tuple[str, tuple[int, int]]]:
-    """Return each name with the bytes of both sides, largest difference first."""
-    both = sums_a.keys() & sums_b.keys()
-    a, b = _matched(sums_a, both), _matched(sums_b, both)
-    names = sorted(a.keys() | b.keys())
-    rows = [(name, (a.get(name, 0), b.get(name, 0))) for name in names]
-    return sorted(rows, key=lambda row: -abs(row[1][1] - row[1][0]))
-
-
-def _matched(sums: Mapping[str, int], both: set[str]) -> dict[str, int]:
-    """Sum by name, without trailing numbers if only one side has the name."""
-    matched: dict[str, int] = {}
-    for name, size_bytes in sums.items():
-        key = name if name in both else _TRAILING_NUMBER.sub("", name)
-        matched[key] = matched.get(key, 0) + size_bytes
-    return matched
+    sums = pd.DataFrame({"a": sums_a.groupby(key).sum(), "b": sums_b.groupby(key).sum()})
+    rows = []
+    for name, a_bytes, b_bytes in sums.fillna(0).astype("int64").itertuples():
+        rows.append((str(name), _change(a_bytes, b_bytes), _difference(a_bytes, b_bytes)))
+    return sorted(rows, key=lambda row: (-abs(row[2]["delta_bytes"]), row[0]))
 
 
 def _change(a_bytes: int, b_bytes: int) -> Change:
     if a_bytes == b_bytes:
         return "same"
-    if not a_bytes:
-        return "came"
-    if not b_bytes:
-        return "went"
+    if not a_bytes or not b_bytes:
+        return "went" if a_bytes else "came"
     return "grew" if b_bytes > a_bytes else "shrank"
 
 
-def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, int | None]:
-    known = a_bytes is not None and b_bytes is not None
-    return {
-        "a_bytes": a_bytes,
-        "b_bytes": b_bytes,
-        "delta_bytes": b_bytes - a_bytes if known else None,  # type: ignore[operator]
-    }
+def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, Any]:
+    is_known = a_bytes is not None and b_bytes is not None
+    delta = b_bytes - a_bytes if is_known else None  # type: ignore[operator]
+    return {"a_bytes": a_bytes, "b_bytes": b_bytes, "delta_bytes": delta}
 
 
-def _op_facts(*alive: pd.DataFrame) -> Callable[[str], tuple[str, str]]:
-    """Return a function from an op to its type and layer, by the first side that has the op."""
-    known: dict[str, tuple[str, str]] = {}
+def _op_facts(*alive: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return the type and layer of each op, by the first side that has the op."""
+    known: dict[str, dict[str, Any]] = {}
     for table in alive:
         first = table.drop_duplicates("made")
         rows = zip(*(first[name].astype(str) for name in ("made", "op_type", "layer")), strict=True)
         for op, op_type, layer in rows:
-            facts = op_type, layer
-            known.setdefault(op, facts)
-            known.setdefault(_TRAILING_NUMBER.sub("", op), facts)
-    return lambda op: known.get(op, ("", ""))
+            for name in (op, _TRAILING_NUMBER.sub("", op)):
+                known.setdefault(name, {"type": op_type, "layer": layer})
+    return known
 
 
-def _side(report: ReportFile, label: str) -> DiffSide:
-    return DiffSide(
-        label=label, kind=report.kind, batch_size=report.step.batch_size, peak=report.peak
-    )
-
-
-def _labels(report_a: ReportFile, report_b: ReportFile) -> tuple[str, str]:
+def _labels(*reports: ReportFile) -> tuple[str, str]:
     """Return names for both sides from the settings that differ."""
-    both = (report_a, report_b)
-    names = [report.target.name for report in both]
-    batches = [report.step.batch_size for report in both]
-    shown = [KIND_WORDS[report.kind] for report in both]
-    labels = []
-    for place in (0, 1):
-        parts = [names[place]] if names[0] != names[1] else []
-        parts += [shown[place]] if shown[0] != shown[1] else []
-        parts += [f"batch {batches[place]}"] if batches[0] != batches[1] else []
-        labels.append(", ".join(part for part in parts if part) or ("first", "second")[place])
-    return labels[0], labels[1]
+    sides = [
+        (
+            report.target.name,
+            KIND_WORDS[report.kind],
+            f"batch {report.step.batch_size}" if report.step.batch_size else "",
+        )
+        for report in reports
+    ]
+    shown = [place for place, (a, b) in enumerate(zip(*sides, strict=True)) if a != b]
+    labels = [", ".join(side[place] for place in shown if side[place]) for side in sides]
+    return labels[0] or "first", labels[1] or "second"
 
 
-def _messages(report_a: ReportFile, report_b: ReportFile) -> list[str]:
+def _messages(*both: ReportFile) -> list[str]:
     """Return notes on other differences: settings, failed steps, incomplete traces."""
     notes = []
-    both = (report_a, report_b)
     pairs: dict[str, list[object]] = {
         "mode": [report.step.mode for report in both],
         "batch size": [report.step.batch_size for report in both],
@@ -243,7 +215,7 @@ def _messages(report_a: ReportFile, report_b: ReportFile) -> list[str]:
     ]
     if differing:
         notes.append(f"Different settings: {'; '.join(differing)}.")
-    for place, report in (("first", report_a), ("second", report_b)):
+    for place, report in zip(("first", "second"), both, strict=True):
         if report.error is not None:
             notes.append(f"The {place} step did not finish: its peak is the one until the failure.")
         reasons = () if report.integrity is None else report.integrity.says
@@ -259,7 +231,7 @@ def _word(value: object) -> str:
 
 
 def _headline(
-    requested: PeakOfBoth, categories: list[CategoryOfBoth], kinds: tuple[Kind, Kind]
+    requested: PeakOfBoth, categories: list[CategoryOfBoth], kind_a: Kind, kind_b: Kind
 ) -> str:
     delta, now = requested.delta_bytes, format_bytes(requested.b_bytes or 0)
     if not delta:
@@ -271,12 +243,11 @@ def _headline(
     sign = "+" if change > 0 else "-"
     differs = f"{most.value.replace('_', ' ')}, {sign}{format_bytes(abs(change))}"
     size = f"{format_bytes(abs(delta))}{part}"
-    if kinds[0] != kinds[1]:
-        first, second = (KIND_WORDS[kind] for kind in kinds)
+    if kind_a != kind_b:
         word = "above" if delta > 0 else "below"
         return (
-            f"The {second} requested peak of {now} is {size} {word} the {first} one; the largest "
-            f"difference is in {differs}."
+            f"The {KIND_WORDS[kind_b]} requested peak of {now} is {size} {word} the "
+            f"{KIND_WORDS[kind_a]} one; the largest difference is in {differs}."
         )
     word = "grew" if delta > 0 else "shrank"
     return f"The requested peak {word} by {size} to {now}; the largest change is in {differs}."
@@ -295,12 +266,9 @@ def _timeline(recording: Recording) -> StepCurve:
     requested, allocated = requested[window], allocated[window]
     if not len(requested):
         return StepCurve(progress_ratio=(), requested_bytes=(), allocated_bytes=())
-    edges = np.linspace(0, len(requested), min(TIMELINE_COLUMNS, len(requested)) + 1).astype(
-        np.int64
-    )
-    picked = [
-        int(a + np.argmax(requested[a:b])) for a, b in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    count = min(TIMELINE_COLUMNS, len(requested))
+    edges = np.linspace(0, len(requested), count + 1).astype(np.int64)
+    picked = [int(a + np.argmax(requested[a:b])) for a, b in pairwise(edges)]
     return StepCurve(
         progress_ratio=tuple(round(place / max(1, len(requested) - 1), 6) for place in picked),
         requested_bytes=tuple(int(requested[place]) for place in picked),

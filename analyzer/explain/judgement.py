@@ -1,7 +1,8 @@
 """Judge whether a step fits the named card or the given limit, by how much and how surely.
 
-On a card, the need includes the memory beside TensorFlow's pool (CUDA context, libraries) and is
-compared with the card's memory. A limit of the user is for the pool and is compared with its part.
+On a card, the need is TensorFlow's pool and the memory beside it (CUDA context, libraries, kernels),
+and the limit is the largest pool with the same memory beside it: the card's memory without the rest of
+TensorFlow's reserve, which nothing uses. A limit of the user is for the pool alone.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from analyzer.model.contract.report.limit_figures import (
     VerdictFigures,
 )
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import BoundedBytes, Range
+from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator import BfcOptions, from_recording, replay
@@ -47,7 +48,6 @@ class Question:
     """The limit that the verdict is about.
 
     Attributes:
-        limit_of: Whether it is the card's or the user's.
         limit: The limit of TensorFlow's pool.
         beside_pool: Memory beside the pool on the card; None if the limit is the user's.
         runs_at_limit: Whether the step, or a replay of it, succeeds under it.
@@ -62,15 +62,8 @@ class Question:
 
     @property
     def whole(self) -> BoundedBytes:
-        """The memory that is compared with the need: the pool's limit and the memory beside it.
-
-        A larger context lowers the limit by as much, so that the sum is a card's total.
-        """
-        limit, beside = self.limit, self.beside_pool
-        if beside is None:
-            return limit
-        low, high = limit.range.low + beside.range.high, limit.range.high + beside.range.low
-        return BoundedBytes(limit.bytes + beside.bytes, Range(low, high))
+        """The memory that is compared with the need: the pool's limit and the memory beside it."""
+        return self.limit if self.beside_pool is None else self.limit + self.beside_pool
 
     def answer_need(self, least: Need, most: Need, *, is_measured: bool) -> Need:
         """Return the need with all trials of algorithms if they fit, else without those that do not."""
@@ -108,15 +101,12 @@ class RunFacts:
     """Facts about a recording that a verdict depends on, beside its need.
 
     Attributes:
-        basis: Origin of the figures.
         card: Name of its card; empty without one.
         peak_line: The headline if no limit is asked about.
         has_failed: Whether the step ended with an error.
         has_run_out: Whether that error is a lack of memory.
         incomplete: Why the need is only a lower bound; empty if it is not.
         need_of: Basis of the need's part in the pool.
-        has_need: Whether the need is reported if no limit is asked about.
-        cautions: Reasons to doubt the figures.
     """
 
     basis: Basis
@@ -126,18 +116,14 @@ class RunFacts:
     has_run_out: bool = False
     incomplete: str = ""
     need_of: NeedOf = NeedOf.LEAST_LIMIT
-    has_need: bool = True
     cautions: tuple[str, ...] = ()
 
 
 def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
-    """Return the analysis with its verdict and the other memory on its card.
+    """Return the analysis, after ``add_pool``, with its verdict and the other memory on its card.
 
-    Args:
-        analysis: The analysis, after ``add_pool``.
-        limit_bytes: The memory limit that the user asked about; None for none.
+    ``limit_bytes`` is the memory limit that the user asked about; None for none.
     """
-    analysis = _drop_partial_limits(analysis)
     recording = analysis.recording
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
@@ -150,7 +136,6 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         has_run_out=failure_of(analysis) is not None,
         incomplete=_find_incomplete(analysis),
         need_of=NeedOf.LEAST_LIMIT if is_searched else NeedOf.ALLOCATED,
-        has_need=is_searched or find_own_peak(recording) is not None,
         cautions=cautions_of(analysis),
     )
     verdict = make_verdict(facts, question, *find_need(analysis))
@@ -158,21 +143,6 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
     if gpu is None or question is None or verdict.need is None:
         return analysis
     return _with_card(analysis, gpu, question.limit, verdict.need.pool)
-
-
-def _drop_partial_limits(analysis: Analysis) -> Analysis:
-    """Return the analysis without the lowest limits if a program's peak is outside its trace."""
-    own_peak_bytes = find_own_peak(analysis.recording) or 0
-    if own_peak_bytes <= analysis.peak_ever.allocated_bytes:
-        return analysis
-    facts = structs.replace(
-        analysis.pool,
-        minimum_limit_bytes=None,
-        safe_limit_bytes=None,
-        minimum_limit_parts=None,
-        safe_limit_parts=None,
-    )
-    return replace(analysis, pool=facts)
 
 
 def make_verdict(
@@ -233,42 +203,36 @@ def _find_incomplete(analysis: Analysis) -> str:
 
 def _question(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> Question | None:
     """Return the lower of the card's and the user's limit; None if there is none."""
-    own = _own_question(analysis.recording, gpu)
-    card = None if gpu is None or own is not None else memory_limit(gpu)
-    lowest = own.limit.bytes if own is not None else None if card is None else card.bytes
-    if limit_bytes is not None and (lowest is None or limit_bytes <= lowest):
-        replayed = analysis.pool.what_if
-        return Question(
-            limit_of=LimitOf.USER,
-            limit=BoundedBytes.exactly(limit_bytes),
-            runs_at_limit=replayed is None or replayed.fits,
-        )
-    if gpu is None or card is None:
-        return own
+    card = None if gpu is None else _card_question(analysis, gpu)
+    if limit_bytes is None or (card is not None and limit_bytes > card.limit.bytes):
+        return card
+    replayed = analysis.pool.what_if
     return Question(
-        limit_of=LimitOf.CARD,
-        limit=card,
-        beside_pool=memory_beside_pool(gpu),
-        runs_at_limit=analysis.pool.fits_limit,
+        limit_of=LimitOf.USER,
+        limit=BoundedBytes.exactly(limit_bytes),
+        runs_at_limit=replayed is None or replayed.fits,
     )
 
 
-def _own_question(recording: Recording, gpu: Gpu | None) -> Question | None:
-    """Return the limit under which a step ran on a simulated card; None for any other step.
+def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
+    """Return the limit of the card, or the limit under which the step ran on a simulated one.
 
-    A failure is about that card; a success is also compared with other cards of the name.
+    A failure on a simulated card is about that card; a success is also compared with other cards of
+    the name.
     """
-    if recording.phantom_run is None or gpu is None:
-        return None
+    recording, card = analysis.recording, memory_limit(gpu)
+    beside = BoundedBytes.exactly(memory_beside_pool(gpu))
+    limit = BoundedBytes(card.bytes, card.range)
+    if recording.phantom_run is None:
+        runs = analysis.pool.fits_limit
+        return Question(limit_of=LimitOf.CARD, limit=limit, beside_pool=beside, runs_at_limit=runs)
     runs = recording.error is None
     given = recording.phantom_run.memory_limit_bytes
     if given is not None:
         limit = BoundedBytes.exactly(given)
         return Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=True)
-    card = memory_limit(gpu)
     own_bytes = recording.device.memory_limit_bytes or card.bytes
     limit = BoundedBytes.exactly(own_bytes)
-    beside = BoundedBytes.exactly(memory_beside_pool(gpu).bytes)
     if runs:
         limit = BoundedBytes.around(own_bytes, card.range.low, card.range.high)
     return Question(
@@ -304,14 +268,13 @@ def _with_card(analysis: Analysis, gpu: Gpu, limit: BoundedBytes, need: BoundedB
     own_limit = recording.device.memory_limit_bytes
     if not own_limit:
         return analysis
-    overhead = process_overhead(gpu)
+    overhead, card = process_overhead(gpu), memory_limit(gpu)
     pool_bytes = analysis.pool.pool_ever_bytes  # None if the pool does not hold the step
     has_grown = recording.kind.ran and pool_bytes is not None and pool_bytes < own_limit
     growth_bytes = pool_bytes
     if not has_grown:
-        replayed = replay(
-            from_recording(recording), replace(BfcOptions.gpu(own_limit), growth=True)
-        )
+        options = replace(BfcOptions.gpu(own_limit), growth=True)
+        replayed = replay(from_recording(recording), options)
         growth_bytes = None if replayed.failure is not None else replayed.peak_pool_bytes
     fit = CardFit(
         fits=None if analysis.verdict is None else FITS.get(analysis.verdict.outcome),
@@ -330,10 +293,8 @@ def _with_card(analysis: Analysis, gpu: Gpu, limit: BoundedBytes, need: BoundedB
             high_bytes=overhead.range.high,
             source=overhead.source,
         ),
-        limit_source=memory_limit(gpu).source,
-        says=tuple(
-            _card_words(gpu, memory_limit(gpu), overhead, growth_bytes, has_grown=has_grown)
-        ),
+        limit_source=card.source,
+        says=tuple(_card_words(gpu, card, overhead, growth_bytes, has_grown=has_grown)),
     )
     process = None if pool_bytes is None else pool_bytes + overhead.bytes
     facts = structs.replace(analysis.pool, fit=fit, process_bytes=process)
@@ -351,7 +312,7 @@ def _card_words(
     """Yield sentences on a card's memory; ``growth_bytes`` is the pool with growth, if that runs."""
     yield (
         f"TensorFlow's limit for its pool on {gpu.name} is {limit}: the card's memory less the CUDA "
-        "context and a reserve for libraries, which count as beside the pool."
+        "context and a reserve for libraries."
     )
     if has_grown and growth_bytes is not None:
         yield f"Pool: with memory growth, as in this run, it grew to {format_bytes(growth_bytes)}."
@@ -361,6 +322,6 @@ def _card_words(
             f"pool would grow to {format_bytes(growth_bytes)}."
         )
     yield (
-        f"With memory growth, context, cuBLAS, cuDNN and loaded kernels take about {overhead} beside "
-        "the pool, from public reports, not measured."
+        f"Context, cuBLAS, cuDNN and loaded kernels take about {overhead} beside the pool, from "
+        "public reports, not measured. Need and limit both count the middle of that range."
     )

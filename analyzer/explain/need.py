@@ -9,6 +9,7 @@ algorithms count if they fit: TensorFlow skips those that find no memory (``conv
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -23,7 +24,7 @@ from analyzer.model.contract.report.peak_figures import WorkspaceFigures
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TRIAL
-from analyzer.model.recording.timeline import main_allocator_rows, timeline
+from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
 
 
 def begins_with_process(recording: Recording) -> bool:
@@ -59,15 +60,11 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
 def _make_need(peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int) -> Need:
     """Return the need whose part in the pool is ``highest``, with the width of ``pool``."""
     below, above = pool.bytes - pool.range.low, pool.range.high - pool.bytes
-    building, first, steady = (
-        None if size is None else BoundedBytes.around(size, size - below, size + above)
-        for size in map(
-            peaks.get, (LifePhase.BUILDING, LifePhase.FIRST_STEP, LifePhase.STEADY_STEP)
-        )
-    )
-    assert steady is not None
-    allocator = BoundedBytes.exactly(max(highest - max(peaks.values()), 0))
-    return Need(building=building, first_step=first, steady_step=steady, allocator=allocator)
+    phases: dict[str, Any] = {
+        phase.name.lower(): BoundedBytes.around(size, size - below, size + above)
+        for phase, size in peaks.items()
+    }
+    return Need(**phases, allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0)))
 
 
 def _with_workspace(need: Need, workspace: WorkspaceFigures) -> Need:
@@ -150,30 +147,23 @@ def with_replay(
         is_measured: Whether the replay used measured allocations, not predicted ones.
         is_own: Whether it was the run itself, which waits for frees as a replay does not.
     """
-    pool, allocator = need.pool, need.allocator
+    pool, part = need.pool, need.allocator
+    if runs and is_own:
+        return need if pool.range.high <= limit.range.high else _lower(need, limit.range.high)
     if runs:
-        surplus = pool.range.low - limit.bytes
-        if is_own:
-            surplus = pool.range.high - limit.range.high
-            return need if surplus <= 0 else _lower(need, limit.range.high)
-        if surplus <= 0 or not is_measured:
-            return need
-        low = max(allocator.range.low - surplus, 0)
-        part = BoundedBytes.around(allocator.bytes, low, allocator.range.high)
-        return replace(need, allocator=part)
-    low_by, high_by = (max(limit.bytes + 1 - end, 0) for end in (pool.range.low, pool.range.high))
-    central_by = max(limit.bytes + 1 - pool.bytes, 0)
-    if is_measured or is_own:
-        part = BoundedBytes.around(
-            allocator.bytes + central_by,
-            allocator.range.low + low_by,
-            allocator.range.high + high_by,
-        )
+        surplus = max(pool.range.low - limit.bytes, 0) if is_measured else 0
+        low, size, high = part.range.low - surplus, part.bytes, part.range.high
     else:
-        part = BoundedBytes.around(
-            allocator.bytes, allocator.range.low, allocator.range.high + high_by
+        sizes = (pool.range.low, pool.bytes, pool.range.high)
+        short = [max(limit.bytes + 1 - size, 0) for size in sizes]
+        if not is_measured and not is_own:  # a prediction may be too high
+            short[:2] = 0, 0
+        low, size, high = (
+            part.range.low + short[0],
+            part.bytes + short[1],
+            part.range.high + short[2],
         )
-    return replace(need, allocator=part)
+    return replace(need, allocator=BoundedBytes.around(size, max(low, 0), high))
 
 
 def _lower(need: Need, most: int) -> Need:
@@ -194,7 +184,7 @@ def first_step_only_bytes(analysis: Analysis) -> int:
     rows = analysis.rows
     last = rows[rows["step"] == steps[-1].index]
     repeated = set(zip(last["op"].astype(str), last["requested_bytes"], strict=True))
-    alive = rows[(rows["born"] <= instant) & (rows["dies"] > instant)]
+    alive = alive_at(rows, instant)
     alive = alive[
         alive["category"].isin([Category.TEMPORARY.value, Category.WORKSPACE.value])
         & (alive["dies"] <= steps[0].last)

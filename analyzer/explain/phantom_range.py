@@ -44,55 +44,48 @@ def assumed_settings(analysis: Analysis) -> tuple[AssumedSetting, ...]:
 def with_assumed_range(analysis: Analysis) -> Analysis:
     """Return the analysis of a simulated card with the range from assumed reserve spaces.
 
-    Workspaces are not in it: if one does not fit, TensorFlow uses an algorithm without one
-    (``LaunchAutotunedConv`` in ``conv_ops_gpu.h``).
+    It is from no reserve space to twice the assumed one; cuDNN publishes no size. Workspaces are not in
+    it: if one does not fit, TensorFlow uses an algorithm without one (``LaunchAutotunedConv`` in
+    ``conv_ops_gpu.h``).
     """
-    recording = analysis.recording
+    recording, peak = analysis.recording, analysis.peak
     if recording.kind is not Kind.PHANTOM or recording.phantom is None:
         return analysis
     settings = assumed_settings(analysis)
-    notice = structs.replace(recording.phantom, settings=settings)
-    recording = replace(recording, phantom=notice)
+    recording = replace(recording, phantom=structs.replace(recording.phantom, settings=settings))
     shares = {one.name: one.share_bytes for one in settings}
     reserve = shares.get(RECURRENT_RESERVE.name, 0)
     if reserve:
-        recording = replace(recording, uncertainty=_range(analysis, reserve))
+        stated = StatedRange(
+            limit_high_bytes=None,
+            low_bytes=peak.requested_bytes - reserve,
+            high_bytes=peak.requested_bytes + reserve,
+            allocated_low_bytes=peak.allocated_bytes - reserve,
+            allocated_high_bytes=peak.allocated_bytes + reserve,
+            because=(
+                f"cuDNN's reserve space for recurrent layers is assumed: {format_bytes(reserve)} at "
+                "the peak; the range covers 0 to twice that size",
+            ),
+            deciding_ops=(),
+            schedules=(),
+            unsized=0,
+        )
+        recording = replace(recording, uncertainty=stated)
     return replace(analysis, recording=recording)
-
-
-def _range(analysis: Analysis, reserve: int) -> StatedRange:
-    """Return the range from no reserve space to twice the assumed one; cuDNN publishes no size."""
-    peak = analysis.peak
-    return StatedRange(
-        limit_high_bytes=None,
-        low_bytes=peak.requested_bytes - reserve,
-        high_bytes=peak.requested_bytes + reserve,
-        allocated_low_bytes=peak.allocated_bytes - reserve,
-        allocated_high_bytes=peak.allocated_bytes + reserve,
-        because=(
-            f"cuDNN's reserve space for recurrent layers is assumed: {format_bytes(reserve)} at the "
-            "peak; the range covers 0 to twice that size",
-        ),
-        deciding_ops=(),
-        schedules=(),
-        unsized=0,
-    )
 
 
 def _share(alive: pd.DataFrame, assumption: Assumption, value: int) -> int:
     """Return the bytes of an assumption that are alive at the peak."""
     kinds = alive["op_type"].astype(str)
-    if assumption is RECURRENT_RESERVE:  # output 3: what the backward pass reads
-        forward = kinds.str.startswith(_RECURRENT) & ~kinds.str.contains("Backprop")
-        rows = forward & alive["tensor"].astype(str).str.endswith(":3")
-    elif assumption is WORKSPACE:
-        rows = alive["category"].astype(str) == Category.WORKSPACE.value
-    elif not value:
-        return 0
-    elif assumption is PRODUCT_WORKSPACE:
-        rows = kinds.str.contains("MatMul") & (alive["requested_bytes"] == value)
-    elif assumption is BATCH_NORM_RESERVE:
-        rows = kinds.str.contains("BatchNorm") & (alive["requested_bytes"] == value)
-    else:
-        return 0
-    return int(alive["requested_bytes"][rows].sum())
+    is_assumed = (alive["requested_bytes"] == value) & (value > 0)
+    rows = {
+        RECURRENT_RESERVE: (  # output 3: what the backward pass reads
+            kinds.str.startswith(_RECURRENT)
+            & ~kinds.str.contains("Backprop")
+            & alive["tensor"].astype(str).str.endswith(":3")
+        ),
+        WORKSPACE: alive["category"].astype(str) == Category.WORKSPACE.value,
+        PRODUCT_WORKSPACE: kinds.str.contains("MatMul") & is_assumed,
+        BATCH_NORM_RESERVE: kinds.str.contains("BatchNorm") & is_assumed,
+    }.get(assumption)
+    return 0 if rows is None else int(alive["requested_bytes"][rows].sum())

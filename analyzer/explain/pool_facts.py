@@ -7,9 +7,10 @@ and is used only if all of them agree.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec import structs
 
@@ -17,9 +18,8 @@ from analyzer.explain.allocator_findings import find_allocator
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.judgement import card_of, card_options
 from analyzer.explain.need import begins_with_process
-from analyzer.explain.questions.fragmentation import Fragmentation
-from analyzer.explain.questions.out_of_memory import would_have_fitted
 from analyzer.explain.replay_settings import WhatIf
+from analyzer.explain.running.program_summary import find_own_peak
 from analyzer.model.contract.report.limit_figures import (
     LimitParts,
     OtherSettings,
@@ -33,7 +33,6 @@ from analyzer.model.recording.records import Recording
 from analyzer.simulate.allocator import (
     BfcOptions,
     Engine,
-    FailedRequest,
     Replay,
     Sequence,
     compare,
@@ -52,52 +51,35 @@ _ROWS: Final = 40  # regions in the report
 def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     """Return the analysis with the pool, the lowest limit and a replay under ``what_if``.
 
-    Args:
-        analysis: The analysis.
-        what_if: Settings to replay under.
-        search: Whether to search for the lowest limit, which takes a second or more.
+    ``search`` is whether to search for the lowest limit, which takes a second or more.
 
     Raises:
         TraceError: the recording cannot be replayed and a setting was asked for.
     """
-    recording = analysis.recording
-    if not begins_with_process(recording):
-        if not what_if.is_asked:
-            return analysis
-        options = replaced_options(own_options(recording), what_if)
-        facts = _with_minimum(analysis.pool, recording, options, what_if)
-        analysis = replace(analysis, pool=facts)
-        return _add_what_if(analysis, options)
-    searched = search or what_if.is_asked
-    sequence = from_recording(recording)
-    engine = engine_for(sequence) if searched else Engine.AUTO
+    recording, facts = analysis.recording, analysis.pool
+    is_whole = begins_with_process(recording)
+    searched = what_if.is_asked or (search and is_whole)
+    if not is_whole and not searched:
+        return analysis
+    engine = Engine.AUTO
+    if is_whole and searched:
+        engine = engine_for(from_recording(recording))
     own = own_options(recording, engine=engine)
     asked = replaced_options(own, what_if)
-    if recording.kind.ran:
-        match = compare(recording.events, own, allocator=recording.allocator, engine=engine)
-        facts = PoolFacts(
-            replay_equals_trace=match.is_exact,
-            replay_check=ReplayCheck(events=match.events, equal=match.equal),
-        )
-        is_exact = match.is_exact
-        del match  # free it before the second replay: it is as large as the trace
-        if is_exact:
-            # With several regions, addresses decide which of two equal chunks is used.
-            own_run = replay(sequence, own, engine=engine, follow_addresses=True)
-            facts = structs.replace(
-                _with_facts(facts, analysis, own_run),
-                failure_fits=would_have_fitted(analysis, own),
-            )
-    else:
+    if is_whole and recording.kind.ran:
+        facts = _measured_facts(analysis, own, engine)
+    elif is_whole:
         # A predicted card uses the settings that the user asked about.
         facts = _predicted_facts(analysis, asked if card_of(recording) is not None else own)
-    if searched:
+    # No limit is known for a program whose peak is outside its trace.
+    if searched and (find_own_peak(recording) or 0) <= analysis.peak_ever.allocated_bytes:
         facts = _with_minimum(facts, recording, asked, what_if)
-    analysis = replace(
-        analysis,
-        pool=facts,
-        fragmentation=_with_pool(analysis.fragmentation, facts),
-    )
+    waste = analysis.fragmentation
+    if facts.free_bytes is not None:
+        waste = replace(
+            waste, free_bytes=facts.free_bytes, largest_free_bytes=facts.largest_free_bytes
+        )
+    analysis = replace(analysis, pool=facts, fragmentation=waste)
     return _add_what_if(analysis, asked) if what_if.is_asked else analysis
 
 
@@ -110,13 +92,25 @@ def own_options(recording: Recording, *, engine: Engine = Engine.AUTO) -> BfcOpt
 
 def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
     """Return a recording's settings, replaced by those of ``what_if``."""
-    if what_if.memory_limit_bytes is not None:
-        own = replace(own, memory_limit_bytes=what_if.memory_limit_bytes)
-    if what_if.growth is not None:
-        own = replace(own, growth=what_if.growth)
-    if what_if.fragmentation_fraction is not None:
-        own = replace(own, fragmentation_fraction=what_if.fragmentation_fraction)
-    return own
+    given = {name: value for name, value in asdict(what_if).items() if value is not None}
+    return replace(own, **given)
+
+
+def _measured_facts(analysis: Analysis, own: BfcOptions, engine: Engine) -> PoolFacts:
+    """Return the facts of a trace; no pool if the replay differs from the trace."""
+    recording = analysis.recording
+    match = compare(recording.events, own, allocator=recording.allocator, engine=engine)
+    facts = PoolFacts(
+        replay_equals_trace=match.is_exact,
+        replay_check=ReplayCheck(events=match.events, equal=match.equal),
+    )
+    is_exact = match.is_exact
+    del match  # free it before the second replay: it is as large as the trace
+    if not is_exact:
+        return facts
+    # With several regions, addresses decide which of two equal chunks is used.
+    sequence = from_recording(recording)
+    return _with_facts(facts, analysis, replay(sequence, own, engine=engine, follow_addresses=True))
 
 
 def _predicted_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
@@ -167,16 +161,6 @@ def _changes(result: Replay) -> tuple[PoolChange, ...]:
     )
 
 
-def _with_pool(fragmentation: Fragmentation, facts: PoolFacts) -> Fragmentation:
-    if facts.free_bytes is None:
-        return fragmentation
-    return replace(
-        fragmentation,
-        free_bytes=facts.free_bytes,
-        largest_free_bytes=facts.largest_free_bytes,
-    )
-
-
 def _with_minimum(
     facts: PoolFacts, recording: Recording, options: BfcOptions, what_if: WhatIf
 ) -> PoolFacts:
@@ -194,16 +178,17 @@ def _with_minimum(
         unsplit_bytes=found.unsplit_bytes,
         external_bytes=found.external_bytes,
     )
+    safe = structs.replace(
+        least,
+        unsplit_bytes=found.safe_unsplit_bytes,
+        external_bytes=found.safe_external_bytes,
+    )
     return structs.replace(
         facts,
         minimum_limit_bytes=found.limit_bytes,
         safe_limit_bytes=found.safe_bytes,
         minimum_limit_parts=least,
-        safe_limit_parts=structs.replace(
-            least,
-            unsplit_bytes=found.safe_unsplit_bytes,
-            external_bytes=found.safe_external_bytes,
-        ),
+        safe_limit_parts=safe,
     )
 
 
@@ -220,33 +205,13 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
         peak_allocated_bytes=result.peak_in_use_bytes,
         peak_pool_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
-        failure=None if failure is None else _failure(failure),
-        regions=tuple(
-            PoolRegion(
-                size_bytes=growth.size_bytes,
-                why=str(growth.why),
-                instant=growth.instant,
-                requested_bytes=growth.requested_bytes,
-                free_bytes=growth.free_bytes,
-                largest_free_bytes=growth.largest_free_bytes,
-            )
-            for growth in growth_history(result)[:_ROWS]
+        failure=msgspec.convert(failure, ReplayFailure | None, from_attributes=True),
+        regions=msgspec.convert(
+            growth_history(result)[:_ROWS], tuple[PoolRegion, ...], from_attributes=True
         ),
     )
     return replace(
         analysis,
         pool=structs.replace(analysis.pool, what_if=facts),
         findings=(*analysis.findings, *find_allocator(recording, options)),
-    )
-
-
-def _failure(failure: FailedRequest) -> ReplayFailure:
-    return ReplayFailure(
-        instant=failure.instant,
-        requested_bytes=failure.requested_bytes,
-        in_use_bytes=failure.in_use_bytes,
-        pool_bytes=failure.pool_bytes,
-        free_bytes=failure.free_bytes,
-        largest_free_bytes=failure.largest_free_bytes,
-        available_bytes=failure.available_bytes,
     )

@@ -16,8 +16,6 @@ from analyzer.model.units import format_bytes
 _SHOWN: Final = 3
 """Reasons shown in words; the JSON has all of them."""
 
-_NO_FAILURE: Final = Damage(reason=DamageReason.FAILURE_FITS, count=1)
-
 
 def trace_start_ps(recording: Recording) -> int:
     """Return the time of the first event, the origin of all times; 0 in a prediction."""
@@ -36,8 +34,6 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
         return None if time_ps is None else (time_ps - start_ps) / 1e12
 
     damages = recording.integrity.damages
-    if analysis.pool.failure_fits:
-        damages = (*damages, _NO_FAILURE)
     check = recording.integrity.counter_check(recording.allocator)
     replay = analysis.pool.replay_check
     counter, ever = _counter_peaks(analysis) if check.events else (None, None)
@@ -97,12 +93,8 @@ def _notices(
     own = analysis.recording.allocator
     if check.disagreeing:
         yield _counter_words(analysis, check, counter)
-        # The counter check already reports these.
-        damages = [
-            damage
-            for damage in damages
-            if damage.reason is not DamageReason.LOST_EVENTS or damage.allocator != own
-        ]
+        said = DamageReason.LOST_EVENTS, own
+        damages = [one for one in damages if (one.reason, one.allocator) != said]
     for damage in sorted(damages, key=lambda one: one.allocator not in ("", own))[:_SHOWN]:
         name = damage.allocator
         allocator = f"allocator {name}: " if name and name != own else ""
@@ -120,10 +112,8 @@ def _counter_words(analysis: Analysis, check: CounterCheck, counter: int | None)
         f"{check.disagreeing:,} of {check.events:,} memory events, their sum differs from TensorFlow's "
         f"bytes in use, by up to {format_bytes(check.largest_difference_bytes)}."
     )
-    if counter is None:
+    if counter is None or counter == ours:
         return text
-    if counter == ours:
-        return f"{text} Both give the same allocated peak, {format_bytes(ours)}."
     return (
         f"{text} The allocated peak is {format_bytes(ours)} by the events, but {format_bytes(counter)} "
         "by TensorFlow's counter, which is more likely."

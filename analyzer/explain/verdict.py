@@ -30,10 +30,6 @@ FITS: Final[dict[Outcome, Fits]] = {
 WIDE_RATIO: Final = 0.05
 """Width of a stated range, as a share of the figure, from which on it is a caution."""
 
-_HEADS: Final = {
-    Outcome.FITS: "FITS",
-    Outcome.DOES_NOT_FIT: "DOES NOT FIT",
-}
 _BRACKETS: Final = re.compile(r"\s*\([^()]*\)")
 _CLAUSE: Final = re.compile(r":\s|;\s|\.(?:\s|$)")
 
@@ -41,11 +37,8 @@ _CLAUSE: Final = re.compile(r":\s|;\s|\.(?:\s|$)")
 def outcome_of(limit: BoundedBytes, need: BoundedBytes, *, is_complete: bool) -> Outcome:
     """Return whether a step with this need fits a limit.
 
-    Args:
-        limit: The limit.
-        need: The need.
-        is_complete: Whether the step ended, each tensor has a size and the trace is complete; if not,
-            the need is a lower bound.
+    ``is_complete`` is whether the step ended, each tensor has a size and the trace is complete; if
+    not, the need is a lower bound.
     """
     if need.range.low > limit.range.high:
         return Outcome.DOES_NOT_FIT
@@ -58,12 +51,7 @@ def headline_of(
 ) -> str:
     """Return the answer in one line: ``FITS Tesla T4: needs 3.00 GiB of 13.42 GiB, ...``.
 
-    Args:
-        outcome: The answer.
-        place: Name of the limit.
-        limit: The limit.
-        need: The need.
-        incomplete: Why the need is only a lower bound; empty if it is not.
+    ``incomplete`` is why the need is only a lower bound; empty if it is not.
     """
     verb = "needs at least" if incomplete else "needs"
     if outcome is Outcome.CANNOT_TELL:
@@ -71,10 +59,11 @@ def headline_of(
         is_open = bool(incomplete) and need.range.high <= limit.range.low
         head = "CANNOT TELL if it fits" if is_open else "MAY NOT FIT"
         return f"{head} {place}: {verb} {need} of {limit}{reason}"
+    head = "FITS" if outcome is Outcome.FITS else "DOES NOT FIT"
     margin = limit.bytes - need.bytes
     spare = f"{format_bytes(abs(margin))} {'to spare' if margin >= 0 else 'too much'}"
     sizes = f"{format_bytes(need.bytes)} of {format_bytes(limit.bytes)}"
-    return f"{_HEADS[outcome]} {place}: {verb} {sizes}, {spare}"
+    return f"{head} {place}: {verb} {sizes}, {spare}"
 
 
 def cautions_of(analysis: Analysis) -> tuple[str, ...]:
@@ -92,35 +81,25 @@ def stated_range(analysis: Analysis) -> StatedRange | None:
     stated, peak = analysis.recording.uncertainty, analysis.peak
     if stated is None:
         return None
-    if stated.low_bytes is not None and stated.high_bytes is not None:
-        requested = BoundedBytes.around(
-            peak.requested_bytes, stated.low_bytes, stated.high_bytes
-        ).range
-        stated = replace(stated, low_bytes=requested.low, high_bytes=requested.high)
-    low, high = stated.allocated_low_bytes, stated.allocated_high_bytes
-    if low is not None and high is not None:
-        allocated = BoundedBytes.around(peak.allocated_bytes, low, high).range
-        stated = replace(
-            stated, allocated_low_bytes=allocated.low, allocated_high_bytes=allocated.high
-        )
+    for prefix, size in (("", peak.requested_bytes), ("allocated_", peak.allocated_bytes)):
+        names = f"{prefix}low_bytes", f"{prefix}high_bytes"
+        low, high = (getattr(stated, name) for name in names)
+        if low is not None and high is not None:
+            ends = min(low, size), max(high, size)
+            stated = replace(stated, **dict(zip(names, ends, strict=True)))
     return stated
 
 
 def _wide_ranges(analysis: Analysis, stated: StatedRange) -> list[str]:
     """Return the wider of the two ranges in words, if it is wider than ``WIDE_RATIO``."""
     peak = analysis.peak
-    ranges = []
-    for kind, figure, low, high in (
-        ("requested", peak.requested_bytes, stated.low_bytes, stated.high_bytes),
-        (
-            "allocated",
-            peak.allocated_bytes,
-            stated.allocated_low_bytes,
-            stated.allocated_high_bytes,
-        ),
-    ):
-        if figure and low is not None and high is not None:
-            ranges.append(((high - low) / figure, kind, low, high))
+    requested = peak.requested_bytes, stated.low_bytes, stated.high_bytes
+    allocated = peak.allocated_bytes, stated.allocated_low_bytes, stated.allocated_high_bytes
+    ranges = [
+        ((high - low) / figure, kind, low, high)
+        for kind, (figure, low, high) in (("requested", requested), ("allocated", allocated))
+        if figure and low is not None and high is not None
+    ]
     width, kind, low, high = max(ranges, default=(0.0, "", 0, 0))
     if width <= WIDE_RATIO:
         return []

@@ -112,7 +112,7 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
         limit = format_bytes(answer.limit_bytes)
         beside = answer.beside_pool_bytes
         shown = (
-            f"; another {format_bytes(beside)} are beside it (CUDA context, reserve for libraries)"
+            f"; another {format_bytes(beside)} are beside it (CUDA context, libraries)"
             if beside
             else ""
         )

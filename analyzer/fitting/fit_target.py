@@ -210,7 +210,7 @@ def describe_sizes(
         limit_bytes=limit.bytes,
         limit_low_bytes=limit.low_bytes,
         limit_high_bytes=limit.high_bytes,
-        beside_pool_bytes=memory_beside_pool(gpu).bytes if gpu and limit_of == "card" else 0,
+        beside_pool_bytes=memory_beside_pool(gpu) if gpu and limit_of == "card" else 0,
         largest=found.predicted,
         failing=found.failing,
         safe=min(find_safe_size(curve, limit), found.predicted),

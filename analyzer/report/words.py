@@ -176,7 +176,7 @@ def need_words(report: ReportFile) -> Iterator[str]:
     parts.append(f"{format_bytes(need.allocator.bytes)} rounding and fragmentation")
     if need.beside_pool is not None:
         size = format_bytes(need.beside_pool.bytes)
-        parts.append(f"{size} beside TensorFlow's pool (CUDA context, reserve for libraries)")
+        parts.append(f"{size} beside TensorFlow's pool (CUDA context, libraries)")
     yield (
         f"{verb} {format_bytes(need.total.bytes)} = {' + '.join(parts)}{some_limits_words(report)}."
     )

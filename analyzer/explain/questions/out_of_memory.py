@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import describe_buffer
+from analyzer.explain.buffer_words import describe_largest
 from analyzer.model.contract.fields import ITEM_BYTES
 from analyzer.model.contract.report.limit_figures import UnservedRequest
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.timeline import alive_at
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator import BfcOptions, from_recording, replay
-from analyzer.simulate.allocator.sequence import NOWHERE
 
 # op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"
 _REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
@@ -28,18 +26,16 @@ _BLOCK: Final = re.compile(
 _UNITS: Final = {"bytes": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
 _TYPES: Final = {"float": "float32", "half": "float16", "double": "float64"}
 _LEAST_WAIT_PS: Final = 5 * 10**12  # half of the 10 s: other threads may continue at first
-_EVIDENCE_ROWS: Final = 15
 
 
-def find_out_of_memory(analysis: Analysis) -> list[Finding]:
+def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
     """Report the request that failed, if the step ran out of memory."""
     failure = failure_of(analysis)
     if failure is None:
-        return []
+        return
     wanted, in_use = failure.requested_bytes, failure.in_use_bytes
     requested, _ = analysis.line.at(failure.instant)
     limit = failure.memory_limit_bytes
-    alive = alive_at(analysis.rows, failure.instant).nlargest(_EVIDENCE_ROWS, "requested_bytes")
     asked = format_bytes(wanted) if wanted is not None else "more"
     detail = (
         f"Just before, live tensors requested {format_bytes(requested)} and their chunks took "
@@ -56,15 +52,13 @@ def find_out_of_memory(analysis: Analysis) -> list[Finding]:
             detail += f": the {kind} needs {format_bytes(wanted - free)} more."
         else:
             detail += "."
-    return [
-        Finding(
-            id="out-of-memory",
-            severity=Severity.HIGH,
-            title=f"The step ran out of memory: a request for {asked} failed",
-            detail=detail,
-            evidence=tuple(describe_buffer(row) for row in alive.to_dict("records")),
-        )
-    ]
+    yield Finding(
+        id="out-of-memory",
+        severity=Severity.HIGH,
+        title=f"The step ran out of memory: a request for {asked} failed",
+        detail=detail,
+        evidence=describe_largest(alive_at(analysis.rows, failure.instant)),
+    )
 
 
 def failure_of(analysis: Analysis) -> UnservedRequest | None:
@@ -82,28 +76,6 @@ def failure_of(analysis: Analysis) -> UnservedRequest | None:
         memory_limit_bytes=limit,
         free_bytes=None if limit is None else max(limit - in_use, 0),
     )
-
-
-def would_have_fitted(analysis: Analysis, options: BfcOptions) -> bool:
-    """Return whether the failed request would succeed after the trace's events.
-
-    If so, the trace lacks its last events. The trace has to begin with its process.
-    """
-    failure = failure_of(analysis)
-    if failure is None or not failure.requested_bytes:
-        return False
-    sequence, wanted = from_recording(analysis.recording), failure.requested_bytes
-    done = int(np.searchsorted(sequence.instant, failure.instant, side="right"))
-    more = replace(
-        sequence,
-        slot=np.append(sequence.slot[:done], sequence.n_buffers),
-        request=np.append(sequence.request[:done], wanted),
-        instant=np.append(sequence.instant[:done], failure.instant),
-        requested_bytes=np.append(sequence.requested_bytes, wanted),
-        address=np.append(sequence.address, NOWHERE),
-        row=np.append(sequence.row, NOWHERE),
-    )
-    return replay(more, options).failure is None
 
 
 def requested_by(message: str) -> int | None:

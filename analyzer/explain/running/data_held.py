@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.running.evidence_rows import evidence_row
+from analyzer.explain.buffer_words import evidence_row
 from analyzer.explain.running.leaks import growth_words
-from analyzer.explain.running.slope import StepGrowth
 from analyzer.model.contract.fields import EvidenceRow
+from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import DataStage, LargeConstant, WatchNote
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
@@ -34,33 +35,28 @@ _STAGE_HINTS: Final = {
 }
 
 
-def find_data(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> list[Finding]:
+def find_data(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
     """Report data sets that are constants or fully in memory, and stages with large buffers."""
     least = max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.allocated_bytes)
     batch = analysis.recording.step_config.batch_size
-    large = [one for one in watch.constants if one.size_bytes >= least]
-    findings = [_constant(one) for one in large if one.kind == "graph"]
-    findings += [
-        _whole_data_set(one, analysis)
-        for one in large
-        if one.kind == "held" and one.copies == 1 and _is_data(one, batch)
-    ]
-    findings += [
-        _slices(one)
-        for one in large
-        if one.kind == "slices" and one.size_bytes >= _LEAST_HOST * least
-    ]
+    is_on_card = analysis.recording.device.kind == "gpu"
+    for one in watch.constants:
+        if one.size_bytes < least:
+            continue
+        if one.kind == "graph":
+            yield _constant(one)
+        elif one.kind == "held" and one.copies == 1 and _is_data(one, batch):
+            yield _whole_data_set(one, is_on_card=is_on_card)
+        elif one.kind == "slices" and one.size_bytes >= _LEAST_HOST * least:
+            yield _slices(one)
     filled = find_filling_stage(analysis.recording, watch, growth)
-    findings += [
-        _stage(one, growth_words(growth) if one is filled else "")
-        for one in watch.stages
-        if one is filled or _stage_bytes(one) >= _LEAST_HOST * least
-    ]
-    return findings
+    for stage in watch.stages:
+        if stage is filled or _stage_bytes(stage) >= _LEAST_HOST * least:
+            yield _stage(stage, growth_words(growth) if stage is filled else "")
 
 
 def find_filling_stage(
-    recording: Recording, watch: WatchNote, growth: StepGrowth
+    recording: Recording, watch: WatchNote, growth: TrendFigures
 ) -> DataStage | None:
     """Return the stage whose filling may explain all growth; None if none is large enough.
 
@@ -94,12 +90,11 @@ def _constant(one: LargeConstant) -> Finding:
     )
 
 
-def _whole_data_set(one: LargeConstant, analysis: Analysis) -> Finding:
-    on_card = analysis.recording.device.kind == "gpu"
-    where = "on the card" if on_card else "in TensorFlow's memory"
+def _whole_data_set(one: LargeConstant, *, is_on_card: bool) -> Finding:
+    where = "on the card" if is_on_card else "in TensorFlow's memory"
     return Finding(
         id="data-held",
-        severity=Severity.HIGH if on_card else Severity.MEDIUM,
+        severity=Severity.HIGH if is_on_card else Severity.MEDIUM,
         title=f"{format_bytes(one.size_bytes)} of data stay {where}: {one.name} holds the whole set "
         f"({one.where})",
         detail=f"Tensors of {one.dtype}, shape {_shape(one)}, are alive in all traced steps. Keep the "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
-from analyzer.explain.running.evidence_rows import evidence_row, holder_row, in_brackets
+from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets
 from analyzer.explain.running.leaks import leaks_by_holder, tensors_left
-from analyzer.model.contract.watch_note import HeldTensors, LiveModels, TapesNote, WatchNote
+from analyzer.model.contract.watch_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
@@ -32,16 +33,35 @@ _LOADERS: Final = ("", "IteratorGetNext")
 _ROWS: Final = 8
 
 
-def find_tapes(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report stored gradient tapes, and persistent or unused tapes that are alive after the step."""
     size_bytes = _bytes_of_tapes(analysis, watch)
-    findings = []
+    size = format_bytes(size_bytes)
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
         if one.alive >= _TAPES:
-            findings.append(_stored_tapes(one, size_bytes))
+            id_, holder = "tapes-kept", f" in {one.holder}" if one.holder else ""
+            title = f"{one.alive} gradient tapes accumulate{holder} and hold {size} ({one.where})"
+            hint = "Delete each tape after its gradients: del tape, and store no reference to it."
         elif (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES:
-            findings.append(_open_tape(one, size_bytes))
-    return findings
+            id_, tape = "tape-outlives-use", "A persistent" if one.persistent else "An unused"
+            title = f"{tape} tape still holds {size} after its step ({one.where})"
+            hint = (
+                "Compute all gradients in one call without persistent=True, or `del tape` after the "
+                "last call."
+                if one.persistent
+                else "Remove the tape if no gradient is computed."
+            )
+        else:
+            continue
+        yield Finding(
+            id=id_,
+            severity=Severity.HIGH,
+            title=title,
+            detail=f"A tape holds all intermediate results that it recorded, until it is freed. {hint}",
+            saves_bytes=size_bytes,
+            saves_kind="allocated",
+            evidence=(evidence_row("made", where=one.where, count=one.alive, size=size_bytes),),
+        )
 
 
 def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
@@ -55,85 +75,46 @@ def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
     return int(rows.loc[kept, "allocated_bytes"].sum())
 
 
-def _stored_tapes(one: TapesNote, size_bytes: int) -> Finding:
-    holder = f" in {one.holder}" if one.holder else ""
-    return Finding(
-        id="tapes-kept",
-        severity=Severity.HIGH,
-        title=f"{one.alive} gradient tapes accumulate{holder} and hold {format_bytes(size_bytes)} "
-        f"({one.where})",
-        detail="A tape holds all intermediate results that it recorded. Delete each tape after its "
-        "gradients: del tape, and store no reference to it.",
-        saves_bytes=size_bytes,
-        saves_kind="allocated",
-        evidence=(evidence_row("made", where=one.where, count=one.alive, size=size_bytes),),
-    )
-
-
-def _open_tape(one: TapesNote, size_bytes: int) -> Finding:
-    tape = "A persistent tape" if one.persistent else "An unused tape"
-    hint = (
-        "Compute all gradients in one call without persistent=True, or `del tape` after the last call."
-        if one.persistent
-        else "Remove the tape if no gradient is computed."
-    )
-    return Finding(
-        id="tape-outlives-use",
-        severity=Severity.HIGH,
-        title=f"{tape} still holds {format_bytes(size_bytes)} after its step ({one.where})",
-        detail="It holds all intermediate results that it recorded, through the update and into the "
-        f"next step, until its name is reassigned. {hint}",
-        saves_bytes=size_bytes,
-        saves_kind="allocated",
-        evidence=(evidence_row("made", where=one.where, count=one.alive, size=size_bytes),),
-    )
-
-
-def find_alive_at_end(watch: WatchNote) -> list[Finding]:
+def find_alive_at_end(watch: WatchNote) -> Iterator[Finding]:
     """Report the names that hold tensors at the end of a program without steps."""
     size_bytes = sum(held.size_bytes for held in watch.held)
     if not watch.whole_run or not size_bytes:
-        return []
+        return
     first = watch.held[0]
     count = f"{first.count} tensors" if first.count > 1 else "a tensor"
-    return [
-        Finding(
-            id="alive-at-end",
-            severity=Severity.INFO,
-            title=f"{format_bytes(size_bytes)} are alive at the end: {first.holder} holds {count}"
-            f"{in_brackets(first.where)}",
-            detail="A name holds its tensors until it is reassigned or deleted. `del` the names that "
-            "are no longer needed, or keep numbers and NumPy arrays instead of tensors.",
-            evidence=tuple(holder_row("held by", held) for held in watch.held[:_ROWS]),
-        )
-    ]
-
-
-def find_models(watch: WatchNote) -> list[Finding]:
-    """Report several live models that one line created."""
-    return [_models(one) for one in watch.models]
-
-
-def _models(one: LiveModels) -> Finding:
-    holder = f", held by {one.holder}" if one.holder else ""
-    return Finding(
-        id="models-kept",
-        severity=Severity.MEDIUM,
-        title=f"{one.alive} models from one line are alive, {format_bytes(one.size_bytes)} of "
-        f"variables ({one.where}{holder})",
-        detail="Each model holds its weights, its optimizer state and the graphs of its functions. "
-        "Between two models of a search or of folds: del model, then keras.utils.clear_session(); or "
-        "run each model in its own process.",
-        saves_bytes=one.size_bytes * (one.alive - 1) // one.alive,
-        saves_kind="allocated",
-        evidence=(evidence_row("made", where=one.where, count=one.alive, size=one.size_bytes),),
+    yield Finding(
+        id="alive-at-end",
+        severity=Severity.INFO,
+        title=f"{format_bytes(size_bytes)} are alive at the end: {first.holder} holds {count}"
+        f"{in_brackets(first.where)}",
+        detail="A name holds its tensors until it is reassigned or deleted. `del` the names that "
+        "are no longer needed, or keep numbers and NumPy arrays instead of tensors.",
+        evidence=tuple(holder_row("held by", held) for held in watch.held[:_ROWS]),
     )
 
 
-def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+def find_models(watch: WatchNote) -> Iterator[Finding]:
+    """Report several live models that one line created."""
+    for one in watch.models:
+        holder = f", held by {one.holder}" if one.holder else ""
+        yield Finding(
+            id="models-kept",
+            severity=Severity.MEDIUM,
+            title=f"{one.alive} models from one line are alive, {format_bytes(one.size_bytes)} of "
+            f"variables ({one.where}{holder})",
+            detail="Each model holds its weights, its optimizer state and the graphs of its functions. "
+            "Between two models of a search or of folds: del model, then keras.utils.clear_session(); "
+            "or run each model in its own process.",
+            saves_bytes=one.size_bytes * (one.alive - 1) // one.alive,
+            saves_kind="allocated",
+            evidence=(evidence_row("made", where=one.where, count=one.alive, size=one.size_bytes),),
+        )
+
+
+def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report tensors of the step before that are still alive at the peak."""
     if analysis.step is None:
-        return []
+        return
     alive = analysis.alive
     old = alive[
         alive["step"].notna()
@@ -151,22 +132,20 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> list[Finding]:
     if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * peak):
         size_bytes = named_bytes
         if named_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
-            return []
+            return
     names = (names or bound)[:_ROWS]
     holder = f": {names[0].holder} holds them ({names[0].where})" if names else ""
     shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
     after = f"After a step these names hold tensors: {shown}. " if shown else ""
-    return [
-        Finding(
-            id="held-over",
-            severity=Severity.LOW,
-            title=f"{format_bytes(size_bytes)} of the previous step are alive at the peak{holder}",
-            detail="In a loop, a name holds its tensors until it is reassigned, one step later. "
-            f"{after}`del` them at the end of the step, or move the step into a function.",
-            saves_bytes=size_bytes,
-            evidence=tuple(holder_row("held by", held) for held in names),
-        )
-    ]
+    yield Finding(
+        id="held-over",
+        severity=Severity.LOW,
+        title=f"{format_bytes(size_bytes)} of the previous step are alive at the peak{holder}",
+        detail="In a loop, a name holds its tensors until it is reassigned, one step later. "
+        f"{after}`del` them at the end of the step, or move the step into a function.",
+        saves_bytes=size_bytes,
+        evidence=tuple(holder_row("held by", held) for held in names),
+    )
 
 
 def _names_that_hold(
@@ -179,13 +158,8 @@ def _names_that_hold(
     """
     left = tensors_left(analysis)
     left = left[~left["op"].isin(_LOADERS)]
-    made = dict(
-        zip(
-            left["address"].astype("int64"),
-            zip(left["op"].astype(str), left["requested_bytes"], strict=True),
-            strict=True,
-        )
-    )
+    asked = zip(left["op"].astype(str), left["requested_bytes"], strict=True)
+    made = dict(zip(left["address"].astype("int64"), asked, strict=True))
     of_old = list(zip(old["op"].astype(str), old["requested_bytes"], strict=True))
     names = [held for held in bound if any(made.get(one) in of_old for one in held.addresses)]
     known = {made[one] for held in names for one in held.addresses if one in made}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
-from analyzer.explain.running.evidence_rows import evidence_row, holder_row, in_brackets
-from analyzer.explain.running.slope import ProgramGrowth, StepGrowth
+from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets
+from analyzer.explain.running.slope import ProgramGrowth
 from analyzer.model.contract.fields import EvidenceRow
+from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes, format_slope, signed_bytes, times
@@ -53,18 +55,13 @@ _STORE_TEXTS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class StepLeak:
-    """A holder that keeps tensors of each step.
+    """A holder that keeps tensors of each step, made by ``ops``.
 
-    Attributes:
-        held: The holder.
-        per_step_bytes: Allocated bytes that it keeps of a step, the median of the traced steps.
-        steps: Traced steps whose tensors it keeps.
-        ops: The ops that made the tensors.
+    ``per_step_bytes`` are the allocated bytes that it keeps of a step, the median of the traced steps.
     """
 
     held: HeldTensors
     per_step_bytes: int
-    steps: int
     ops: tuple[str, ...]
 
 
@@ -87,7 +84,7 @@ def leaks_by_holder(analysis: Analysis, watch: WatchNote) -> list[StepLeak]:
             per_step = held.size_bytes // max(traced, 1)
         if per_step and steps > fewest and held.count > fewest:
             ops = tuple(dict.fromkeys(str(op) for op in kept["op"] if op))
-            leaks.append(StepLeak(held=held, per_step_bytes=per_step, steps=steps, ops=ops))
+            leaks.append(StepLeak(held=held, per_step_bytes=per_step, ops=ops))
     return sorted(leaks, key=lambda leak: -leak.per_step_bytes)
 
 
@@ -109,17 +106,19 @@ def _outliving(analysis: Analysis) -> pd.DataFrame:
     return table[table["step"].notna() & (table["dies"] >= end) & table["address"].notna()]
 
 
-def find_leaks(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> list[Finding]:
+def find_leaks(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
     """Report containers that keep tensors of each step, if memory grows over the steps."""
     if growth.trend != "grows":
-        return []
+        return
     filling = find_filling(watch, growth)
-    found = [] if filling is None else [_fills(filling, growth)]
-    leaks = (leak for leak in leaks_by_holder(analysis, watch) if not leak.held.removes)
-    return [*found, *(_leak(analysis, leak, growth) for leak in leaks)]
+    if filling is not None:
+        yield _fills(filling, growth)
+    for leak in leaks_by_holder(analysis, watch):
+        if not leak.held.removes:
+            yield _leak(analysis, leak, growth)
 
 
-def find_filling(watch: WatchNote, growth: StepGrowth) -> HeldTensors | None:
+def find_filling(watch: WatchNote, growth: TrendFigures) -> HeldTensors | None:
     """Return the bounded container whose filling explains the growth; None if there is none."""
     if growth.trend != "grows":
         return None
@@ -129,7 +128,7 @@ def find_filling(watch: WatchNote, growth: StepGrowth) -> HeldTensors | None:
     return None if largest is None or largest.size_bytes < least_bytes else largest
 
 
-def _fills(held: HeldTensors, growth: StepGrowth) -> Finding:
+def _fills(held: HeldTensors, growth: TrendFigures) -> Finding:
     full = (
         f"It has room for {held.bound:,} entries; memory grows until it is full."
         if held.bound
@@ -146,30 +145,28 @@ def _fills(held: HeldTensors, growth: StepGrowth) -> Finding:
     )
 
 
-def find_unexplained(analysis: Analysis, watch: WatchNote, trends: ProgramGrowth) -> list[Finding]:
+def find_unexplained(
+    analysis: Analysis, watch: WatchNote, trends: ProgramGrowth
+) -> Iterator[Finding]:
     """Report memory that grows although no container of the traced steps explains it."""
     growth, host = trends.device, trends.host
-    is_of_one_model = (
-        watch.step_objects < 2
-    )  # a larger model or batch needs more, and keeps nothing
-    if (
-        is_of_one_model
-        and growth.trend == "grows"
-        and growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES
-    ):
+    is_large = growth.per_step_bytes * _THOUSAND >= _LEAST_BYTES
+    # A larger model or batch needs more memory, and keeps nothing.
+    if watch.step_objects < 2 and growth.trend == "grows" and is_large:
         cause = _rare_leak(analysis, watch, growth) or _growing_tensor(analysis, watch, growth)
-        return [cause or _unknown_holder(analysis, watch, growth)]
+        yield cause or _unknown_holder(analysis, watch, growth)
+        return
     steps = max(len(analysis.recording.steps), 1)
-    first = next((one for one in watch.on_host if not one.removes), None)
-    is_large = first is not None and first.size_bytes >= _HOST_STEP_BYTES * steps
-    if is_large and host.trend != "flat":
-        return [_host_container(watch, steps, host)]
+    holder = next((one for one in watch.on_host if not one.removes), None)
     is_steady = host.low_bytes >= _STEADY_RATIO * host.per_step_bytes
     is_large = host.per_step_bytes * (host.last_step - host.first_step) >= _HOST_BYTES
-    return [_host_growth(watch, host)] if host.trend == "grows" and is_steady and is_large else []
+    if holder and holder.size_bytes >= _HOST_STEP_BYTES * steps and host.trend != "flat":
+        yield _host_container(watch, holder, steps, host)
+    elif host.trend == "grows" and is_steady and is_large:
+        yield _host_growth(watch, host)
 
 
-def growth_words(growth: StepGrowth) -> str:
+def growth_words(growth: TrendFigures) -> str:
     """Return a sentence on the bytes in use over all steps, with the range of the slope."""
     if growth.trend == "cannot tell" and not growth.level_bytes:
         return "There were too few steps for a slope over all steps."
@@ -179,34 +176,23 @@ def growth_words(growth: StepGrowth) -> str:
     return f"Over {steps} the bytes in use {verb[growth.trend]}: {slope}."
 
 
-def host_words(growth: StepGrowth) -> str:
-    """Return a sentence on the resident memory of the process over all steps."""
-    if growth.trend == "cannot tell":
-        return "The resident memory of the process shows no clear trend."
-    verb = "grows" if growth.trend == "grows" else "does not grow"
-    return (
-        f"The resident memory of the process {verb} from step {growth.first_step} to "
-        f"{growth.last_step}: {signed_bytes(growth.per_step_bytes)} a step."
-    )
-
-
-def _host_container(watch: WatchNote, steps: int, growth: StepGrowth) -> Finding:
-    first = next(one for one in watch.on_host if not one.removes)
-    per_step = format_bytes(first.size_bytes // steps)
+def _host_container(
+    watch: WatchNote, holder: HeldTensors, steps: int, growth: TrendFigures
+) -> Finding:
     return Finding(
         id="grows-on-host",
         severity=Severity.MEDIUM,
-        title=f"Host memory grows by {per_step} a step: arrays or texts accumulate in "
-        f"{first.holder}{in_brackets(first.where)}",
+        title=f"Host memory grows by {format_bytes(holder.size_bytes // steps)} a step: arrays or "
+        f"texts accumulate in {holder.holder}{in_brackets(holder.where)}",
         detail=f"In {steps} traced steps, NumPy arrays, bytes or texts were added "
-        f"{times(first.count)}. {host_words(growth)} Store a summary (a mean, a file path), or limit "
+        f"{times(holder.count)}. The resident memory of the process changes by "
+        f"{signed_bytes(growth.per_step_bytes)} a step. Store a summary (a mean, a file path), or limit "
         "the container: collections.deque(maxlen=…), clear().",
-        saves_bytes=None,
         evidence=tuple(holder_row("kept by", one) for one in watch.on_host[:_ROWS]),
     )
 
 
-def _host_growth(watch: WatchNote, growth: StepGrowth) -> Finding:
+def _host_growth(watch: WatchNote, growth: TrendFigures) -> Finding:
     where = f", {watch.where}" if watch.where else ""
     per_step = format_bytes(round(growth.per_step_bytes))
     return Finding(
@@ -217,54 +203,50 @@ def _host_growth(watch: WatchNote, growth: StepGrowth) -> Finding:
         "memory in TensorFlow's allocator does not. The cause is Python objects, NumPy arrays or "
         "memory that TensorFlow allocates elsewhere. Find the lines with a Python memory profiler "
         "such as memray or tracemalloc.",
-        saves_bytes=None,
         evidence=(evidence_row("a step", name=watch.step, where=watch.where, count=watch.steps),),
     )
 
 
-def _severity(analysis: Analysis, per_step_bytes: float) -> Severity:
-    share = _THOUSAND * per_step_bytes / max(analysis.peak.allocated_bytes, 1)
-    if share >= _HIGH_RATIO:
-        return Severity.HIGH
-    return Severity.MEDIUM if share >= _MEDIUM_RATIO else Severity.LOW
-
-
 def _growing(
     analysis: Analysis,
-    growth: StepGrowth,
-    kind: str,
+    growth: TrendFigures,
     *,
     cause: str,
     detail: str,
     evidence: tuple[EvidenceRow, ...],
+    id_: str = "kept-tensors",
+    per_step_bytes: float | None = None,
 ) -> Finding:
-    """Return a finding that saves the growth up to the last step."""
-    per_step = format_bytes(round(growth.per_step_bytes))
+    """Return a finding that saves the growth up to the last step; by default, that of the trend."""
+    per_step = growth.per_step_bytes if per_step_bytes is None else per_step_bytes
+    share = _THOUSAND * per_step / max(analysis.peak.allocated_bytes, 1)
+    severity = Severity.MEDIUM if share >= _MEDIUM_RATIO else Severity.LOW
     return Finding(
-        id=kind,
-        severity=_severity(analysis, growth.per_step_bytes),
-        title=f"Memory grows by {per_step} a step: {cause}",
+        id=id_,
+        severity=Severity.HIGH if share >= _HIGH_RATIO else severity,
+        title=f"Memory grows by {format_bytes(round(per_step))} a step: {cause}",
         detail=detail,
-        saves_bytes=round(growth.per_step_bytes * growth.last_step),
+        saves_bytes=round(per_step * max(growth.last_step, 1)),
         saves_kind="allocated",
         evidence=evidence,
     )
 
 
-def _leak(analysis: Analysis, leak: StepLeak, growth: StepGrowth) -> Finding:
+def _accumulates(held: HeldTensors) -> str:
+    return f"tensors accumulate in {held.holder}{in_brackets(held.where)}"
+
+
+def _leak(analysis: Analysis, leak: StepLeak, growth: TrendFigures) -> Finding:
     held = leak.held
     hint = _STORE_TEXTS if held.by_traceback else _STORE_NUMBERS
     shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
-    last_step = max(growth.last_step, leak.steps, 1)
-    return Finding(
-        id="kept-tensors",
-        severity=_severity(analysis, leak.per_step_bytes),
-        title=f"Memory grows by {format_bytes(leak.per_step_bytes)} a step: tensors accumulate in "
-        f"{held.holder}{in_brackets(held.where)}",
+    return _growing(
+        analysis,
+        growth,
+        per_step_bytes=leak.per_step_bytes,
+        cause=_accumulates(held),
         detail=f"In {len(analysis.recording.steps)} traced steps a tensor was added "
         f"{times(held.count)} and none was removed. {growth_words(growth)} {hint}",
-        saves_bytes=leak.per_step_bytes * last_step,
-        saves_kind="allocated",
         evidence=(
             holder_row(f"kept by, shape {shapes}" if shapes else "kept by", held),
             *(evidence_row("made by", name=op) for op in leak.ops[:_ROWS]),
@@ -272,7 +254,7 @@ def _leak(analysis: Analysis, leak: StepLeak, growth: StepGrowth) -> Finding:
     )
 
 
-def _rare_leak(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding | None:
+def _rare_leak(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Finding | None:
     """Report the container that grew most; None if it does not explain the growth."""
     steps = watch.later_step - watch.warmup - len(analysis.recording.steps)
     growing = [one for one in watch.held_later if not (one.bound or one.removes)]
@@ -283,15 +265,14 @@ def _rare_leak(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Find
     return _growing(
         analysis,
         growth,
-        "kept-tensors",
-        cause=f"tensors accumulate in {largest.holder}{in_brackets(largest.where)}",
+        cause=_accumulates(largest),
         detail=f"In {steps} steps a tensor was added {times(largest.count)}, "
         f"{format_bytes(largest.size_bytes)} in total. {growth_words(growth)} {hint}",
         evidence=tuple(holder_row("kept by", one) for one in watch.held_later[:_ROWS]),
     )
 
 
-def _growing_tensor(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding | None:
+def _growing_tensor(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Finding | None:
     """Report a name that gets a larger tensor in each step; None if it does not explain the growth."""
     rows = _outliving(analysis)
     ops = dict(zip(rows["address"].astype("int64"), rows["op"].astype(str), strict=True))
@@ -305,7 +286,6 @@ def _growing_tensor(analysis: Analysis, watch: WatchNote, growth: StepGrowth) ->
             return _growing(
                 analysis,
                 growth,
-                "kept-tensors",
                 cause=f"{held.holder}{in_brackets(held.where)} gets a larger tensor each time",
                 detail=f"{op} made {format_bytes(sizes[0])} in the first traced step and "
                 f"{format_bytes(sizes[-1])} in the last. {growth_words(growth)} Each time, the old "
@@ -328,7 +308,7 @@ def _sizes_of(analysis: Analysis, op: str) -> list[int]:
     return [int(one) for one in rows.groupby("step", observed=True)["requested_bytes"].max()]
 
 
-def _unknown_holder(analysis: Analysis, watch: WatchNote, growth: StepGrowth) -> Finding:
+def _unknown_holder(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Finding:
     rows = tensors_left(analysis)
     full = rows[rows["step"] < len(analysis.recording.steps) - 1]
     sums = full.groupby("op", observed=True)["allocated_bytes"].sum()
@@ -338,7 +318,7 @@ def _unknown_holder(analysis: Analysis, watch: WatchNote, growth: StepGrowth) ->
     return _growing(
         analysis,
         growth,
-        "grows",
+        id_="grows",
         cause=f"the holder is unknown{where}",
         detail=f"{growth_words(growth)} No container of the program holds the bytes. Check the ops "
         "in the evidence: their buffers outlive their step.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from msgspec import structs
 
@@ -13,7 +12,6 @@ from analyzer.explain.running.slope import measure_growth
 from analyzer.model.contract.report.subject import (
     MOST_READINGS,
     ProgramFigures,
-    TrendFigures,
 )
 from analyzer.model.contract.watch_note import Reading
 from analyzer.model.recording.records import Recording
@@ -33,7 +31,7 @@ def program_figures(recording: Recording) -> ProgramFigures | None:
     if watch is None:
         return None
     growth = measure_growth(recording, watch)
-    device = TrendFigures(**asdict(growth.device))
+    device = growth.device
     if find_filling(watch, growth.device) or find_filling_stage(recording, watch, growth.device):
         device = structs.replace(device, trend="fills")
     elif growth.device.trend == "grows" and watch.step_objects > 1 and not watch.models:
@@ -44,7 +42,7 @@ def program_figures(recording: Recording) -> ProgramFigures | None:
         steps=watch.steps,
         warmup=watch.warmup,
         device=device,
-        host=TrendFigures(**asdict(growth.host)),
+        host=growth.host,
         readings=_thin_out(watch.readings),
         ended=watch.ended,
         own_peak_bytes=find_own_peak(recording),

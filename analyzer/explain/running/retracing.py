@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from analyzer.explain.running.evidence_rows import evidence_row
+from analyzer.explain.buffer_words import evidence_row
 from analyzer.explain.running.leaks import growth_words
-from analyzer.explain.running.slope import StepGrowth
-from analyzer.model.contract.fields import EvidenceRow
+from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import RetraceCause, TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
@@ -32,73 +32,55 @@ _HINTS: Final[dict[RetraceCause, str]] = {
 """Advice by the kind of the argument that changed."""
 
 
-def find_retracing(watch: WatchNote, growth: StepGrowth) -> list[Finding]:
+def find_retracing(watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
     """Report functions that are traced in many of their calls, or created many times."""
-    findings = []
-    slope = growth_words(growth)
     for one in watch.functions:
         if one.is_keras and watch.models:
             continue  # reported with the models: each model has its own functions
         repeats = one.traces - one.objects
         if one.objects >= _OBJECTS and one.traces >= _CALLS_RATIO * one.calls:
-            findings.append(_created_again(one, slope))
+            yield _report(one, growth_words(growth), is_created=True)
         elif repeats > _FEW and repeats >= _CALLS_RATIO * one.calls:
-            findings.append(_retraced(one, slope))
-    return findings
+            yield _report(one, growth_words(growth), is_created=False)
 
 
-def _retraced(one: TracedFunction, slope: str) -> Finding:
-    last = one.retraces[-1].changed if one.retraces else ""
-    reason = f" Last reason: {last}." if last else ""
-    return Finding(
-        id="retraced",
-        severity=Severity.HIGH,
-        title=f"TensorFlow traced `{one.name}` {one.traces} times in {one.calls} calls "
-        f"({_place(one)})",
-        detail=f"Each trace runs the Python code and stores a graph of {one.nodes} nodes: "
-        f"{_graph_size(one)} of host memory when saved, and more in the executor.{reason} {slope} "
-        f"{_HINTS[one.retraces[-1].cause if one.retraces else 'object']}",
-        evidence=_rows(one),
-    )
-
-
-def _created_again(one: TracedFunction, slope: str) -> Finding:
-    is_kept = one.alive >= _OBJECTS
-    kept = f"; {one.alive} are still alive" if is_kept else ""
-    holder = f", held by {one.holder}" if is_kept and one.holder else ""
-    return Finding(
-        id="functions-made-anew",
-        severity=Severity.HIGH if is_kept else Severity.MEDIUM,
-        title=f"{one.objects} tf.functions were created from `{one.name}` ({_place(one)}){kept}"
-        f"{holder}",
-        detail=f"Each one is traced and has its own graph ({one.nodes} nodes, {_graph_size(one)} when "
-        f"saved) and its own executor. {slope} Create the tf.function once, outside the loop, and "
-        "pass the values that change as tensors.",
-        evidence=_rows(one),
-    )
-
-
-def _place(one: TracedFunction) -> str:
-    call = f"called at {one.called_at}" if one.called_at else ""
-    if one.is_keras:
-        return call
-    return ", ".join(part for part in (one.where, call) if part)
-
-
-def _graph_size(one: TracedFunction) -> str:
+def _report(one: TracedFunction, slope: str, *, is_created: bool) -> Finding:
     size = format_bytes(one.graph_bytes)
     if one.constant_bytes:
         size += f", {format_bytes(one.constant_bytes)} of it constants"
-    return size
-
-
-def _rows(one: TracedFunction) -> tuple[EvidenceRow, ...]:
-    return (
-        evidence_row(
-            "defined", name=one.name, where=one.where, count=one.traces, size=one.graph_bytes
-        ),
-        *(
-            evidence_row(f"call {retrace.call}", name=retrace.changed, where=one.called_at)
-            for retrace in one.retraces[-_ROWS:]
+    call = f"called at {one.called_at}" if one.called_at else ""
+    place = ", ".join(part for part in ("" if one.is_keras else one.where, call) if part)
+    is_kept = one.alive >= _OBJECTS or not is_created
+    if is_created:
+        holder = f", held by {one.holder}" if one.holder else ""
+        kept = f"; {one.alive} are still alive{holder}" if is_kept else ""
+        title = f"{one.objects} tf.functions were created from `{one.name}` ({place}){kept}"
+        detail = (
+            f"Each one is traced and has its own graph ({one.nodes} nodes, {size} when saved) and its "
+            f"own executor. {slope} Create the tf.function once, outside the loop, and pass the values "
+            "that change as tensors."
+        )
+    else:
+        title = f"TensorFlow traced `{one.name}` {one.traces} times in {one.calls} calls ({place})"
+        last = one.retraces[-1] if one.retraces else None
+        reason = f" Last reason: {last.changed}." if last is not None and last.changed else ""
+        detail = (
+            f"Each trace runs the Python code and stores a graph of {one.nodes} nodes: {size} of host "
+            f"memory when saved, and more in the executor.{reason} {slope} "
+            f"{_HINTS['object' if last is None else last.cause]}"
+        )
+    return Finding(
+        id="functions-made-anew" if is_created else "retraced",
+        severity=Severity.HIGH if is_kept else Severity.MEDIUM,
+        title=title,
+        detail=detail,
+        evidence=(
+            evidence_row(
+                "defined", name=one.name, where=one.where, count=one.traces, size=one.graph_bytes
+            ),
+            *(
+                evidence_row(f"call {retrace.call}", name=retrace.changed, where=one.called_at)
+                for retrace in one.retraces[-_ROWS:]
+            ),
         ),
     )

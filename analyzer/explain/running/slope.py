@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
-from typing import Final, Literal
+from typing import Final
 
+from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.model.recording.records import Recording
-
-Trend = Literal["grows", "flat", "cannot tell"]
 
 _BLOCKS: Final = 16
 _FEWEST: Final = 6
@@ -41,48 +40,24 @@ _SPREADS: Final = 6
 standard deviations: varying shapes sometimes produce a slope by chance."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepGrowth:
-    """The trend of a series after its warm-up.
-
-    Attributes:
-        trend: The trend.
-        per_step_bytes: Slope, bytes a step.
-        low_bytes, high_bytes: 95 % range of the slope.
-        first_step, last_step: The steps used.
-        level_bytes: The last floor.
-    """
-
-    trend: Trend
-    per_step_bytes: float = 0.0
-    low_bytes: float = 0.0
-    high_bytes: float = 0.0
-    first_step: int = 0
-    last_step: int = 0
-    level_bytes: int = 0
-
-
 def growth_of(
     readings: Sequence[Reading],
     warmup: int,
     value: Callable[[Reading], int | None] = lambda reading: reading.in_use_bytes,
-) -> StepGrowth:
-    """Return the trend of a series of readings.
+) -> TrendFigures:
+    """Return the trend of a series of readings, in order of the steps, without the warm-up.
 
-    Args:
-        readings: In order of the steps.
-        warmup: Steps that are always skipped.
-        value: The number of a reading to use; None if it was not measured.
+    ``value`` is the number of a reading to use; None if it was not measured.
     """
     points = [(one.step, size) for one in readings if (size := value(one)) is not None]
     if not points:
-        return StepGrowth(trend="cannot tell")
+        return TrendFigures(trend="cannot tell")
     last = points[-1][0]
     skipped = max(warmup, min(warmup + 3, last // 3), round(_WARMUP_RATIO * last))
     points = [point for point in points if point[0] > skipped]
     floors = _floors(points)
     if len(floors) < _FEWEST:
-        return StepGrowth(trend="cannot tell", last_step=last)
+        return TrendFigures(trend="cannot tell", last_step=last)
     slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(floors, 2))
     count, n = len(floors), len(slopes)
     spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
@@ -92,13 +67,10 @@ def growth_of(
     steps = floors[-1][0] - floors[0][0]
     noise = max(_NOISE_BYTES, _NOISE_RATIO * floors[-1][1])
     spread_bytes = _SPREADS * _spread(floors, middle)
-    trend: Trend = "cannot tell"
-    if low > 0 and middle * steps > max(noise, spread_bytes):
-        trend = "grows"
-    elif high * steps <= noise:
-        trend = "flat"
-    return StepGrowth(
-        trend=trend,
+    is_growing = low > 0 and middle * steps > max(noise, spread_bytes)
+    is_flat = high * steps <= noise
+    return TrendFigures(
+        trend="grows" if is_growing else "flat" if is_flat else "cannot tell",
         per_step_bytes=middle,
         low_bytes=low,
         high_bytes=high,
@@ -132,8 +104,8 @@ def _floors(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
 class ProgramGrowth:
     """The trends of a program: bytes in use in the allocator, and resident memory of the process."""
 
-    device: StepGrowth
-    host: StepGrowth
+    device: TrendFigures
+    host: TrendFigures
 
 
 def measure_growth(recording: Recording, watch: WatchNote) -> ProgramGrowth:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.running.evidence_rows import first_source, in_brackets, tensor_rows
+from analyzer.explain.buffer_words import first_source, in_brackets, tensor_rows
 from analyzer.explain.running.leaks import tensors_left
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.graph.host_copies import MOVES, SCALES
@@ -30,29 +31,27 @@ _LOADER: Final = "IteratorGetNext"
 _ITEM_BYTES: Final = (1, 2, 4, 8)
 
 
-def find_wide_numbers(analysis: Analysis) -> list[Finding]:
+def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
     """Report float64 tensors that are a large part of the peak."""
     wide = analysis.alive[analysis.alive["dtype"].astype(str) == "float64"]
     size_bytes = int(wide["requested_bytes"].sum())
     if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
-        return []
+        return
     largest = wide.sort_values("requested_bytes", ascending=False).head(_ROWS)
-    return [
-        Finding(
-            id="float64",
-            severity=Severity.MEDIUM,
-            title=f"{format_bytes(size_bytes)} of the peak are float64"
-            f"{in_brackets(first_source(largest))}",
-            detail="NumPy's default is float64, and TensorFlow keeps the type. Use float32, which "
-            "takes half: array.astype('float32'), tf.constant(x, tf.float32), or dtype= when the data "
-            "is read.",
-            saves_bytes=size_bytes // 2,
-            evidence=tensor_rows(largest, lambda row: "float64"),
-        )
-    ]
+    yield Finding(
+        id="float64",
+        severity=Severity.MEDIUM,
+        title=f"{format_bytes(size_bytes)} of the peak are float64"
+        f"{in_brackets(first_source(largest))}",
+        detail="NumPy's default is float64, and TensorFlow keeps the type. Use float32, which "
+        "takes half: array.astype('float32'), tf.constant(x, tf.float32), or dtype= when the data "
+        "is read.",
+        saves_bytes=size_bytes // 2,
+        evidence=tensor_rows(largest, lambda row: "float64"),
+    )
 
 
-def find_dense_gradients(analysis: Analysis) -> list[Finding]:
+def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
     """Report gradients of embedding tables that are as large as the tables.
 
     The gradient of a lookup has few rows (``IndexedSlices``). If an op needs it as a tensor, TensorFlow
@@ -65,48 +64,42 @@ def find_dense_gradients(analysis: Analysis) -> list[Finding]:
     dense = alive[kinds.str.startswith(_DENSE_OP) & alive["shape"].astype(str).isin(parameters)]
     size_bytes = int(dense["requested_bytes"].sum())
     if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
-        return []
-    return [
-        Finding(
-            id="dense-gradient",
-            severity=Severity.MEDIUM,
-            title=f"{format_bytes(size_bytes)} of the peak are dense gradients of embedding tables"
-            f"{in_brackets(first_source(dense))}",
-            detail="The gradient of a lookup has few rows, but something converts it to a tensor of "
-            "the table's shape: gradient accumulation, clipping by the global norm, the loss scaling "
-            "of mixed precision, or an optimizer without a sparse update. Keep the gradient sparse, "
-            "or use an optimizer with a sparse update.",
-            saves_bytes=size_bytes,
-            evidence=tensor_rows(dense.head(_ROWS), lambda row: f"dense, {row['shape']}"),
-        )
-    ]
+        return
+    yield Finding(
+        id="dense-gradient",
+        severity=Severity.MEDIUM,
+        title=f"{format_bytes(size_bytes)} of the peak are dense gradients of embedding tables"
+        f"{in_brackets(first_source(dense))}",
+        detail="The gradient of a lookup has few rows, but something converts it to a tensor of "
+        "the table's shape: gradient accumulation, clipping by the global norm, the loss scaling "
+        "of mixed precision, or an optimizer without a sparse update. Keep the gradient sparse, "
+        "or use an optimizer with a sparse update.",
+        saves_bytes=size_bytes,
+        evidence=tensor_rows(dense.head(_ROWS), lambda row: f"dense, {row['shape']}"),
+    )
 
 
-def find_input_copies(analysis: Analysis, watch: WatchNote) -> list[Finding]:
+def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report copies of the step's inputs that are alive at the peak."""
     if analysis.step is None:
-        return []
+        return
     rows = _find_copies(analysis, analysis.step).sort_values("requested_bytes", ascending=False)
     size_bytes = int(rows["requested_bytes"].sum())
     peak = analysis.peak.requested_bytes
     if size_bytes < max(_LEAST_BYTES, _COPIES_RATIO * peak):
-        return []
+        return
     makers = [str(row["op_type"] or row["op"]) for row in rows.to_dict("records")]
     where = first_source(rows) or _line_of_holder(analysis, watch, rows) or watch.where
-    return [
-        Finding(
-            id="input-copies",
-            severity=Severity.MEDIUM if size_bytes >= _MANY_COPIES_RATIO * peak else Severity.LOW,
-            title=f"{format_bytes(size_bytes)} of the peak are copies of the input, made by "
-            f"{', '.join(dict.fromkeys(makers[:_ROWS]))}{in_brackets(where)}",
-            detail="Each copy has as many elements as the input. Convert type, order and scale before "
-            "the step: in the map of tf.data, which frees the original, or once for the whole data "
-            "set.",
-            evidence=tensor_rows(
-                rows.head(_ROWS), lambda row: f"copy, {row['dtype']} {row['shape']}"
-            ),
-        )
-    ]
+    yield Finding(
+        id="input-copies",
+        severity=Severity.MEDIUM if size_bytes >= _MANY_COPIES_RATIO * peak else Severity.LOW,
+        title=f"{format_bytes(size_bytes)} of the peak are copies of the input, made by "
+        f"{', '.join(dict.fromkeys(makers[:_ROWS]))}{in_brackets(where)}",
+        detail="Each copy has as many elements as the input. Convert type, order and scale before "
+        "the step: in the map of tf.data, which frees the original, or once for the whole data "
+        "set.",
+        evidence=tensor_rows(rows.head(_ROWS), lambda row: f"copy, {row['dtype']} {row['shape']}"),
+    )
 
 
 def _line_of_holder(analysis: Analysis, watch: WatchNote, rows: pd.DataFrame) -> str:

@@ -70,10 +70,8 @@ def make_question(random: random.Random, basis: Basis) -> Question | None:
     if random.random() < 0.4:
         limit = BoundedBytes.exactly(limit.bytes)
         return Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=is_own)
-    beside = make_size(random, 2 * GIB, exact=is_own)
+    beside = make_size(random, 2 * GIB, exact=True)
     limit = limit if runs or not is_own else BoundedBytes.exactly(limit.bytes)
-    if limit.range.width < beside.range.width:
-        beside = BoundedBytes.exactly(beside.bytes)
     return Question(
         limit_of=LimitOf.CARD, limit=limit, beside_pool=beside, runs_at_limit=runs, is_own=is_own
     )

@@ -97,7 +97,7 @@ def test_what_is_held_without_bytes_stays_of_no_step(size_bytes: int, told: int)
 
 def test_growth_that_takes_a_million_steps_to_matter_is_not_told() -> None:
     watch = seen(300)
-    assert find_unexplained(traced(), watch, trends(watch)) == []
+    assert not list(find_unexplained(traced(), watch, trends(watch)))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_a_failed_request_asked_for(message: str, size_bytes: int | None) -
     assert requested_by(message) == size_bytes
 
 
-def steps_of(sizes: list[int]) -> Analysis:
+def steps_of(sizes: list[int], watch: WatchNote) -> Analysis:
     """Return an analysis of steps that each make one tensor of a size, in MiB, and free it."""
     count = len(sizes)
     rows = pd.DataFrame(
@@ -129,16 +129,21 @@ def steps_of(sizes: list[int]) -> Analysis:
     recording = SimpleNamespace(
         steps=[SimpleNamespace(first=2 * index, last=2 * index + 1) for index in range(count)],
         allocator="cpu",
+        watch=watch,
         events=pd.DataFrame(
             {"allocator": ["cpu"] * 2 * count, "fragmentation": [0.25] * 2 * count}
         ),
     )
     line = SimpleNamespace(allocated=allocated)
-    return cast(Analysis, SimpleNamespace(rows=rows, recording=recording, line=line))
+    analysis = SimpleNamespace(
+        rows=rows, recording=recording, line=line, full_steps=recording.steps
+    )
+    return cast(Analysis, analysis)
 
 
 def test_steps_of_varying_shapes_are_told_with_their_peaks() -> None:
-    (found,) = find_varying_shapes(steps_of([10, 40, 20, 30, 15]), seen(0, where="train.py:3"))
+    analysis = steps_of([10, 40, 20, 30, 15], seen(0, where="train.py:3"))
+    (found,) = find_varying_shapes(analysis)
     assert "10.00 MiB to 40.00 MiB (train.py:3)" in found.title
     assert "25%" in found.detail
     assert found.evidence[0]["where"] == "train.py:5"
@@ -146,4 +151,4 @@ def test_steps_of_varying_shapes_are_told_with_their_peaks() -> None:
 
 @pytest.mark.parametrize("sizes", [[40, 40, 40, 40, 10], [40] * 5, [40, 39, 38, 40, 40]])
 def test_a_last_smaller_batch_is_no_varying_shape(sizes: list[int]) -> None:
-    assert find_varying_shapes(steps_of(sizes), seen(0)) == []
+    assert not list(find_varying_shapes(steps_of(sizes, seen(0))))

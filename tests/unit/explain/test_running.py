@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from analyzer.explain.running.retracing import find_retracing
-from analyzer.explain.running.slope import StepGrowth
+from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import Retrace, TracedFunction, WatchNote
 
-GROWTH = StepGrowth(trend="cannot tell")
+GROWTH = TrendFigures(trend="cannot tell")
 
 
 def watched(**figures: object) -> WatchNote:
@@ -33,7 +33,7 @@ def watched(**figures: object) -> WatchNote:
     ],
 )
 def test_what_is_traced_a_few_times_is_no_matter(figures: dict[str, int]) -> None:
-    assert find_retracing(watched(**figures), GROWTH) == []
+    assert not list(find_retracing(watched(**figures), GROWTH))
 
 
 def test_what_is_traced_in_many_calls_is_told_with_what_was_new() -> None:

@@ -11,11 +11,10 @@ import pandas as pd
 import pytest
 from builders import SAMPLES, sample_folder
 
-from analyzer.explain.analysis import Analysis, analyse
-from analyzer.explain.questions.fragmentation import find_internal_waste
+from analyzer.explain.analysis import FLOOR_BYTES, Analysis, analyse, saved_without, severity_of
 from analyzer.explain.questions.peak_owner import find_gradient_copies, find_largest
-from analyzer.explain.questions.recomputation import find_recomputation
-from analyzer.explain.questions.savings import FLOOR_BYTES, saved_without, severity_of
+from analyzer.explain.questions.retained_tensors import find_recomputation
+from analyzer.explain.questions.scratch_memory import find_internal_waste
 from analyzer.explain.questions.step_settings import find_state
 from analyzer.model.choice import Category
 from analyzer.model.contract.run_note import StepConfig
@@ -161,7 +160,7 @@ def test_variables_that_share_a_shape_have_a_gradient_each() -> None:
     shape = "[512,512]"
     kernels = [buffer(MIB, 0, 100, Category.PARAMETER, name, shape) for name in ("k", "r")]
     first = [buffer(MIB, at, 60, Category.GRADIENT, "", shape) for at in (10, 11)]
-    assert find_gradient_copies(analysis_of(*kernels, *first)) == []
+    assert not list(find_gradient_copies(analysis_of(*kernels, *first)))
     # WHEN a second micro-batch's come before these are used
     second = [buffer(MIB, at, 60, Category.GRADIENT, "", shape) for at in (20, 21)]
     (found,) = find_gradient_copies(analysis_of(*kernels, *first, *second))
@@ -179,10 +178,10 @@ def test_a_large_tensor_saves_what_half_of_it_would() -> None:
     assert "half the batch size lowers the peak to 5.00 MiB" in found.detail
     # an activation is told with the others, and what saves next to nothing not at all
     kept = [buffer(8 * MIB, 10, 20, Category.ACTIVATION)]
-    assert find_largest(analysis_of(*kept)) == []
-    assert find_largest(analysis_of(*kept, mode="infer")) != []
+    assert not list(find_largest(analysis_of(*kept)))
+    assert list(find_largest(analysis_of(*kept, mode="infer")))
     again = [buffer(8 * MIB, at, at + 9, Category.TEMPORARY) for at in (10, 20)]
-    assert find_largest(analysis_of(*again)) == []
+    assert not list(find_largest(analysis_of(*again)))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +200,7 @@ def test_state_says_what_another_optimizer_saves(slots: int, saves: int, words: 
 def test_waste_in_chunks_saves_allocated_bytes() -> None:
     analysis = analysis_of(buffer(MIB, 10, 20, Category.TEMPORARY))
     waste = replace(analysis.fragmentation, unsplit_bytes=MIB // 2)
-    (found,) = find_internal_waste(analysis.recording, waste, MIB + MIB // 2)
+    (found,) = find_internal_waste(replace(analysis, fragmentation=waste))
     assert (found.saves_bytes, found.saves_kind) == (MIB // 2, "allocated")
 
 

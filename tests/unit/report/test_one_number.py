@@ -19,7 +19,7 @@ from analyzer.cards import MemoryRange
 from analyzer.explain import judgement as fit
 from analyzer.explain.judgement import judge
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.ranges import BoundedBytes, Range
+from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import is_action
 from analyzer.report.document import build_document
@@ -184,7 +184,7 @@ def test_a_card_that_is_too_small_has_no_pool(monkeypatch: pytest.MonkeyPatch) -
     limit = MemoryRange(bytes=small, range=Range.exactly(small), source="made up")
     for module in (fit, target):
         monkeypatch.setattr(module, "memory_limit", lambda gpu: limit)
-    monkeypatch.setattr(fit, "memory_beside_pool", lambda gpu: BoundedBytes.exactly(0))
+    monkeypatch.setattr(fit, "memory_beside_pool", lambda gpu: 0)
     result = open_result(NOTES / "gpu")
     document = result.document
     assert document["fits"] is False

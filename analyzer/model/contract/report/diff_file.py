@@ -11,6 +11,9 @@ from analyzer.model.contract.report.subject import Kind
 
 DIFF_VERSION: Final = 1
 
+Number = Literal["needs", "requested", "allocated", "pool", "process"]
+"""The numbers of both sides, in the order of the report."""
+
 Change = Literal["same", "came", "went", "grew", "shrank"]
 """The change of a layer or an op between the two sides."""
 
@@ -35,7 +38,7 @@ class BytesOfBoth(ReportRecord, frozen=True, kw_only=True):
 class PeakOfBoth(BytesOfBoth, frozen=True, kw_only=True):
     """One of the peaks of both sides."""
 
-    number: Literal["needs", "requested", "allocated", "pool", "process"]
+    number: Number
 
 
 class CategoryOfBoth(BytesOfBoth, frozen=True, kw_only=True):

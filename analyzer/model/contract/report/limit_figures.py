@@ -68,8 +68,8 @@ class Need(ReportRecord, frozen=True, kw_only=True):
         first_step: With the trials of algorithms that fit.
         steady_step: Of the later steps; of the only step; of a trace without steps.
         allocator: Rounding, unsplit chunks and fragmentation.
-        beside_pool: CUDA context and TensorFlow's reserve for libraries; None if the limit is the
-            pool's.
+        beside_pool: CUDA context, libraries and loaded kernels, expected; None if the limit is for
+            the pool alone, or there is no card.
         skipped_bytes: For trials that TensorFlow skips because they do not fit.
     """
 
@@ -162,8 +162,8 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     """Whether the step fits.
 
     Attributes:
-        limit_bytes, limit_low_bytes, limit_high_bytes: The card's memory, or the user's limit of
-            the pool.
+        limit_bytes, limit_low_bytes, limit_high_bytes: The largest pool on the card plus the need's
+            ``beside_pool``, or the user's limit of the pool, and its range; None without one.
         margin_bytes: Limit minus need; negative if the step does not fit.
         cautions: Reasons to doubt the figures, the most important first.
     """
@@ -278,7 +278,6 @@ class PoolFacts(Struct, frozen=True, kw_only=True):
     """Results of replays of a recording in the simulated allocator; None if not replayed.
 
     Attributes:
-        failure_fits: Whether the failed request would succeed after the trace's last event.
         fits_limit: Whether a prediction runs under its own limit.
         pool_bytes, pool_ever_bytes: The pool in the steady step, and its maximum.
         free_bytes, largest_free_bytes: In the pool at the allocated peak.
@@ -286,7 +285,6 @@ class PoolFacts(Struct, frozen=True, kw_only=True):
 
     replay_equals_trace: bool | None = None
     replay_check: ReplayCheck | None = None
-    failure_fits: bool = False
     fits_limit: bool = True
     pool_bytes: Total | None = None
     pool_ever_bytes: Total | None = None
