@@ -17,15 +17,15 @@ import csv
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from analyzer.cards import find_gpu
+from analyzer.model.ranges import Range
 from analyzer.simulate.kernels.gpu.convolution_algorithms import (
+    Candidate,
     Convolution,
-    choose,
-    expect_range,
     find_candidates,
 )
 
@@ -63,6 +63,9 @@ ALGORITHMS: Final = {
 LIMIT_BYTES: Final = 4 << 30
 """TensorFlow's limit of a workspace in the versions of the traces."""
 
+COVERAGE: Final = 0.95
+"""Probability that the chosen algorithm is one of the likely ones."""
+
 SMALL_SHARE: Final = 0.01
 SMALL_BYTES: Final = 1 << 16
 """An expected range starts at 0 if its lower end is below one of them."""
@@ -90,6 +93,21 @@ def read_convolution(row: Mapping[str, str]) -> Convolution | None:
     )
 
 
+def expect_range(candidates: Sequence[Candidate], small_bytes: int) -> Range:
+    """Return the range of the workspaces of the candidates with 95 % probability together.
+
+    Below ``small_bytes`` it starts at 0: such algorithms have kernels without a workspace.
+    """
+    likely: list[Candidate] = []
+    for candidate in sorted(candidates, key=lambda one: -one.probability):
+        if sum(one.probability for one in likely) >= COVERAGE:
+            break
+        likely.append(candidate)
+    sizes = [size for one in likely for size in (one.bytes, *one.variants)] or [0]
+    lowest = min((one.bytes for one in likely), default=0)
+    return Range(0 if lowest < small_bytes else lowest, max(sizes))
+
+
 def score(path: Path) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield the figures of each card, and of all."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -107,7 +125,7 @@ def score(path: Path) -> Iterator[tuple[str, dict[str, float]]]:
             tensors *= 4 * batch
             expected = expect_range(candidates, max(int(SMALL_SHARE * tensors), SMALL_BYTES))
             names = ALGORITHMS.get(row["algorithm"])
-            fastest = choose(candidates)
+            fastest = min(candidates, key=lambda one: one.microseconds, default=None)
             for card in (row["card"], "all"):
                 figures = found[card]
                 if names is not None:

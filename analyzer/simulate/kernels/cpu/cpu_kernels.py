@@ -24,6 +24,7 @@ from analyzer.simulate.kernels.shared.op_call import (
     ListUse,
     MemoryPlan,
     Output,
+    Rule,
     VariableAccess,
     Way,
     alias,
@@ -60,17 +61,19 @@ def _plan_alias(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=tuple(alias(index) for index in range(len(call.op.outputs))))
 
 
-def _plan_unary(call: Call) -> MemoryPlan:
-    return plan_forward(call, (0,))
+def _forward_any(*inputs: int) -> Rule:
+    """Return the rule of a kernel that forwards one of these inputs."""
+    return lambda call: plan_forward(call, inputs)
 
 
-def _plan_binary(call: Call) -> MemoryPlan:
-    return plan_forward(call, (0, 1))
+def _use_variable(access: VariableAccess) -> Rule:
+    """Return the rule of a kernel that allocates its outputs, if any, and uses a variable so."""
+    return lambda call: MemoryPlan(outputs=allocate_all(call), variable=access)
 
 
 def plan_nothing(call: Call) -> MemoryPlan:
     """Allocate nothing: the outputs are made elsewhere, or there are none."""
-    return MemoryPlan(outputs=tuple(Output(Way.NONE) for _ in call.op.outputs))
+    return MemoryPlan(outputs=(Output(Way.NONE),) * len(call.op.outputs))
 
 
 def _plan_add_n(call: Call) -> MemoryPlan:
@@ -89,9 +92,8 @@ def _plan_zeros_like(call: Call) -> MemoryPlan:
     return plan_forward(call, (0,))
 
 
-def plan_select(call: Call) -> MemoryPlan:
-    """Forward either value that has the size of the result, broadcast or not (``SelectV2Op``)."""
-    return plan_forward(call, (1, 2))
+plan_select: Final = _forward_any(1, 2)
+"""Forward either value that has the size of the result, broadcast or not (``SelectV2Op``)."""
 
 
 def _plan_python(call: Call) -> MemoryPlan:
@@ -114,7 +116,7 @@ def _plan_rgb_to_hsv(call: Call) -> MemoryPlan:
 
 
 def _plan_switch(call: Call) -> MemoryPlan:
-    return MemoryPlan(outputs=tuple(alias() for _ in call.op.outputs))
+    return MemoryPlan(outputs=(alias(),) * len(call.op.outputs))
 
 
 def _plan_merge(call: Call) -> MemoryPlan:
@@ -154,35 +156,26 @@ def plan_all_reduce(call: Call) -> MemoryPlan:
     )
 
 
-def _plan_read(call: Call) -> MemoryPlan:
+def _plan_read(_: Call) -> MemoryPlan:
     return MemoryPlan(outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ)
 
 
-def _plan_assign(call: Call) -> MemoryPlan:
+def _plan_assign(_: Call) -> MemoryPlan:
     """Make the value's buffer the variable's (``AssignVariableOp``)."""
     return MemoryPlan(variable=VariableAccess.ASSIGN, value=1)
 
 
-def _plan_update(call: Call) -> MemoryPlan:
-    return MemoryPlan(variable=VariableAccess.UPDATE)
-
-
-def _plan_in_part(call: Call) -> MemoryPlan:
-    """Read or write parts of a variable."""
-    return MemoryPlan(outputs=allocate_all(call), variable=VariableAccess.IN_PART)
-
-
 _RULES: Final = lists.RULES | rule_table(
     (_plan_alias, ALIASES),
-    (_plan_unary, UNARY),
-    (_plan_binary, BINARY),
+    (_forward_any(0), UNARY),
+    (_forward_any(0, 1), BINARY),
     (
         plan_allocation,
         ALLOCATING_ANYWHERE | _TYPES["allocating"] | _TYPES["onednn_allocating"],
     ),
     (layout.plan_reduction, REDUCTIONS),
-    (_plan_update, IN_PLACE),
-    (_plan_in_part, SCATTERS | GATHERS),
+    (_use_variable(VariableAccess.UPDATE), IN_PLACE),
+    (_use_variable(VariableAccess.IN_PART), SCATTERS | GATHERS),
     (plan_nothing, NOTHING | CONSTANT),
     (_plan_add_n, "AddN"),
     (plan_all_reduce, "CollectiveReduce CollectiveReduceV2 CollectiveReduceV3"),
@@ -217,5 +210,5 @@ _RULES: Final = lists.RULES | rule_table(
     (onednn.plan_matmul, "_MklMatMul"),
     (onednn.plan_batch_matmul, "_MklBatchMatMul _MklBatchMatMulV2 _MklFusedBatchMatMulV2"),
     (onednn.plan_einsum, "_MklEinsum"),
-    (_plan_unary, "_MklSoftmax"),  # ``MklSoftmaxOp`` forwards the logits
+    (_forward_any(0), "_MklSoftmax"),  # ``MklSoftmaxOp`` forwards the logits
 )

@@ -10,13 +10,10 @@ thread, and one copy per thread of a matrix that must be reordered.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from analyzer.simulate.kernels.shared.op_call import (
     Call,
     MemoryPlan,
-    Output,
     allocate,
     forward,
     plan_allocation,
@@ -49,9 +46,7 @@ def plan_convolution(call: Call) -> MemoryPlan:
     channel, some 30 KiB a thread for 28 x 28 numbers.
     """
     fused = call.attr("fused_ops") or []
-    output: Output = allocate(call)
-    if "Add" in fused:
-        output = forward(call, (len(call.inputs) - 1,))
+    output = forward(call, (len(call.inputs) - 1,)) if "Add" in fused else allocate(call)
     pages = (call.threads + 1) * _PAGE_BYTES + 3 * 16
     return MemoryPlan(outputs=(output,), after_bytes=(pages,))
 
@@ -106,9 +101,7 @@ def matmul_scratch_bytes(
     An upper bound for float32: oneDNN takes fewer rows if that spreads the work more evenly, so of
     25 measured scratchpads 14 are smaller, by up to 0.5 MiB a thread. No peak of the accuracy list
     differs.
-
-    Args:
-        left: Shape of the left operand in memory.
+    ``left`` is the shape of the left operand in memory.
     """
     rows, depth = (left[-1], left[-2]) if transposes[0] else (left[-2], left[-1])
     total = _HEADER_BYTES + threads * _BATCH_BYTES
@@ -124,52 +117,6 @@ def matmul_scratch_bytes(
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class _Einsum:
-    """A product of two operands, in labels of axes.
-
-    Attributes:
-        left, right, out: Labels of the operands and of the result, in order.
-        sizes: Length of each label's axis.
-    """
-
-    left: str
-    right: str
-    out: str
-    sizes: Mapping[str, int]
-
-    @property
-    def batch(self) -> list[str]:
-        """Labels of both operands and the result."""
-        return [label for label in self.left if label in self.right and label in self.out]
-
-    @property
-    def contracted(self) -> set[str]:
-        """Labels of both operands that the result lacks."""
-        return {label for label in self.left if label in self.right and label not in self.out}
-
-    @property
-    def left_free(self) -> list[str]:
-        """Labels of the left operand only."""
-        return [label for label in self.left if label not in self.right]
-
-    @property
-    def right_free(self) -> list[str]:
-        """Labels of the right operand only."""
-        return [label for label in self.right if label not in self.left]
-
-    @property
-    def reorders_product(self) -> bool:
-        """Whether the result has its axes in another order than the product."""
-        product = [*self.batch, *self.left_free, *self.right_free]
-        ordered = [label for label in product if label in self.out and self.sizes[label] != 1]
-        return ordered != [label for label in self.out if self.sizes[label] != 1]
-
-    def count(self, labels: Iterable[str]) -> int:
-        """Return the number of elements over these axes."""
-        return math.prod(self.sizes[label] for label in labels)
-
-
 def plan_einsum(call: Call) -> MemoryPlan:
     """Transpose operands if needed, multiply, transpose the product if needed.
 
@@ -178,45 +125,40 @@ def plan_einsum(call: Call) -> MemoryPlan:
     All these tensors are temporaries; the last one becomes the output.
     """
     outputs = (allocate(call, region="temp"),)
-    einsum = _read_einsum(call)
-    if einsum is None:
-        return MemoryPlan(outputs=outputs)
-    orders = [
-        _reorder(labels, einsum.batch, einsum.contracted) for labels in (einsum.left, einsum.right)
+    equation = str(call.attr("equation", ""))
+    shapes = [
+        shape for index in range(len(call.inputs)) if (shape := call.shape(index)) is not None
     ]
-    copies = [call.input_size(index) for index, (is_copied, _) in enumerate(orders) if is_copied]
-    (_, is_left_transposed), (_, is_right_transposed) = orders
-    rows, depth = einsum.count(einsum.left_free), einsum.count(einsum.contracted)
-    matrix = (depth, rows) if is_left_transposed else (rows, depth)
+    if len(call.inputs) != 2 or len(shapes) != 2 or "->" not in equation or "." in equation:
+        return MemoryPlan(outputs=outputs)
+    operands, out = equation.split("->")
+    left, right = operands.split(",")
+    sizes = dict(zip(left + right, (*shapes[0], *shapes[1]), strict=True))
+    batch = [label for label in left if label in right and label in out]
+    contracted = [label for label in left if label in right and label not in out]
+    free = [[label for label in left if label not in right]]
+    free.append([label for label in right if label not in left])
+    copies, transposed = [], []
+    for index, (labels, own) in enumerate(zip((left, right), free, strict=True)):
+        inner = [label for label in labels if label in contracted]
+        is_straight = list(labels) == [*batch, *own, *inner]
+        is_swapped = not is_straight and list(labels) == [*batch, *inner, *own]
+        transposed.append(is_swapped)
+        if not (is_straight or is_swapped):
+            copies.append(call.input_size(index))
+    count, rows, depth = (
+        math.prod(sizes[label] for label in labels) for labels in (batch, free[0], contracted)
+    )
     scratch = matmul_scratch_bytes(
-        (einsum.count(einsum.batch), *matrix),
-        transposes=(is_left_transposed, not is_right_transposed),
+        (count, depth, rows) if transposed[0] else (count, rows, depth),
+        transposes=(transposed[0], not transposed[1]),
         threads=call.threads,
         item_bytes=call.item_bytes(),
     )
-    if einsum.reorders_product:
-        before = (*copies, call.size())
-        return MemoryPlan(outputs=outputs, before_bytes=before, scratch_bytes=(scratch,))
-    return MemoryPlan(outputs=outputs, before_bytes=tuple(copies), after_bytes=(scratch,))
-
-
-def _read_einsum(call: Call) -> _Einsum | None:
-    """Return the labels of a call's equation; None unless it has two operands of known shape."""
-    equation = str(call.attr("equation", ""))
-    shapes = [call.shape(index) for index in range(len(call.inputs))]
-    if len(shapes) != 2 or "->" not in equation or "." in equation or None in shapes:
-        return None
-    operands, out = equation.split("->")
-    left, right = operands.split(",")
-    axes = (*(shapes[0] or ()), *(shapes[1] or ()))
-    return _Einsum(left, right, out, dict(zip(left + right, axes, strict=True)))
-
-
-def _reorder(labels: str, batch: list[str], contracted: set[str]) -> tuple[bool, bool]:
-    """Return whether an operand must be copied, and whether the product reads it transposed."""
-    own = [label for label in labels if label not in batch]
-    free = [label for label in own if label not in contracted]
-    inner = [label for label in own if label in contracted]
-    straight = list(labels) == [*batch, *free, *inner]
-    swapped = list(labels) == [*batch, *inner, *free]
-    return not (straight or swapped), swapped and not straight
+    product = [label for label in (*batch, *free[0], *free[1]) if label in out]
+    if [label for label in product if sizes[label] != 1] == [
+        label for label in out if sizes[label] != 1
+    ]:
+        return MemoryPlan(outputs=outputs, before_bytes=tuple(copies), after_bytes=(scratch,))
+    before = (*copies, call.size())
+    return MemoryPlan(outputs=outputs, before_bytes=before, scratch_bytes=(scratch,))

@@ -18,15 +18,11 @@ from typing import Any, Final
 import msgspec
 
 from analyzer.cards import Gpu
-from analyzer.model.ranges import Range
 
 CUDNN_MAJOR: Final = 9
 """cuDNN's major version in TensorFlow 2.21's wheel (9.3)."""
 
 PASSES: Final = ("forward", "input_gradient", "filter_gradient")
-
-_COVERAGE: Final = 0.95
-"""Probability that the chosen algorithm is one of the likely ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +50,13 @@ class Convolution:
 
     def names(self) -> dict[str, float]:
         """Return the values of the names in the table's expressions."""
-        values = {
-            "NCDHW": _with_depth(self.image, 2),
-            "KTRS": _with_depth(self.kernel, 1),
-            "OPQ": _with_depth(self.result, 0),
-        }
-        names: dict[str, float] = {
-            name: axis
-            for letters, axes in values.items()
-            for name, axis in zip(letters, axes, strict=True)
-        }
-        return names | {
+        axes = (
+            *_with_depth(self.image, 2),
+            *_with_depth(self.kernel, 1),
+            *_with_depth(self.result, 0),
+        )
+        return {
+            **dict(zip("NCDHWKTRSOPQ", axes, strict=True)),
             **{name: int(name == self.direction) for name in PASSES},
             "groups": self.groups,
             "stride": self.stride,
@@ -80,14 +72,9 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One algorithm for a convolution.
+    """One algorithm for a convolution: workspace, expected time, and chance to be chosen.
 
-    Attributes:
-        name: Its name in the table.
-        bytes: Its workspace.
-        variants: Workspaces of other kernels of the same algorithm.
-        microseconds: Its expected time.
-        probability: The chance that TensorFlow chooses it.
+    ``variants`` are workspaces of other kernels of the same algorithm.
     """
 
     name: str
@@ -157,11 +144,7 @@ def card_names(gpu: Gpu) -> dict[str, float]:
 
 @lru_cache(maxsize=4096)
 def find_candidates(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Candidate, ...]:
-    """Return the algorithms that TensorFlow tries, in order.
-
-    Args:
-        limit_bytes: TensorFlow's limit of a workspace.
-    """
+    """Return the algorithms that TensorFlow tries, in order, within its limit of a workspace."""
     table = algorithm_table()
     names = _find_names(call, gpu)
     found: list[tuple[str, int, tuple[int, ...], float]] = []
@@ -177,8 +160,13 @@ def find_candidates(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Cand
         variants = tuple(int(_evaluate(text, names)) for text in one.variants)
         time = 1 / one.share if one.share else own["microseconds"]
         found.append((one.name, size_bytes, variants, time))
-    spread = _find_spread(table, gpu) if names["cuda_cores"] else (1.0, 0.0)
-    chances = _find_chances([time for *_, time in found], *spread)
+    spread, error = 1.0, 0.0
+    if names["cuda_cores"]:
+        known = {name for one in table.algorithm for name in one.architectures}
+        kind = "architecture" if gpu.capability_text in known else "other"
+        spread = table.spread["measured" if gpu.id in table.cards else kind]
+        error = table.spread["microseconds"]
+    chances = _find_chances([time for *_, time in found], spread, error)
     return tuple(Candidate(*one, chance) for one, chance in zip(found, chances, strict=True))
 
 
@@ -187,42 +175,11 @@ def is_measured(call: Convolution, gpu: Gpu) -> bool:
     return bool(_find_names(call, gpu)["measured"])
 
 
-def choose(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return the candidate with the shortest time, as TensorFlow does; None without any."""
-    return min(candidates, key=lambda one: one.microseconds, default=None)
-
-
-def find_likely(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return the fewest candidates with 95 % probability together, the likeliest first."""
-    chosen: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda one: -one.probability):
-        if sum(one.probability for one in chosen) >= _COVERAGE:
-            break
-        chosen.append(candidate)
-    return tuple(chosen)
-
-
-def expect_range(candidates: Sequence[Candidate], small_bytes: int) -> Range:
-    """Return the range of the workspaces of the likely candidates.
-
-    Args:
-        small_bytes: Below this size the range starts at 0: such algorithms have kernels without any.
-    """
-    likely = find_likely(candidates)
-    sizes = [size for one in likely for size in (one.bytes, *one.variants)] or [0]
-    lowest = min(one.bytes for one in likely) if likely else 0
-    return Range(0 if lowest < small_bytes else lowest, max(sizes))
-
-
 def _find_chances(times: Sequence[float], spread: float, error: float) -> list[float]:
     """Return the probability of each time to be measured as the shortest.
 
-    The logarithms of the times have errors with a Gumbel distribution, so that the probabilities are
-    those of a multinomial logit.
-
-    Args:
-        spread: Spread of the logarithms.
-        error: Error of the timer in the unit of the times.
+    The logarithms of the times have errors with a Gumbel distribution of this spread, so that the
+    probabilities are those of a multinomial logit. ``error`` is the timer's, in the unit of the times.
     """
     shortest = min(times, default=1.0)
     weights = [(shortest / time) ** (1 / (spread + error / shortest)) for time in times]
@@ -233,14 +190,6 @@ def _find_chances(times: Sequence[float], spread: float, error: float) -> list[f
 def _find_names(call: Convolution, gpu: Gpu) -> dict[str, Any]:
     """Return the values of all names that do not depend on the algorithm."""
     return _evaluate_all(algorithm_table().names, call.names() | card_names(gpu))
-
-
-def _find_spread(table: AlgorithmTable, gpu: Gpu) -> tuple[float, float]:
-    """Return the spread of the times on a card: of their logarithm, and in microseconds."""
-    known = {name for one in table.algorithm for name in one.architectures}
-    kind = "architecture" if gpu.capability_text in known else "other"
-    kind = "measured" if gpu.id in table.cards else kind
-    return table.spread[kind], table.spread["microseconds"]
 
 
 def _evaluate_all(texts: Mapping[str, str], scope: dict[str, Any]) -> dict[str, Any]:

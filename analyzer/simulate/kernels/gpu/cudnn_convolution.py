@@ -14,20 +14,17 @@ algorithm without one (``AllocateScratchOrFallback`` in ``conv_ops_gpu.h``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from analyzer.cards import Gpu
 from analyzer.simulate.kernels.gpu.convolution_algorithms import (
-    PASSES,
-    Candidate,
     Convolution,
-    choose,
     find_candidates,
     is_measured,
 )
 from analyzer.simulate.kernels.shared.op_call import (
+    FLOAT_BYTES,
     Call,
     MemoryPlan,
     Output,
@@ -41,8 +38,6 @@ from analyzer.simulate.kernels.shared.op_call import (
     without_zeros,
 )
 
-Capability = tuple[int, int]
-
 LIMIT_VARIABLE: Final = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
 
 WORKSPACE_LIMIT_BYTES: Final = 8 << 30
@@ -55,8 +50,6 @@ _GUARD_BYTES: Final = 8 << 20
 """Guard before and after a buffer on which algorithms are tried, to detect writes outside of it
 (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
-_SMALLEST_FLOAT_BYTES: Final = 4  # bytes of float32: types below it may take cuDNN's grouped kernel
-
 
 @dataclass(frozen=True, slots=True)
 class DnnCard:
@@ -65,69 +58,47 @@ class DnnCard:
     gpu: Gpu
     limit_bytes: int | None = None
 
-    @property
-    def capability(self) -> Capability:
-        """Its compute capability."""
-        return self.gpu.compute_capability
 
-    def limit_of(self, op_type: str) -> int:
-        """Return the limit of a workspace of an op, in bytes."""
-        if self.limit_bytes is not None:
-            return self.limit_bytes
-        return FUSED_LIMIT_BYTES if op_type == "_FusedConv2D" else WORKSPACE_LIMIT_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class _Sizes:
-    """Shapes and bytes of one convolution, forward or backward.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Convolved:
+    """One convolution, forward or backward.
 
     Attributes:
-        image: Shape of the convolved tensor, in the node's layout.
-        result: Shape of the result.
-        kernel: Shape of the filter.
-        item_bytes: Bytes of one element.
-        channels_last: Whether the node is in NHWC.
+        direction: One of ``PASSES``.
+        image, result, kernel: Shapes, in the node's layout.
         padded: Shape of ``image`` with the asymmetric part of its padding.
+        channels_last: Whether the node is in NHWC.
+        changes_layout: Whether cuDNN computes in another layout.
+        padded_bytes: Bytes of the padded image; 0 if its padding is symmetric.
+        image_copy_bytes: Bytes of the (padded) image in the other layout; 0 for one channel, which needs
+            no copy.
+        result_copy_bytes: The same of the result, for a gradient that reads it.
     """
 
+    direction: str
     image: tuple[int, ...]
     result: tuple[int, ...]
     kernel: tuple[int, ...]
-    item_bytes: int
-    channels_last: bool
     padded: tuple[int, ...]
-
-    @property
-    def padded_bytes(self) -> int:
-        """Bytes of the padded image; 0 if its padding is symmetric."""
-        return math.prod(self.padded) * self.item_bytes if self.padded != self.image else 0
-
-    @property
-    def image_bytes(self) -> int:
-        return math.prod(self.image) * self.item_bytes
-
-    @property
-    def result_bytes(self) -> int:
-        return math.prod(self.result) * self.item_bytes
-
-    @property
-    def kernel_bytes(self) -> int:
-        return math.prod(self.kernel) * self.item_bytes
+    channels_last: bool
+    changes_layout: bool
+    image_bytes: int
+    result_bytes: int
+    kernel_bytes: int
+    padded_bytes: int
 
     @property
     def depth(self) -> int:
-        return self.image[-1] if self.channels_last else self.image[1]
+        """Channels of the image."""
+        return self.image[-1 if self.channels_last else 1]
 
     @property
     def image_copy_bytes(self) -> int:
-        """Bytes of the (padded) image in the other layout; 0 for one channel, which needs no copy."""
         return (self.padded_bytes or self.image_bytes) if self.depth > 1 else 0
 
     @property
     def result_copy_bytes(self) -> int:
-        """Bytes of the result in the other layout, for a gradient that reads it."""
-        channels = self.result[-1] if self.channels_last else self.result[1]
-        return self.result_bytes if channels > 1 else 0
+        return self.result_bytes if self.result[-1 if self.channels_last else 1] > 1 else 0
 
 
 def plan_convolution(call: Call, card: DnnCard) -> MemoryPlan:
@@ -135,21 +106,16 @@ def plan_convolution(call: Call, card: DnnCard) -> MemoryPlan:
 
     ``LaunchConvOpImpl``. The side input of a fused ``Add`` (``_FusedConv2D``) is forwarded.
     """
-    output: Output = allocate(call)
-    if "Add" in (call.attr("fused_ops") or []):
-        output = forward(call, (len(call.inputs) - 1,))
-    sizes = _sizes(call, call.shape(0), call.shape(1), call.out_shape())
-    if sizes is None or _is_product(call, sizes):
-        return MemoryPlan(outputs=(output, *allocate_all(call)[1:]))
-    temporaries = [sizes.padded_bytes]
-    if _copies_layout(call, sizes, card.capability):
-        temporaries += [sizes.image_copy_bytes, sizes.kernel_bytes, sizes.result_bytes]
-    else:
-        temporaries.append(sizes.kernel_bytes)
-    plan = MemoryPlan(
-        outputs=(output, *allocate_all(call)[1:]), after_bytes=without_zeros(temporaries)
-    )
-    return _with_algorithms(plan, call, sizes, card, PASSES[0])
+    is_sum = "Add" in (call.attr("fused_ops") or [])
+    first = forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call)
+    plan = MemoryPlan(outputs=(first, *allocate_all(call)[1:]))
+    one = _read(call, card, "forward", call.shape(0), call.shape(1), call.out_shape())
+    if one is None:
+        return plan
+    copies = [one.padded_bytes, one.kernel_bytes]
+    if one.changes_layout:
+        copies = [one.padded_bytes, one.image_copy_bytes, one.kernel_bytes, one.result_bytes]
+    return _with_algorithms(replace(plan, after_bytes=without_zeros(copies)), call, one, card)
 
 
 def plan_input_gradient(call: Call, card: DnnCard) -> MemoryPlan:
@@ -160,21 +126,18 @@ def plan_input_gradient(call: Call, card: DnnCard) -> MemoryPlan:
     output is freed; the same in three axes. Asymmetric padding is removed after the trials of
     algorithms.
     """
-    sizes = _sizes(call, call.out_shape(), call.shape(1), call.shape(2))
-    if sizes is None or _is_product(call, sizes):
+    one = _read(call, card, "input_gradient", call.out_shape(), call.shape(1), call.shape(2))
+    if one is None:
         return plan_allocation(call)
-    if _copies_layout(call, sizes, card.capability):
-        outputs, before = allocate_all(call), []
-        after = [sizes.kernel_bytes, sizes.result_copy_bytes]
-        after.append(sizes.padded_bytes or sizes.image_bytes)
-        after += [sizes.image_bytes] if sizes.padded_bytes else []
+    if one.changes_layout:
+        copies = [one.kernel_bytes, one.result_copy_bytes, one.padded_bytes or one.image_bytes]
+        copies += [one.image_bytes] if one.padded_bytes else []
+        plan = plan_allocation(call, after_bytes=copies)
     else:
-        outputs, after = (allocate(call, region="temp"),), []
-        before = [call.size(), sizes.kernel_bytes, sizes.padded_bytes]
-    plan = MemoryPlan(
-        outputs=outputs, before_bytes=without_zeros(before), after_bytes=without_zeros(after)
-    )
-    return _with_algorithms(plan, call, sizes, card, PASSES[1])
+        copies = [call.size(), one.kernel_bytes, one.padded_bytes]
+        output = allocate(call, region="temp")
+        plan = MemoryPlan(outputs=(output,), before_bytes=without_zeros(copies))
+    return _with_algorithms(plan, call, one, card)
 
 
 def plan_filter_gradient(call: Call, card: DnnCard) -> MemoryPlan:
@@ -182,14 +145,13 @@ def plan_filter_gradient(call: Call, card: DnnCard) -> MemoryPlan:
 
     ``LaunchConv2DBackpropFilterOp``.
     """
-    sizes = _sizes(call, call.shape(0), call.out_shape(), call.shape(2))
-    if sizes is None or _is_product(call, sizes):
+    one = _read(call, card, "filter_gradient", call.shape(0), call.out_shape(), call.shape(2))
+    if one is None:
         return plan_allocation(call)
-    temporaries = [sizes.padded_bytes, sizes.kernel_bytes]
-    if _copies_layout(call, sizes, card.capability):
-        temporaries += [sizes.result_copy_bytes, sizes.image_copy_bytes]
-    plan = MemoryPlan(outputs=allocate_all(call), after_bytes=without_zeros(temporaries))
-    return _with_algorithms(plan, call, sizes, card, PASSES[2])
+    copies = [one.padded_bytes, one.kernel_bytes]
+    if one.changes_layout:
+        copies += [one.result_copy_bytes, one.image_copy_bytes]
+    return _with_algorithms(plan_allocation(call, after_bytes=copies), call, one, card)
 
 
 def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
@@ -197,19 +159,14 @@ def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
 
     ``depthwise_conv_op.cc``: ``use_cudnn_grouped_conv_``.
     """
-    item_bytes = call.item_bytes()
-    grouped = item_bytes < _SMALLEST_FLOAT_BYTES and call.attr("data_format") == "NCHW"
     bound = 0
-    if grouped and card.capability >= (7, 0):
+    is_half = call.item_bytes() < FLOAT_BYTES and call.attr("data_format") == "NCHW"
+    if is_half and card.gpu.compute_capability >= (7, 0):
         bound = sum(call.input_size(index) for index in range(len(call.inputs))) + call.size()
     return MemoryPlan(outputs=allocate_all(call), unknown_bytes=min(bound, WORKSPACE_LIMIT_BYTES))
 
 
-_BATCH_NORM_RESERVE: Final = 5
-"""Output of ``FusedBatchNormV3`` that cuDNN sizes."""
-
-
-def plan_batch_norm(call: Call, _: DnnCard) -> MemoryPlan:
+def plan_batch_norm(call: Call) -> MemoryPlan:
     """Forward the input to the result; statistics and reserve space are small.
 
     ``FusedBatchNormOpBase`` forwards input 0 to output 0. ``reserve_space_3`` (output 5) is as large as
@@ -217,15 +174,12 @@ def plan_batch_norm(call: Call, _: DnnCard) -> MemoryPlan:
     activation, one bit per element, which is the bound of the workspace.
     """
     outputs = [forward(call, (0,)), *allocate_all(call)[1:]]
-    if len(outputs) > _BATCH_NORM_RESERVE and not outputs[_BATCH_NORM_RESERVE].is_known:
-        outputs[_BATCH_NORM_RESERVE] = Output(Way.NONE, elsewhere=True)
-    bound = call.input_size(0) // (8 * call.item_bytes()) if call.input_size(0) else 0
+    outputs[5:] = [one if one.is_known else Output(Way.NONE, elsewhere=True) for one in outputs[5:]]
+    bound = call.input_size(0) // max(8 * call.item_bytes(), 1)
     return MemoryPlan(outputs=tuple(outputs), unknown_bytes=bound)
 
 
-def _with_algorithms(
-    plan: MemoryPlan, call: Call, sizes: _Sizes, card: DnnCard, direction: str
-) -> MemoryPlan:
+def _with_algorithms(plan: MemoryPlan, call: Call, one: _Convolved, card: DnnCard) -> MemoryPlan:
     """Return the plan with the trials of the first call, and the workspace of the fastest algorithm.
 
     ``AutotuneUnfusedConv`` and ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the
@@ -233,85 +187,96 @@ def _with_algorithms(
     each algorithm, even an empty one. The choice is cached by shapes and parameters
     (``ConvParameters``).
     """
-    convolution = _describe(call, sizes, card, direction)
-    candidates = find_candidates(convolution, card.gpu, card.limit_of(call.op.type))
-    numbers = [
-        tuple(call.attr(name) or ())
-        for name in ("strides", "dilations", "explicit_paddings", "fused_ops")
-    ]
+    default = FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else WORKSPACE_LIMIT_BYTES
+    limit = default if card.limit_bytes is None else card.limit_bytes
+    convolution = _describe(call, one)
+    candidates = find_candidates(convolution, card.gpu, limit)
     kind = (call.op.type, call.op.outputs[0].dtype, call.attr("padding"), call.attr("data_format"))
+    names = ("strides", "dilations", "explicit_paddings", "fused_ops")
+    numbers = (tuple(call.attr(name) or ()) for name in names)
     copied = {
-        "forward": sizes.result_bytes,
-        "input_gradient": sizes.padded_bytes or sizes.image_bytes,
-        "filter_gradient": sizes.kernel_bytes,
+        "forward": one.result_bytes,
+        "input_gradient": one.padded_bytes or one.image_bytes,
+        "filter_gradient": one.kernel_bytes,
     }
     guards = 2 * _GUARD_BYTES
+    workspace = None
+    if candidates:
+        workspace = Workspace(
+            bytes=min(candidates, key=lambda candidate: candidate.microseconds).bytes,
+            sizes_bytes=tuple(candidate.bytes for candidate in candidates),
+            chances=tuple(candidate.probability for candidate in candidates),
+            is_measured=is_measured(convolution, card.gpu),
+        )
     return replace(
         plan,
-        workspace=_expect(candidates, is_measured(convolution, card.gpu)),
+        workspace=workspace,
         trial=Trial(
-            key=(*kind, sizes.image, sizes.kernel, sizes.result, *numbers),
-            copy_bytes=copied[direction] + guards,
-            scratch_bytes=tuple(one.bytes + guards for one in candidates) or (guards,),
-            is_early=direction == "input_gradient" and bool(sizes.padded_bytes),
+            key=(*kind, one.image, one.kernel, one.result, *numbers),
+            copy_bytes=copied[one.direction] + guards,
+            scratch_bytes=tuple(candidate.bytes + guards for candidate in candidates) or (guards,),
+            is_early=one.direction == "input_gradient" and bool(one.padded_bytes),
         ),
     )
 
 
-def _describe(call: Call, sizes: _Sizes, card: DnnCard, direction: str) -> Convolution:
+def _describe(call: Call, one: _Convolved) -> Convolution:
     """Return the convolution as cuDNN sees it: channels before axes, symmetric padding."""
-    rank = len(sizes.image)
-    axes = slice(1, rank - 1) if sizes.channels_last else slice(2, rank)
-    largest = {
-        name: max((int(x) for x in (call.attr(name) or (1,))), default=1)
-        for name in ("strides", "dilations")
-    }
+    rank = len(one.image)
+    axes = slice(1, rank - 1) if one.channels_last else slice(2, rank)
     return Convolution(
-        direction=direction,
-        image=(sizes.image[0], sizes.depth, *sizes.padded[axes]),
-        kernel=(sizes.kernel[-1], *sizes.kernel[:-2]),
-        result=sizes.result[axes],
-        groups=max(sizes.depth // max(sizes.kernel[-2], 1), 1),
-        stride=largest["strides"],
-        dilation=largest["dilations"],
+        direction=one.direction,
+        image=(one.image[0], one.depth, *one.padded[axes]),
+        kernel=(one.kernel[-1], *one.kernel[:-2]),
+        result=one.result[axes],
+        groups=max(one.depth // max(one.kernel[-2], 1), 1),
+        stride=max(map(int, call.attr("strides") or (1,))),
+        dilation=max(map(int, call.attr("dilations") or (1,))),
         dtype=call.op.outputs[0].dtype,
     )
 
 
-def _expect(candidates: Sequence[Candidate], has_evidence: bool) -> Workspace | None:
-    """Return the workspace of the fastest candidate with those of the others; None without any."""
-    fastest = choose(candidates)
-    if fastest is None:
-        return None
-    return Workspace(
-        bytes=fastest.bytes,
-        sizes_bytes=tuple(one.bytes for one in candidates),
-        chances=tuple(one.probability for one in candidates),
-        is_measured=has_evidence,
-    )
-
-
-def computes_channels_last(dtype: str, capability: Capability) -> bool:
+def _computes_channels_last(dtype: str, capability: tuple[int, int]) -> bool:
     """Return whether cuDNN computes in NHWC, with tensor cores (``ComputeInNhwcEnabled``)."""
     if dtype == "float16":
         return capability >= (7, 0)
     return dtype in ("bfloat16", "float32") and capability >= (8, 0)
 
 
-def _sizes(
+def _read(
     call: Call,
+    card: DnnCard,
+    direction: str,
     image: tuple[int, ...] | None,
     kernel: tuple[int, ...] | None,
     result: tuple[int, ...] | None,
-) -> _Sizes | None:
+) -> _Convolved | None:
+    """Return a call's convolution; None if a shape is unknown, or it is a plain matrix product."""
     if image is None or kernel is None or result is None or len(image) != len(kernel):
         return None
     channels_last = str(call.attr("data_format", "NHWC")) in ("NHWC", "NDHWC")
+    if channels_last and _is_product(call, image, kernel):
+        return None
     spatial = range(1, len(image) - 1) if channels_last else range(2, len(image))
     padded = list(image)
     for number, axis in enumerate(spatial):
         padded[axis] += _find_asymmetry(call, image[axis], kernel[number], result[axis], axis)
-    return _Sizes(image, result, kernel, call.item_bytes(), channels_last, tuple(padded))
+    dtype, item_bytes = call.op.outputs[0].dtype, call.item_bytes()
+    is_padded = tuple(padded) != image
+    return _Convolved(
+        direction=direction,
+        image=image,
+        result=result,
+        kernel=kernel,
+        padded=tuple(padded),
+        channels_last=channels_last,
+        changes_layout=channels_last
+        and not _computes_channels_last(dtype, card.gpu.compute_capability),
+        image_bytes=math.prod(image) * item_bytes,
+        result_bytes=math.prod(result) * item_bytes,
+        kernel_bytes=math.prod(kernel) * item_bytes,
+        padded_bytes=math.prod(padded) * item_bytes if is_padded else 0,
+    )
 
 
 def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -> int:
@@ -331,17 +296,12 @@ def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -
     return total % 2
 
 
-def _is_product(call: Call, sizes: _Sizes) -> bool:
-    """Return whether the call is a plain matrix product, without temporaries (NHWC only)."""
-    if not sizes.channels_last or sizes.kernel[-2] != sizes.depth:
+def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> bool:
+    """Return whether a call in NHWC is a plain matrix product, without temporaries."""
+    if kernel[-2] != image[-1]:
         return False
-    window = sizes.kernel[:-2]
+    window = kernel[:-2]
     strides, dilations = call.attr("strides") or [1], call.attr("dilations") or [1]
-    plain = all(int(x) == 1 for x in (*strides, *dilations))
-    if all(axis == 1 for axis in window) and plain:
+    if set(window) == {1} and all(int(x) == 1 for x in (*strides, *dilations)):
         return call.attr("padding") in ("SAME", "VALID")
-    return window == sizes.image[1:-1] and call.attr("padding") == "VALID"
-
-
-def _copies_layout(call: Call, sizes: _Sizes, capability: Capability) -> bool:
-    return sizes.channels_last and not computes_channels_last(call.op.outputs[0].dtype, capability)
+    return window == image[1:-1] and call.attr("padding") == "VALID"

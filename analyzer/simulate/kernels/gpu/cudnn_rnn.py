@@ -18,7 +18,6 @@ from analyzer.simulate.kernels.shared.op_call import (
     MemoryPlan,
     Output,
     Way,
-    allocate,
     allocate_all,
     without_zeros,
 )
@@ -27,27 +26,24 @@ _KEPT: Final = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
 """Numbers stored per unit, step and row of the batch: the gates (four, three, one), the state of the
 cell and its tanh (LSTM), the candidate before its gate (GRU), the state."""
 
-_LENGTH_BYTES: Final = 4
-
 _GATES: Final = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+_NO_OUTPUT: Final = Output(Way.NONE)
 
 
 def plan_forward(call: Call) -> MemoryPlan:
     """Allocate the outputs, products of inputs and gate weights as workspace, the reserve space."""
-    outputs = list(allocate_all(call))
-    units = _unit_steps_bytes(call, call.out_shape(0), call.size(0))
     mode = str(call.attr("rnn_mode", "lstm"))
+    units = _count_unit_bytes(call, call.out_shape(0), call.size(0))
     reserve = _KEPT.get(mode, 6) * units if call.attr("is_training", True) else 0
-    if len(outputs) > 3:
-        outputs[3] = Output(Way.ALLOCATE if reserve else Way.NONE, reserve)
-    if mode != "lstm" and len(outputs) > 2:
-        outputs[2] = Output(Way.NONE)
-    if len(outputs) > 4:
-        outputs[4] = Output(Way.NONE, elsewhere=True)  # host_reserved
     workspace = _GATES.get(mode, 4) * units
+    outputs = allocate_all(call)
+    host_reserved = Output(Way.NONE, elsewhere=True)
+    cell = outputs[2] if mode == "lstm" else _NO_OUTPUT
+    kept = Output(Way.ALLOCATE, reserve) if reserve else _NO_OUTPUT
     beside = without_zeros((_lengths_bytes(call), workspace))
     return MemoryPlan(
-        outputs=tuple(outputs),
+        outputs=(*outputs[:2], cell, kept, host_reserved)[: len(outputs)],
         amid_bytes=beside if reserve else (),
         after_bytes=() if reserve else beside,
         unknown_bytes=workspace + reserve,
@@ -55,20 +51,20 @@ def plan_forward(call: Call) -> MemoryPlan:
 
 
 def plan_backward(call: Call) -> MemoryPlan:
-    """Allocate the gradients of input, states and parameters, and of the gates as workspace."""
-    shape, size = call.shape(0), call.input_size(0)
+    """Allocate the gradients of input, states and parameters, and of the gates as workspace.
+
+    Each output has the shape of the input with its index.
+    """
     mode = str(call.attr("rnn_mode", "lstm"))
-    output_shape, output_size = call.shape(5), call.input_size(5)
-    units = _unit_steps_bytes(call, output_shape or shape, output_size or size)
+    units = _count_unit_bytes(
+        call, call.shape(5) or call.shape(0), call.input_size(5) or call.input_size(0)
+    )
     workspace = _GATES.get(mode, 4) * units
-    outputs = list(allocate_all(call))
-    if mode != "lstm" and len(outputs) > 2:
-        outputs[2] = Output(Way.NONE)
-    for index, output in enumerate(outputs):  # each has the shape of the input with its index
-        if not output.size_bytes and call.input_size(index) and (index != 2 or mode == "lstm"):
-            outputs[index] = Output(Way.ALLOCATE, call.input_size(index))
+    sizes = [call.size(index) or call.input_size(index) for index in range(len(call.op.outputs))]
+    if mode != "lstm":
+        sizes[2:3] = [0]
     return MemoryPlan(
-        outputs=tuple(outputs) or (allocate(call),),
+        outputs=tuple(Output(Way.ALLOCATE, size) if size else _NO_OUTPUT for size in sizes),
         after_bytes=without_zeros((_lengths_bytes(call), workspace)),
         unknown_bytes=workspace,
     )
@@ -78,10 +74,10 @@ def _lengths_bytes(call: Call) -> int:
     """Return the bytes of the sequence lengths, an input of the third version of the ops."""
     states = call.shape(1)
     has_lengths = call.op.type.endswith("V3")
-    return _LENGTH_BYTES * states[1] if has_lengths and states and len(states) > 1 else 0
+    return 4 * states[1] if has_lengths and states and len(states) > 1 else 0
 
 
-def _unit_steps_bytes(call: Call, shape: tuple[int, ...] | None, size_bytes: int) -> int:
+def _count_unit_bytes(call: Call, shape: tuple[int, ...] | None, size_bytes: int) -> int:
     """Return the bytes of one number per unit, step and row: the size of the output."""
     if shape is not None and size_bytes:
         return size_bytes

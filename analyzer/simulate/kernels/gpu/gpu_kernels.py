@@ -13,8 +13,9 @@ reported as unmodelled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from analyzer.cards import Gpu
@@ -29,8 +30,10 @@ from analyzer.model.graph.host_copies import (
 )
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.cpu import onednn
-from analyzer.simulate.kernels.gpu import cudnn_convolution, cudnn_rnn, gpu_pooling, gpu_reduction
-from analyzer.simulate.kernels.gpu.cudnn_convolution import Capability, DnnCard
+from analyzer.simulate.kernels.gpu import cudnn_convolution as convolutions
+from analyzer.simulate.kernels.gpu import cudnn_rnn, gpu_reduction
+from analyzer.simulate.kernels.gpu.cudnn_convolution import DnnCard
+from analyzer.simulate.kernels.gpu.gpu_pooling import POOLINGS, plan_pooling
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
 from analyzer.simulate.kernels.shared.op_call import (
@@ -102,20 +105,11 @@ allocate their outputs."""
 
 
 def gpu_device(gpu: Gpu, workspace_limit_bytes: int | None = None) -> KernelDevice:
-    """Return the kernels of a card.
-
-    Args:
-        workspace_limit_bytes: The user's limit of a cuDNN workspace; None for TensorFlow's.
-    """
-    rules = _rules(DnnCard(gpu, workspace_limit_bytes))
-
-    def plan(call: Call) -> MemoryPlan:
-        return _on_card(call, rules)
-
+    """Return the kernels of a card; the limit of a cuDNN workspace is None for TensorFlow's."""
     return KernelDevice(
         kind="gpu",
         allocator=ALLOCATOR,
-        plan=plan,
+        plan=partial(_plan_on_card, _make_rules(DnnCard(gpu, workspace_limit_bytes))),
         held_bytes=_held_bytes,
         handle_bytes=0,
         scratch_bytes=SCRATCH_BYTES,
@@ -130,41 +124,37 @@ def _held_bytes(op: Op) -> int:
     return op.outputs[0].size_bytes or 0
 
 
-def _on_card(call: Call, rules: Mapping[str, Rule]) -> MemoryPlan:
+def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
     """Return the plan of an op without the tensors in host memory."""
     op = call.op
     if runs_on_host(op):
-        return MemoryPlan(outputs=tuple(_ELSEWHERE for _ in op.outputs))
-    rule = rules.get(op.type) or (cpu.plan if op.type in _AS_ON_CPU else _plan_unknown)
-    plan = rule(call)
-    if not plan.outputs:
-        return plan
-    if plan.lists is not ListUse.NO:
-        return _list_on_card(call, plan)
+        return _plan_copy_to_host(call)
+    plan = rules.get(op.type, cpu.plan if op.type in _AS_ON_CPU else _plan_unknown)(call)
+    if plan.lists is not ListUse.NO:  # neither the list's tensor nor its elements in host memory
+        given = call.dtype(0) or op.outputs[0].dtype
+        return replace(
+            plan,
+            outputs=_move_to_host(plan, [spec.dtype in HOST_TYPES for spec in op.outputs]),
+            rows_bytes=() if given in HOST_TYPES else plan.rows_bytes,
+        )
     host = [is_output_on_host(op, index, call.inputs) for index in range(len(plan.outputs))]
     if not any(host):
         return plan
-    outputs = tuple(
-        _ELSEWHERE if is_host and output.way is not Way.ALIAS else output
+    away = [
+        is_host and output.way is not Way.ALIAS
+        for is_host, output in zip(host, plan.outputs, strict=True)
+    ]
+    plan = replace(plan, outputs=_move_to_host(plan, away))
+    if not all(host):
+        return plan
+    return replace(plan, before_bytes=(), scratch_bytes=(), after_bytes=(), modelled=True)
+
+
+def _move_to_host(plan: MemoryPlan, host: Sequence[bool]) -> tuple[Output, ...]:
+    return tuple(
+        _ELSEWHERE if is_host else output
         for output, is_host in zip(plan.outputs, host, strict=True)
     )
-    if not all(host):
-        return replace(plan, outputs=outputs)
-    return replace(
-        plan, outputs=outputs, before_bytes=(), scratch_bytes=(), after_bytes=(), modelled=True
-    )
-
-
-def _list_on_card(call: Call, plan: MemoryPlan) -> MemoryPlan:
-    """Return the plan without the tensor of the list and without elements in host memory."""
-    first = call.op.outputs[0].dtype
-    outputs = tuple(
-        _ELSEWHERE if spec.dtype in HOST_TYPES else output
-        for spec, output in zip(call.op.outputs, plan.outputs, strict=True)
-    )
-    given = call.inputs[0].dtype if call.inputs and call.inputs[0] is not None else first
-    rows_bytes = () if given in HOST_TYPES else plan.rows_bytes
-    return replace(plan, outputs=outputs, rows_bytes=rows_bytes)
 
 
 def _plan_unknown(call: Call) -> MemoryPlan:
@@ -182,55 +172,43 @@ def _plan_cross_entropy(call: Call) -> MemoryPlan:
     ``SoftmaxXentEigenImpl``: Eigen evaluates the product, and the logarithms of the sums, into
     temporaries of the device's allocator, after scratch, loss and gradient.
     """
-    plan = cpu.plan(call)
-    return replace(plan, after_bytes=(call.input_size(0), call.size(0)))
+    return replace(cpu.plan(call), after_bytes=(call.input_size(0), call.size(0)))
 
 
 def _plan_einsum(call: Call) -> MemoryPlan:
     """Transpose operands and result like on a CPU; cuBLAS multiplies, without scratch."""
-    plan = onednn.plan_einsum(call)
-    return replace(plan, scratch_bytes=(), after_bytes=())
+    return replace(onednn.plan_einsum(call), scratch_bytes=(), after_bytes=())
 
 
 def _plan_copy_to_host(call: Call) -> MemoryPlan:
-    return MemoryPlan(outputs=tuple(_ELSEWHERE for _ in call.op.outputs))
+    return MemoryPlan(outputs=(_ELSEWHERE,) * len(call.op.outputs))
 
 
-def _rules(card: DnnCard) -> dict[str, Rule]:
+def _make_rules(card: DnnCard) -> dict[str, Rule]:
     """Return the rules of a card."""
-    capability = card.capability
-    blocks = gpu_reduction.blocks_in_flight(capability, card.gpu.sm_count)
-
-    def of_card(rule: Callable[[Call, DnnCard], MemoryPlan]) -> Rule:
-        return lambda call: rule(call, card)
-
-    def of_capability(rule: Callable[[Call, Capability], MemoryPlan]) -> Rule:
-        return lambda call: rule(call, capability)
-
+    blocks = gpu_reduction.blocks_in_flight(card.gpu)
+    reduction = partial(gpu_reduction.plan_reduction, blocks=blocks)
+    depthwise = "DepthwiseConv2dNative"
     return rule_table(
         (plan_allocation, _ALLOCATING),
         (gpu_reduction.plan_scan, _SCANS),
-        (lambda call: gpu_reduction.plan_reduction(call, blocks), cpu.REDUCTIONS),
-        (of_card(cudnn_convolution.plan_convolution), "Conv2D Conv3D _FusedConv2D"),
+        (reduction, cpu.REDUCTIONS),
+        (partial(convolutions.plan_convolution, card=card), "Conv2D Conv3D _FusedConv2D"),
         (
-            of_card(cudnn_convolution.plan_input_gradient),
+            partial(convolutions.plan_input_gradient, card=card),
             "Conv2DBackpropInput Conv3DBackpropInputV2",
         ),
         (
-            of_card(cudnn_convolution.plan_filter_gradient),
+            partial(convolutions.plan_filter_gradient, card=card),
             "Conv2DBackpropFilter Conv3DBackpropFilterV2",
         ),
         (
-            of_card(cudnn_convolution.plan_depthwise),
-            "DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput"
-            " DepthwiseConv2dNativeBackpropFilter",
+            partial(convolutions.plan_depthwise, card=card),
+            f"{depthwise} {depthwise}BackpropInput {depthwise}BackpropFilter",
         ),
-        (of_card(cudnn_convolution.plan_batch_norm), "FusedBatchNormV3 _FusedBatchNormEx"),
-        (of_capability(gpu_pooling.plan_pool_3d), "MaxPool3D AvgPool3D"),
-        (of_capability(gpu_pooling.plan_average_pool_gradient), "AvgPoolGrad"),
-        (of_capability(gpu_pooling.plan_average_pool_3d_gradient), "AvgPool3DGrad"),
-        (of_capability(gpu_pooling.plan_max_pool_3d_gradient), "MaxPool3DGrad"),
-        (lambda call: gpu_reduction.plan_sum_of_squares(call, blocks), "L2Loss"),
+        (convolutions.plan_batch_norm, "FusedBatchNormV3 _FusedBatchNormEx"),
+        (partial(plan_pooling, capability=card.gpu.compute_capability), POOLINGS),
+        (partial(gpu_reduction.plan_sum_of_squares, blocks=blocks), "L2Loss"),
         (gpu_reduction.plan_softmax, "Softmax LogSoftmax"),
         (gpu_reduction.plan_bias_gradient, "BiasAddGrad"),
         (gpu_reduction.plan_top_k, "TopKV2"),

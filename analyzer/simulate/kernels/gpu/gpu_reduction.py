@@ -3,16 +3,15 @@
 A reduction merges neighbouring axes that are all kept or all reduced, like on a CPU, and has a kernel
 for each remaining pattern (``reduction_gpu_kernels.cu.h`` of the 2.21 wheel, lines 640 to 1100).
 CUB sums whole tensors; its scratch depends on the multiprocessors of the card (``blocks_in_flight``).
-Reductions of segments need a byte. ``CUB_BYTES`` is the assumed scratch of scans, selections and
-sorts.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
-from analyzer.cards.architecture import ARCHITECTURES
+from analyzer.cards import Gpu
 from analyzer.model.contract.fields import ITEM_BYTES
 from analyzer.simulate.kernels.shared import data_movement as layout
 from analyzer.simulate.kernels.shared.op_call import (
@@ -27,7 +26,7 @@ from analyzer.simulate.kernels.shared.op_call import (
 )
 
 CUB_BYTES: Final = 16 << 10
-"""Scratch of ``cub::DeviceSelect`` and similar: a few words per tile of the input."""
+"""Assumed scratch of ``cub::DeviceSelect``, scans and sorts: a few words per tile of the input."""
 
 SEGMENTS_BYTES: Final = 1
 """Scratch of ``cub::DeviceSegmentedReduce``, one block per segment: it needs none, and CUB requests one
@@ -58,56 +57,48 @@ _MANY_COLUMNS: Final = 4096
 """With more columns each thread reduces one: no scratch."""
 
 
-def blocks_in_flight(capability: tuple[int, int], multiprocessors: int) -> int:
+def blocks_in_flight(gpu: Gpu) -> int:
     """Return the blocks of a reduction of a whole tensor; each writes a partial result.
 
     ``DispatchReduce::InvokePasses``: five times as many as are resident by their threads. The registers
     of the kernel, which may allow fewer, are unknown here.
     """
-    limits = ARCHITECTURES[capability]
+    limits = gpu.architecture
     resident = min(limits.max_threads // _REDUCE_THREADS, limits.max_blocks)
-    return multiprocessors * resident * _SUBSCRIPTION
+    return gpu.sm_count * resident * _SUBSCRIPTION
 
 
 def plan_reduction(call: Call, blocks: int) -> MemoryPlan:
     """Allocate the result as a temporary, like on a CPU, then the scratch of the kernel."""
     plan = layout.plan_reduction(call)
-    if plan.outputs[0].way is not Way.ALLOCATE:
-        return plan
     shape, axes = call.shape(0), call.value(1)
-    if shape is None or axes is None:
+    if plan.outputs[0].way is not Way.ALLOCATE or shape is None or axes is None:
         return plan
-    scratch = scratch_bytes(shape, axes, ITEM_BYTES.get(call.op.outputs[0].dtype, 4), blocks)
-    return MemoryPlan(outputs=plan.outputs, after_bytes=(*plan.after_bytes, *scratch))
+    scratch = scratch_bytes(shape, axes, _item_bytes(call), blocks)
+    return replace(plan, after_bytes=(*plan.after_bytes, *scratch))
 
 
 def scratch_bytes(
     shape: tuple[int, ...], axes: tuple[int, ...], item_bytes: int, blocks: int
 ) -> tuple[int, ...]:
-    """Return the scratch of a reduction, in bytes; empty for none.
+    """Return the scratch of a reduction over ``axes``, in bytes; empty for none.
 
-    Args:
-        shape: Shape of the input.
-        axes: The reduced axes.
-        item_bytes: Bytes of an element.
-        blocks: Blocks of a reduction of a whole tensor (``blocks_in_flight``).
+    ``blocks`` are those of a reduction of a whole tensor (``blocks_in_flight``).
     """
     groups = layout.merge_axes(shape, axes)
     lengths = [length for length, _ in groups]
-    pattern = "".join("r" if reduced else "k" for _, reduced in groups)
-    if pattern == "r":
-        scratch = _whole(lengths[0], item_bytes, blocks)
-    elif pattern == "kr":
-        scratch = 0 if lengths[1] < _ROW_IN_WARP else SEGMENTS_BYTES
-    elif pattern == "rk":
-        scratch = _columns(lengths[0], lengths[1], item_bytes)
-    elif pattern == "krk":
-        scratch = _middle(lengths, item_bytes)
-    elif pattern == "rkr":
-        scratch = SEGMENTS_BYTES
-    else:  # transposed first, then rows are reduced
-        columns = math.prod(length for length, reduced in groups if reduced)
-        scratch = 0 if columns < _ROW_IN_WARP else SEGMENTS_BYTES
+    match "".join("r" if reduced else "k" for _, reduced in groups):
+        case "r":
+            scratch = _whole(lengths[0], item_bytes, blocks)
+        case "rk":
+            scratch = _columns(lengths[0], lengths[1], item_bytes)
+        case "krk":
+            scratch = _middle(lengths, item_bytes)
+        case "rkr":
+            scratch = SEGMENTS_BYTES
+        case _:  # rows, transposed first if there are several kept axes
+            columns = math.prod(length for length, reduced in groups if reduced)
+            scratch = 0 if columns < _ROW_IN_WARP else SEGMENTS_BYTES
     return without_zeros((scratch,))
 
 
@@ -132,21 +123,17 @@ def plan_bias_gradient(call: Call) -> MemoryPlan:
     kernel and then a reduction, and chooses the faster. A reduction needs more memory (in NCHW a copy),
     so its scratch is part of the range.
     """
-    shape = call.shape(0)
+    shape, data_format = call.shape(0), call.attr("data_format")
     if shape is None:
         return plan_allocation(call)
     scratch = call.input_size(0)
-    if call.attr("data_format") not in ("NCHW", "NCDHW"):
-        item_bytes = ITEM_BYTES.get(call.op.outputs[0].dtype, 4)
-        scratch = _columns(math.prod(shape[:-1]), shape[-1], item_bytes)
+    if data_format not in ("NCHW", "NCDHW"):
+        scratch = _columns(math.prod(shape[:-1]), shape[-1], _item_bytes(call))
+    key = ("BiasAddGrad", shape, data_format, call.op.outputs[0].dtype)
     return MemoryPlan(
         outputs=allocate_all(call),
         unknown_bytes=scratch,
-        trial=Trial(
-            key=("BiasAddGrad", shape, call.attr("data_format"), call.op.outputs[0].dtype),
-            copy_bytes=0,
-            scratch_bytes=(scratch,),
-        ),
+        trial=Trial(key=key, copy_bytes=0, scratch_bytes=(scratch,)),
     )
 
 
@@ -158,27 +145,27 @@ def plan_top_k(call: Call) -> MemoryPlan:
     Otherwise a heap on the chip needs no memory.
     """
     keys, out = call.shape(0), call.out_shape()
-    if keys is None or out is None or not keys or not out:
+    if not keys or not out or (out[-1] < 100 and out[-1] != keys[-1] and keys[-1] > 1000):
         return plan_allocation(call)
-    if out[-1] < 100 and out[-1] != keys[-1] and keys[-1] > 1000:
-        return plan_allocation(call)
-    index_bytes = 4 * math.prod(keys)
-    pairs = (index_bytes, call.input_size(0))
-    whole = out[-1] == keys[-1]
-    temporaries = (index_bytes, *(() if whole else pairs), sum(pairs) + CUB_BYTES)
+    pairs = (4 * math.prod(keys), call.input_size(0))
+    sorted_pairs = () if out[-1] == keys[-1] else pairs
+    temporaries = (pairs[0], *sorted_pairs, sum(pairs) + CUB_BYTES)
     return plan_allocation(call, after_bytes=temporaries)
 
 
 def plan_sum_of_squares(call: Call, blocks: int) -> MemoryPlan:
     """Reduce the whole tensor (``L2Loss``, ``l2loss_op_gpu.cu.cc``)."""
     elements = math.prod(call.shape(0) or ())
-    scratch = _whole(elements, ITEM_BYTES.get(call.op.outputs[0].dtype, 4), blocks)
-    return plan_allocation(call, after_bytes=(scratch,))
+    return plan_allocation(call, after_bytes=(_whole(elements, _item_bytes(call), blocks),))
 
 
 def plan_scan(call: Call) -> MemoryPlan:
     """Allocate CUB's partial results (``where_op_gpu.cu.h``, ``gpu_prim_helpers.h``)."""
     return plan_allocation(call, after_bytes=(CUB_BYTES,))
+
+
+def _item_bytes(call: Call) -> int:
+    return ITEM_BYTES.get(call.op.outputs[0].dtype, 4)
 
 
 def _whole(elements: int, item_bytes: int, blocks: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Final
 
 from analyzer.simulate.kernels.shared.op_call import (
@@ -69,9 +71,8 @@ def plan_slice(call: Call) -> MemoryPlan:
     shape, out, begin = call.shape(0), call.out_shape(), call.value(1)
     if shape is None or out is None:
         return plan_allocation(call)
-    if shape == out:
-        return plan_alias()
-    if begin is not None and shape[1:] == out[1:] and _is_view(call, shape, begin[0], out[0]):
+    is_rows = begin is not None and shape[1:] == out[1:]
+    if shape == out or (begin is not None and is_rows and _is_view(call, shape, begin[0], out[0])):
         return plan_alias()
     return plan_allocation(call)
 
@@ -79,15 +80,12 @@ def plan_slice(call: Call) -> MemoryPlan:
 def plan_strided_slice(call: Call) -> MemoryPlan:
     """Share the whole input, or aligned rows of its first axis with stride 1 (``StridedSliceOp``)."""
     shape, out, strides = call.shape(0), call.out_shape(), call.value(3)
-    if shape is None or out is None:
+    if shape is None or out is None or strides is None or set(strides) - {1}:
         return plan_allocation(call)
-    if strides is not None and all(stride == 1 for stride in strides):
-        if math.prod(shape) == math.prod(out):
-            return plan_alias()
-        rows = find_rows(call, shape, len(strides))
-        if rows is not None and _is_view(call, shape, *rows):
-            return plan_alias()
-    return plan_allocation(call)
+    if math.prod(shape) == math.prod(out):
+        return plan_alias()
+    rows = find_rows(call, shape, len(strides))
+    return plan_alias() if rows and _is_view(call, shape, *rows) else plan_allocation(call)
 
 
 def find_rows(call: Call, shape: tuple[int, ...], entries: int) -> tuple[int, int] | None:
@@ -177,21 +175,17 @@ def plan_unpack(call: Call) -> MemoryPlan:
     )
 
 
-def merge_axes(shape: tuple[int, ...], axes: tuple[int, ...]) -> list[tuple[int, bool]]:
+def merge_axes(shape: tuple[int, ...], axes: Iterable[int]) -> list[tuple[int, bool]]:
     """Return length and whether reduced, with neighbouring axes of one kind merged.
 
     Axes of length 1 are left out.
     """
     reduced = {axis % max(len(shape), 1) for axis in axes}
-    groups: list[tuple[int, bool]] = []
-    for axis, length in enumerate(shape):
-        if length == 1:
-            continue
-        if groups and groups[-1][1] == (axis in reduced):
-            groups[-1] = groups[-1][0] * length, groups[-1][1]
-        else:
-            groups.append((length, axis in reduced))
-    return groups
+    long = [axis for axis, length in enumerate(shape) if length != 1]
+    return [
+        (math.prod(shape[axis] for axis in group), is_reduced)
+        for is_reduced, group in groupby(long, reduced.__contains__)
+    ]
 
 
 def plan_reduction(call: Call) -> MemoryPlan:

@@ -58,7 +58,6 @@ class Output:
     Attributes:
         way: Allocate it; forward the buffer of an input without other users, else allocate; share
             the buffer of an input; or no buffer.
-        size_bytes: Bytes if it is allocated.
         inputs: Inputs to forward, in the order in which they are tried, or the input to share.
         region: ``temp`` if the kernel allocates its result as a temporary, else ``output``.
         elsewhere: Whether it lies outside the memory of the device, and takes no bytes there.
@@ -98,11 +97,8 @@ class Trial:
 class Workspace:
     """Workspace of a library's algorithm during the run of a kernel.
 
-    Attributes:
-        bytes: The expected algorithm's.
-        sizes_bytes: That of each algorithm.
-        chances: The probability that each is chosen.
-        is_measured: Whether a measurement of the choice is published.
+    ``bytes`` are the expected algorithm's; ``sizes_bytes`` and ``chances`` belong to each algorithm.
+    ``is_measured``: whether a measurement of the choice is published.
     """
 
     bytes: int
@@ -132,7 +128,6 @@ class MemoryPlan:
         borrows: Whether results may lie in Python's memory, which this allocator does not count.
         compiled: Requests of a call of an XLA-compiled function, which replace everything except
             ``outputs``; None for other ops.
-        is_plain: Whether the plan has one output and nothing else, as for most ops.
     """
 
     outputs: tuple[Output, ...] = ()
@@ -151,6 +146,7 @@ class MemoryPlan:
     borrows: bool = False
     compiled: CompiledCall | None = None
     is_plain: bool = field(init=False, repr=False, compare=False)
+    """Whether the plan has one output and nothing else, as for most ops."""
 
     def __post_init__(self) -> None:
         asks = (*self.before_bytes, *self.scratch_bytes, *self.amid_bytes, *self.after_bytes)
@@ -174,10 +170,9 @@ FLOAT_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One op and what is known about its inputs.
+    """One op and the facts about its inputs.
 
     Attributes:
-        op: The op.
         inputs: Type and shape of each input; None if unknown.
         values: Value of each input if it is a small constant, flat; else None.
         threads: Intra-op threads, which determine the size of oneDNN's scratchpads.
@@ -196,15 +191,16 @@ class Call:
 
     def shape(self, index: int) -> tuple[int, ...] | None:
         """Return the shape of an input; None unless it is fully known."""
+        return _known(self.inputs[index] if index < len(self.inputs) else None)
+
+    def dtype(self, index: int) -> str:
+        """Return the element type of an input; empty if unknown."""
         spec = self.inputs[index] if index < len(self.inputs) else None
-        if spec is None or spec.shape is None or any(axis < 0 for axis in spec.shape):
-            return None
-        return spec.shape
+        return "" if spec is None else spec.dtype
 
     def out_shape(self, index: int = 0) -> tuple[int, ...] | None:
         """Return the shape of an output; None unless it is fully known."""
-        shape = self.op.outputs[index].shape
-        return None if shape is None or any(axis < 0 for axis in shape) else shape
+        return _known(self.op.outputs[index])
 
     def value(self, index: int) -> tuple[int, ...] | None:
         """Return the value of an input if it is a small constant; else None."""
@@ -225,6 +221,11 @@ class Call:
         return self.size() // elements if elements else FLOAT_BYTES
 
 
+def _known(spec: TensorSpec | None) -> tuple[int, ...] | None:
+    shape = None if spec is None else spec.shape
+    return None if shape is None or any(axis < 0 for axis in shape) else shape
+
+
 Rule: TypeAlias = Callable[[Call], MemoryPlan]
 """A function from a call to the memory plan of its kernel."""
 
@@ -239,11 +240,7 @@ def rule_table(*rows: tuple[Rule, str | frozenset[str]]) -> dict[str, Rule]:
 
 
 def allocate(call: Call, index: int = 0, region: str = "output") -> Output:
-    """Return output ``index`` as a new allocation.
-
-    Args:
-        region: TensorFlow's type of the request: ``output`` or ``temp``.
-    """
+    """Return output ``index`` as a new allocation."""
     size_bytes = call.size(index)
     return Output(Way.ALLOCATE if size_bytes else Way.NONE, size_bytes, region=region)
 
@@ -264,18 +261,17 @@ def forward(call: Call, sources: Sequence[int], index: int = 0) -> Output:
     The input must have the same element type and number of elements; its shape may differ
     (``OpKernelContext::forward_input``). Otherwise the output is allocated.
     """
-    spec = call.op.outputs[index]
-    shape = call.out_shape(index)
-    size_bytes = call.size(index)
+    shape, size_bytes = call.out_shape(index), call.size(index)
     if shape is None or not size_bytes:
         return allocate(call, index)
-    fitting = []
-    for source in sources:
-        other, other_shape = call.inputs[source], call.shape(source)
-        if other is None or other_shape is None or other.dtype != spec.dtype:
-            continue
-        if math.prod(other_shape) == math.prod(shape):
-            fitting.append(source)
+    fitting = (
+        source
+        for source in sources
+        if (spec := call.inputs[source]) is not None
+        and spec.dtype == call.op.outputs[index].dtype
+        and (other := call.shape(source)) is not None
+        and math.prod(other) == math.prod(shape)
+    )
     return Output(Way.FORWARD, size_bytes, tuple(fitting))
 
 

@@ -6,6 +6,7 @@ operation on the list; the executor tracks the elements (``predict/buffers/tenso
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from analyzer.simulate.kernels.shared.op_call import (
@@ -13,7 +14,6 @@ from analyzer.simulate.kernels.shared.op_call import (
     ListUse,
     MemoryPlan,
     Output,
-    Rule,
     Way,
     allocate_all,
     rule_table,
@@ -30,60 +30,39 @@ def is_list(call: Call) -> bool:
     return bool(call.op.outputs) and call.op.outputs[0].dtype == "variant"
 
 
-def _make_list(use: ListUse, value: int | None = None) -> Rule:
-    """Return a rule for an op that outputs a list."""
-
-    def rule(call: Call) -> MemoryPlan:
-        return MemoryPlan(outputs=(_HANDLE,), lists=use, value=value)
-
-    return rule
+def _plan_list(use: ListUse, value: int | None, call: Call) -> MemoryPlan:
+    """Output a list, or an element of it, which is allocated if it was never set."""
+    element = [Output(Way.ALIAS, call.size(len(call.op.outputs) - 1))]
+    outputs = {ListUse.GET: element, ListUse.POP: [_HANDLE, *element]}.get(use, [_HANDLE])
+    return MemoryPlan(outputs=tuple(outputs), lists=use, value=value)
 
 
-def _make_tensors(use: ListUse) -> Rule:
-    """Return a rule for an op that outputs the elements of a list."""
-
-    def rule(call: Call) -> MemoryPlan:
-        return MemoryPlan(outputs=allocate_all(call), lists=use)
-
-    return rule
-
-
-def _element(call: Call, index: int) -> Output:
-    """Return an output that is an element of a list, allocated if the element was never set."""
-    return Output(Way.ALIAS, call.size(index))
-
-
-def _plan_get(call: Call) -> MemoryPlan:
-    return MemoryPlan(outputs=(_element(call, 0),), lists=ListUse.GET)
-
-
-def _plan_pop(call: Call) -> MemoryPlan:
-    return MemoryPlan(outputs=(_HANDLE, _element(call, 1)), lists=ListUse.POP)
+def _plan_tensors(use: ListUse, call: Call) -> MemoryPlan:
+    """Output the elements of a list."""
+    return MemoryPlan(outputs=allocate_all(call), lists=use)
 
 
 def _plan_unstack(call: Call) -> MemoryPlan:
     """Copy each row into a new buffer (``TensorListFromTensor``)."""
-    shape = call.shape(0)
-    rows = shape[0] if shape else 0
-    row_bytes = call.input_size(0) // rows if rows else 0
+    rows = (call.shape(0) or (0,))[0]
+    row_bytes = call.input_size(0) // max(rows, 1)
     return MemoryPlan(outputs=(_HANDLE,), lists=ListUse.UNSTACK, rows_bytes=(row_bytes,) * rows)
 
 
-def _plan_pack(call: Call) -> MemoryPlan:
-    """Hold references to the inputs (``WriteOptionalWithValueToOutput``, ``optional_ops.cc``)."""
-    return MemoryPlan(outputs=(_HANDLE,), lists=ListUse.PACK)
-
-
 RULES: Final = rule_table(
-    (_make_list(ListUse.NEW), "EmptyTensorList TensorListReserve"),
-    (_make_list(ListUse.PUSH, 1), "TensorListPushBack"),
-    (_make_list(ListUse.SET, 2), "TensorListSetItem"),
-    (_make_list(ListUse.RESIZE), "TensorListResize"),
-    (_plan_pop, "TensorListPopBack"),
-    (_plan_get, "TensorListGetItem"),
-    (_make_tensors(ListUse.STACK), "TensorListStack TensorListConcatV2 TensorListGather"),
+    (partial(_plan_list, ListUse.NEW, None), "EmptyTensorList TensorListReserve"),
+    (partial(_plan_list, ListUse.PUSH, 1), "TensorListPushBack"),
+    (partial(_plan_list, ListUse.SET, 2), "TensorListSetItem"),
+    (partial(_plan_list, ListUse.RESIZE, None), "TensorListResize"),
+    (partial(_plan_list, ListUse.POP, None), "TensorListPopBack"),
+    (partial(_plan_list, ListUse.GET, None), "TensorListGetItem"),
+    # Hold references to the inputs (``WriteOptionalWithValueToOutput``, ``optional_ops.cc``).
+    (partial(_plan_list, ListUse.PACK, None), "OptionalNone OptionalFromValue"),
+    (
+        partial(_plan_tensors, ListUse.STACK),
+        "TensorListStack TensorListConcatV2 TensorListGather",
+    ),
+    (partial(_plan_tensors, ListUse.UNPACK), "OptionalGetValue"),
     (_plan_unstack, "TensorListFromTensor TensorListScatterV2"),
-    (_plan_pack, "OptionalNone OptionalFromValue"),
-    (_make_tensors(ListUse.UNPACK), "OptionalGetValue"),
 )
 """Rules of ops for lists only; ``AddN`` and ``ZerosLike`` are with the other kernels."""

@@ -17,7 +17,6 @@ variables (``XlaCompiler::BuildArguments``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +38,7 @@ class CompiledCall:
     Attributes:
         requests: Bytes and output index of each request; the index of a buffer that is freed after
             the call is ``TEMPORARY`` or ``TABLE``.
+        updates: Input index of each updated variable, and the bytes of its new value.
         recompiled: Updated variables whose old value is a constant of the compiled function, so
             that the next call recompiles it; input indices.
         holds_constants: Whether each compiled function stays alive with these values
@@ -54,19 +54,30 @@ class CompiledCall:
 
 def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> MemoryPlan:
     """Return the memory plan of one call of a compiled function."""
-    sources = _find_sources(call, plan)
-    aliased = {result: sources[p] for result, p in plan.aliases.items() if p < len(sources)}
+    sources = dict(enumerate(_find_sources(call, plan)))
+    aliased = {result: sources[p] for result, p in plan.aliases.items() if p in sources}
     given = [result for result in range(len(plan.outputs)) if result not in aliased]
     place = _find_outputs(call, plan, given)
     handed_on = {
         place[result]: sources[p]
         for result, p in plan.handed_on.items()
-        if result in place and p < len(sources)
+        if result in place and p in sources
     }
-    plain = [result for result in given if result not in plan.handed_on]
-    requests = _list_requests(plan, plain, place)
+    requests = _list_requests(
+        plan, [result for result in given if result not in plan.handed_on], place
+    )
+    requested = {output: size_bytes for size_bytes, output in requests}
+    outputs = []
+    for index in range(len(call.op.outputs)):
+        size_bytes = call.size(index)
+        if index in handed_on:
+            outputs.append(Output(Way.ALIAS, size_bytes, (handed_on[index],)))
+        elif index in requested:
+            outputs.append(Output(Way.ALLOCATE, size_bytes or requested[index]))
+        else:  # a constant of the function
+            outputs.append(Output(Way.NONE, size_bytes))
     return MemoryPlan(
-        outputs=_describe_outputs(call, handed_on, requests),
+        outputs=tuple(outputs),
         compiled=CompiledCall(
             requests=tuple(request for request in requests if request[0]),
             updates=tuple(
@@ -80,43 +91,23 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
 
 
 def _list_requests(
-    plan: BufferPlan, results: list[int], places: dict[int | None, int]
+    plan: BufferPlan, left: list[int], places: dict[int | None, int]
 ) -> list[tuple[int, int]]:
-    """Return bytes and output index of each request, in the order of XLA's allocations."""
-    left = list(results)
+    """Return bytes and output index of each request, in the order of XLA's allocations.
+
+    ``left`` are the results to request, which the regions name, or else take in order.
+    """
     requests = []
     for region in plan.regions:
         if region.use is ValueUse.TEMPORARY:
             requests.append((region.size_bytes, TEMPORARY))
         elif region.use is ValueUse.OUTPUT:
-            result = None if region.is_tuple else _take_result(region.results, left)
+            known = [result for result in region.results if result in left]
+            result = None if region.is_tuple else next(iter(known or left), None)
+            if result is not None:
+                left.remove(result)
             requests.append((region.size_bytes, places.get(result, TABLE)))
     return requests
-
-
-def _take_result(known: Iterable[int], left: list[int]) -> int | None:
-    """Remove a region's result from ``left``: a known one, else the next; None if none is left."""
-    result = next((result for result in known if result in left), left[0] if left else None)
-    if result is not None:
-        left.remove(result)
-    return result
-
-
-def _describe_outputs(
-    call: Call, handed_on: Mapping[int, int], requests: Iterable[tuple[int, int]]
-) -> tuple[Output, ...]:
-    """Return the op's outputs: arguments handed on, requested buffers, and constants."""
-    requested = {output: size_bytes for size_bytes, output in requests}
-    outputs = []
-    for index in range(len(call.op.outputs)):
-        size_bytes = call.size(index)
-        if index in handed_on:
-            outputs.append(Output(Way.ALIAS, size_bytes, (handed_on[index],)))
-        elif index in requested:
-            outputs.append(Output(Way.ALLOCATE, size_bytes or requested[index]))
-        else:
-            outputs.append(Output(Way.NONE, size_bytes))
-    return tuple(outputs)
 
 
 def _find_sources(call: Call, plan: BufferPlan) -> list[int]:
@@ -125,12 +116,9 @@ def _find_sources(call: Call, plan: BufferPlan) -> list[int]:
     A tensor that is a constant of the compiled function is no parameter. Inputs listed as fixed, and
     inputs whose bytes do not fit the next parameter, are skipped.
     """
-    handles = [
-        index
-        for index, spec in enumerate(call.inputs)
-        if spec is not None and spec.dtype == "resource"
-    ]
-    tensors = [index for index in range(len(call.inputs)) if index not in handles]
+    indexes = range(len(call.inputs))
+    handles = [index for index in indexes if call.dtype(index) == "resource"]
+    tensors = [index for index in indexes if index not in handles]
     count = max(len(plan.parameters) - len(handles), 0)
     if count < len(tensors):
         free = [index for index in tensors if index not in plan.fixed]
@@ -153,15 +141,13 @@ def _find_outputs(call: Call, plan: BufferPlan, given: list[int]) -> dict[int | 
     sizes = [output.size_bytes for output in call.op.outputs]
     outputs = [index for index, size in enumerate(sizes) if size != 0]
     places: dict[int | None, int] = {}
-    at = 0
     for position, result in enumerate(given):
         while (
-            at < len(outputs)
-            and len(outputs) - at > len(given) - position
-            and sizes[outputs[at]] not in (None, plan.outputs[result])
+            len(outputs) > len(given) - position
+            and outputs
+            and sizes[outputs[0]] not in (None, plan.outputs[result])
         ):
-            at += 1
-        if at < len(outputs):
-            places[result] = outputs[at]
-            at += 1
+            outputs.pop(0)
+        if outputs:
+            places[result] = outputs.pop(0)
     return places
