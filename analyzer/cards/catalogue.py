@@ -51,9 +51,6 @@ _VARIANT: Final = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
 _SEVERAL: Final = re.compile(r"^\s*\d+\s*x\s*(?=\D)|,.*")
 _SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
 
-_CLOSE_NUMBERS: Final = 20
-"""A model number this far from the user's, or less, is suggested for it."""
-
 _Positive = Annotated[float, Meta(gt=0, le=1e9)]
 
 
@@ -269,18 +266,13 @@ def _words(name: str) -> frozenset[str]:
 
 def _suggest(name: str, cards: tuple[Gpu, ...]) -> str:
     """Return a hint with similar names."""
-    number = re.search(r"\d{3,}", name)
-    if number:  # 4091: the card with the closest number
-        numbers = {
-            int(word): card.id
-            for card in sorted(cards, key=lambda card: -len(card.id))
-            for word in card.id.split("-")
-            if word.isdigit()
-        }
-        closest = min(numbers, key=lambda one: abs(one - int(number[0])))
-        if abs(closest - int(number[0])) <= _CLOSE_NUMBERS:
-            return f"Did you mean {numbers[closest]}? --gpu list shows all."
-    names = {card.id.rsplit("-", parts)[0] for card in cards for parts in range(3)}
-    near = difflib.get_close_matches("-".join(name.lower().split()), names, n=3, cutoff=0.5)
-    start = f"Did you mean {' or '.join(near)}? " if near else "For example: t4, a100-80gb, h100. "
+    names = {
+        short: short if text == card.id else card.id
+        for card in reversed(cards)
+        for text in (card.id, card.id.partition("-")[2])
+        for short in (text, text.rsplit("-", 1)[0], text.rsplit("-", 2)[0])
+    }
+    near = difflib.get_close_matches("-".join(name.lower().split()), names, n=3, cutoff=0.6)
+    found = " or ".join(dict.fromkeys(names[one] for one in near))
+    start = f"Did you mean {found}? " if near else "For example: t4, a100-80gb, h100. "
     return f"{start}--gpu list shows all."

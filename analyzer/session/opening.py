@@ -242,8 +242,6 @@ def _plan_card(
     Raises:
         CompilerUnavailable: there is neither a plan for the card nor one for the CPU.
     """
-    from analyzer.model.user_cache import cache_folder
-    from analyzer.simulate.compiler.card_compilation import PlanCache
     from analyzer.simulate.compiler.step_plans import card_step, cpu_step, keep_failure
     from analyzer.simulate.predict.predicted_device import target_of
 
@@ -251,8 +249,7 @@ def _plan_card(
     if gpu is None or not note.compiled:
         return None
     try:
-        cache = PlanCache(cache_folder())
-        return card_step(note, folder, gpu, cache, options=options, keep=keep, progress=progress)
+        return card_step(note, folder, gpu, options=options, keep=keep, progress=progress)
     except CompilerUnavailable as reason:
         stand_in = cpu_step(note, gpu, reason)
         if stand_in is None:

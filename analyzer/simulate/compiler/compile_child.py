@@ -1,4 +1,4 @@
-"""Compile a module for a card in a child process.
+"""Compile a module for a card in a child process, and read its memory plan.
 
 A child is needed because XLA reads its flags once per process, because a compiler that aborts must not
 end the command, and because its memory is freed at its end. The child dies with its parent, and its
@@ -15,14 +15,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
-from analyzer.cards.xla_compiler import Compiler, path_flag
+from analyzer.cards.catalogue import Gpu
+from analyzer.cards.xla_compiler import Compiler, find_compiler, path_flag, target_text
 from analyzer.model.contract.card_note import (
     ANSWER_FILE,
     COMPILE_VERSION,
@@ -30,18 +31,27 @@ from analyzer.model.contract.card_note import (
     REQUEST_FILE,
     CompileAnswer,
     CompileRequest,
+    Products,
     Statistics,
 )
 from analyzer.model.contract.child_messages import read_message, write_message
-from analyzer.model.errors import AnalyzerError, CompilerUnavailable
+from analyzer.model.errors import AccountingError, AnalyzerError, CompilerUnavailable
 from analyzer.simulate.compiler.card_options import TIME_OUT_S
+from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.protobuf import message_class
+from analyzer.tracing.xla.assignment import build_plan
+from analyzer.tracing.xla.buffer_plan import BufferPlan
+from analyzer.tracing.xla.compile_trials import find_trials
 
 _WORKER: Final = (sys.executable, "-m", "analyzer.simulate.compiler.pjrt")
 _LONGEST: Final = 300  # characters of the compiler's message in an error
 
 _MOST_RETRIES: Final = 12
 """Most compilations of one module, each with products of one more shape moved to cuBLAS."""
+
+CUBLAS_PRODUCTS: Final = ("--xla_gpu_enable_triton_gemm=false",)
+"""Use cuBLAS, with its workspace, for all matrix products instead of Triton kernels. On a card XLA's
+autotuner times both and chooses for each product, so the real plan lies between the two plans."""
 
 _HIGHEST: Final = 2
 """``PrecisionConfig.HIGHEST`` (``xla/xla_data.proto``)."""
@@ -93,6 +103,14 @@ class CompiledModule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CardPlan:
+    """The memory plan of a module on a card."""
+
+    plan: BufferPlan
+    compiled: CompiledModule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
     """Settings of a compilation.
 
@@ -107,6 +125,44 @@ class Compilation:
     flags: tuple[str, ...] = ()
     time_out_s: float = TIME_OUT_S
     folder: Path | None = None
+
+
+def central(plans: Mapping[Products, CardPlan]) -> CardPlan:
+    """Return the plan to show: with XLA's default products if it could be compiled."""
+    return plans.get("triton") or plans["cublas"]
+
+
+def plan_for_card(
+    module: bytes,
+    gpu: Gpu,
+    *,
+    flags: tuple[str, ...] = (),
+    time_out_s: float = TIME_OUT_S,
+    folder: Path | None = None,
+) -> CardPlan:
+    """Return the memory plan of a serialized ``HloModuleProto``, not optimised, for any device."""
+    how = Compilation(
+        target=target_text(gpu),
+        compiler=find_compiler(),
+        flags=flags,
+        time_out_s=time_out_s,
+        folder=folder,
+    )
+    return check_plan(compile_with_retries(module, how), gpu)
+
+
+def check_plan(compiled: CompiledModule, gpu: Gpu) -> CardPlan:
+    """Return the plan in the compiler's output, whose sums must be the compiler's totals."""
+    hlo = read_hlo(compiled.hlo)
+    plan = build_plan(hlo, platform=gpu.name)
+    for name in ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes"):
+        ours, theirs = getattr(plan, name), getattr(compiled.statistics, name)
+        if ours != theirs:
+            raise AccountingError(
+                f"the plan for {gpu.name} has {name} {ours}, the compiler says {theirs}"
+            )
+    trials = find_trials(hlo, gpu.compute_capability)
+    return CardPlan(plan=replace(plan, trials=trials), compiled=compiled)
 
 
 def compile_with_retries(module: bytes, how: Compilation) -> CompiledModule:

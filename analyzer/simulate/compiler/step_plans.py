@@ -1,14 +1,15 @@
 """The memory plans of a step's compiled functions on a card.
 
 The plans are stored in the run folder (``card.json`` and one file per plan), so that a saved estimate
-needs no compiler.
+needs no compiler. A plan's file is a line of JSON (``PlanHead``) and the HloProto, in gzip.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -16,27 +17,33 @@ from typing import Final, TypeAlias
 from analyzer.cards.catalogue import Gpu
 from analyzer.cards.xla_compiler import compiler_flags
 from analyzer.model.contract.card_note import (
+    CARD_VERSION,
     CardFile,
     CompilerFailure,
     FunctionPlans,
+    PlanHead,
     Products,
     read_card_file,
     write_card_file,
 )
-from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
+from analyzer.model.contract.reading import (
+    decode_record,
+    pack,
+    read_regular_file,
+    sibling_file,
+    unpack,
+)
 from analyzer.model.errors import AccountingError, CompilerUnavailable, TraceError
-from analyzer.simulate.compiler.card_compilation import (
+from analyzer.simulate.compiler.card_options import CardOptions
+from analyzer.simulate.compiler.compile_child import (
     CUBLAS_PRODUCTS,
     CardPlan,
-    PlanCache,
+    CompiledModule,
+    CompilerRefused,
     central,
     check_plan,
-    pack_plan,
     plan_for_card,
-    unpack_plan,
 )
-from analyzer.simulate.compiler.card_options import CardOptions
-from analyzer.simulate.compiler.compile_child import CompilerRefused
 from analyzer.simulate.compiler.plan_uncertainty import (
     TRITON_FROM,
     PlanDoubts,
@@ -81,7 +88,6 @@ def card_step(
     note: RunNote,
     folder: Path,
     gpu: Gpu,
-    cache: PlanCache,
     *,
     options: CardOptions = CardOptions(),  # noqa: B008 (immutable)
     keep: bool = False,
@@ -105,7 +111,7 @@ def card_step(
         "cublas" not in plans for plans in found or ()
     )
     if found is None or (options.both and lacks_cublas):
-        compile_with = partial(_compile, functions, gpu, cache, folder, options, progress)
+        compile_with = partial(_compile, functions, gpu, folder, options, progress)
         try:
             found, refusal = compile_with(flags), ""
         except CompilerRefused as why:
@@ -131,7 +137,6 @@ def card_step(
 def _compile(
     functions: Sequence[CompiledNote],
     gpu: Gpu,
-    cache: PlanCache,
     folder: Path,
     options: CardOptions,
     progress: Progress | None,
@@ -147,9 +152,7 @@ def _compile(
     for number, module in enumerate(modules):
         if progress is not None:
             progress("compiling for the card", number / len(modules))
-        plan = partial(
-            plan_for_card, module, gpu, cache, time_out_s=options.time_out_s, folder=folder
-        )
+        plan = partial(plan_for_card, module, gpu, time_out_s=options.time_out_s, folder=folder)
         plans: dict[Products, CardPlan] = {}
         try:
             plans["triton"] = plan(flags=flags)
@@ -259,3 +262,35 @@ def _read_plan(file: Path, name: str, gpu: Gpu, digest: str) -> CardPlan:
             f"The plan {name[:80]!r} of {file} is damaged ({error}).",
             hint="Run the estimate once more.",
         ) from None
+
+
+def pack_plan(plan: CompiledModule) -> bytes:
+    """Return the content of a plan's file."""
+    head = PlanHead(
+        compiler=plan.compiler,
+        statistics=plan.statistics,
+        sha256=hashlib.sha256(plan.hlo).hexdigest(),
+        module_sha256=plan.module_sha256,
+    )
+    return pack(json.dumps(asdict(head)).encode() + b"\n" + plan.hlo)
+
+
+def unpack_plan(content: bytes) -> CompiledModule:
+    """Return the plan in a file's content.
+
+    Raises:
+        ValueError: the content is damaged.
+    """
+    line, _, hlo = unpack(content).partition(b"\n")
+    try:
+        head = decode_record(line, PlanHead, CARD_VERSION)
+    except RecursionError:
+        raise ValueError("the first line is nested too deeply") from None
+    if hashlib.sha256(hlo).hexdigest() != head.sha256:
+        raise ValueError("the digest differs")
+    return CompiledModule(
+        hlo=hlo,
+        statistics=head.statistics,
+        compiler=head.compiler,
+        module_sha256=head.module_sha256,
+    )

@@ -13,8 +13,12 @@ from analyzer.cards import find_gpu
 from analyzer.cards.xla_compiler import find_compiler, target_text
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.simulate.compiler import pjrt
-from analyzer.simulate.compiler.card_compilation import PlanCache, plan_for_card
-from analyzer.simulate.compiler.compile_child import Compilation, CompilerRefused, compile_in_child
+from analyzer.simulate.compiler.compile_child import (
+    Compilation,
+    CompilerRefused,
+    compile_in_child,
+    plan_for_card,
+)
 from analyzer.tracing.xla.buffer_plan import ValueUse
 
 DATA = Path(__file__).parent / "data"
@@ -61,11 +65,10 @@ def test_the_statistics_are_the_headers() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_step_compiles_for_cards_that_are_not_there(module: bytes, tmp_path: Path) -> None:
-    cache = PlanCache(tmp_path / "cache")
     work = tmp_path / "work"
     work.mkdir()
-    for number, name in enumerate(("t4", "a100-80gb", "h100"), start=1):
-        found = plan_for_card(module, find_gpu(name), cache, folder=work)
+    for name in ("t4", "a100-80gb", "h100"):
+        found = plan_for_card(module, find_gpu(name), folder=work)
         # plan_for_card has held the sum over the buffers against the compiler's totals.
         assert found.plan.platform == find_gpu(name).name
         assert found.plan.temp_bytes > 0
@@ -73,9 +76,6 @@ def test_a_step_compiles_for_cards_that_are_not_there(module: bytes, tmp_path: P
         assert any(
             region.use is ValueUse.TEMPORARY and region.holders for region in found.plan.regions
         )
-        again = plan_for_card(module, find_gpu(name), cache, folder=work)
-        assert len(list((tmp_path / "cache").iterdir())) == number
-        assert again.plan == found.plan
     assert not list(work.iterdir())
 
 
@@ -91,13 +91,13 @@ def test_a_product_that_triton_cannot_write_is_left_to_cublas_alone(tmp_path: Pa
             module,
             Compilation(target=target_text(h100), compiler=find_compiler(), folder=tmp_path),
         )
-    found = plan_for_card(module, h100, PlanCache(None), folder=tmp_path)
+    found = plan_for_card(module, h100, folder=tmp_path)
     assert found.plan.temp_bytes == pytest.approx(65_334_316 - 8_455_952, rel=0.001)
 
 
 @pytest.mark.usefixtures("installed")
 def test_bytes_that_are_no_module_are_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(CompilerUnavailable) as caught:
-        plan_for_card(b"\xff no module", find_gpu("t4"), PlanCache(None), folder=tmp_path)
+        plan_for_card(b"\xff no module", find_gpu("t4"), folder=tmp_path)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())

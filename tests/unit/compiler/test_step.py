@@ -15,29 +15,27 @@ from analyzer.cards import find_gpu
 from analyzer.model.contract.report.peak_figures import StatedRange
 from analyzer.model.errors import AccountingError, CompilerUnavailable, TraceError
 from analyzer.simulate.compiler import step_plans as step
-from analyzer.simulate.compiler.card_compilation import (
+from analyzer.simulate.compiler.card_options import CardOptions
+from analyzer.simulate.compiler.compile_child import (
     CUBLAS_PRODUCTS,
     CardPlan,
-    PlanCache,
+    CompilerRefused,
     check_plan,
-    pack_plan,
-    unpack_plan,
 )
-from analyzer.simulate.compiler.card_options import CardOptions
-from analyzer.simulate.compiler.compile_child import CompilerRefused
 from analyzer.simulate.compiler.plan_uncertainty import PlanDoubts, with_plan_doubts
 from analyzer.simulate.compiler.step_plans import (
     CARD_FILE,
     card_step,
     cpu_step,
     keep_failure,
+    pack_plan,
+    unpack_plan,
 )
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
 
 DATA = Path(__file__).parent / "data"
 A100 = find_gpu("a100-80gb")
-NONE = PlanCache(None)
 
 
 def a_plan(products: str) -> CardPlan:
@@ -49,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let the compiler answer with kept plans; return what it is asked for."""
     calls: list[str] = []
 
-    def answer(module: bytes, gpu: Any, cache: Any, *, flags: Any, **options: Any) -> CardPlan:
+    def answer(module: bytes, gpu: Any, *, flags: Any, **options: Any) -> CardPlan:
         calls.append("cublas" if flags == CUBLAS_PRODUCTS else "triton")
         return a_plan(calls[-1])
 
@@ -75,7 +73,6 @@ def ask(folder: Path, *, both: bool | None = None, **options: Any) -> step.CardS
         a_note(folder),
         folder,
         options.pop("gpu", A100),
-        NONE,
         options=CardOptions(both=both),
         progress=lambda stage, share: shares.append(share),
         **options,
@@ -89,7 +86,7 @@ def test_the_users_flags_are_taken_over_or_left_out_aloud(
 ) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def answer(module: bytes, gpu: Any, cache: Any, *, flags: Any, **options: Any) -> CardPlan:
+    def answer(module: bytes, gpu: Any, *, flags: Any, **options: Any) -> CardPlan:
         asked.append(flags)
         if "--xla_new=1" in flags:
             raise CompilerRefused("XLA's compiler died: Unknown flag in XLA_FLAGS: --xla_new=1")
@@ -98,17 +95,17 @@ def test_the_users_flags_are_taken_over_or_left_out_aloud(
     monkeypatch.setattr(step, "plan_for_card", answer)
     note = replace(a_note(tmp_path), environment={"XLA_FLAGS": "--xla_a=2"})
     with_one = CardOptions(both=False)
-    found = card_step(note, tmp_path, A100, NONE, options=with_one)
+    found = card_step(note, tmp_path, A100, options=with_one)
     assert asked == [("--xla_a=2",)]
     assert "Compiled with the XLA_FLAGS of this environment: --xla_a=2" in found.doubts.because
 
     asked.clear()
     note = replace(note, environment={"XLA_FLAGS": "--xla_a=2 --xla_new=1"})
-    found = card_step(note, tmp_path, A100, NONE, options=with_one, keep=True)
+    found = card_step(note, tmp_path, A100, options=with_one, keep=True)
     users = ("--xla_a=2", "--xla_new=1")
     assert asked == [users, (*users, *CUBLAS_PRODUCTS), ()]
     assert found.doubts.because[-1].startswith("Compiled without the XLA_FLAGS")
-    again = card_step(note, tmp_path, A100, NONE, options=with_one)
+    again = card_step(note, tmp_path, A100, options=with_one)
     assert len(asked) == 3
     assert again.doubts == found.doubts
 
@@ -204,7 +201,7 @@ def test_a_damaged_folder_is_one_line(tmp_path: Path, content: str) -> None:
     note = a_note(tmp_path)
     (tmp_path / CARD_FILE).write_text(content)
     with pytest.raises(TraceError) as caught:
-        card_step(note, tmp_path, A100, NONE)
+        card_step(note, tmp_path, A100)
     assert "\n" not in str(caught.value)
 
 
@@ -266,4 +263,4 @@ def test_a_plan_of_another_module_is_refused(tmp_path: Path) -> None:
     (tmp_path / CARD_FILE).write_text(json.dumps(content))
     # THEN it is not taken for this step's
     with pytest.raises(TraceError, match="another module"):
-        card_step(note, tmp_path, A100, NONE)
+        card_step(note, tmp_path, A100)

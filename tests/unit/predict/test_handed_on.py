@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from analyzer.cards import find_gpu
-from analyzer.simulate.compiler.card_compilation import PlanCache
 from analyzer.simulate.compiler.step_plans import card_step
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.tracing.parse.run_folder import read_run
@@ -21,7 +20,7 @@ REAL_REQUESTS = [4 << 20, 4 << 20, 21503, 21503]
 
 def test_results_that_are_arguments_are_not_asked_for() -> None:
     note = read_run(NOTE)
-    step = card_step(note, NOTE.parent, find_gpu("h100-80gb-sxm"), PlanCache(None))
+    step = card_step(note, NOTE.parent, find_gpu("h100-80gb-sxm"))
     (plan,) = step.plans.values()
     assert plan.handed_on == {0: 0, 2: 1}
     assert not plan.aliases
@@ -34,7 +33,7 @@ def test_results_that_are_arguments_are_not_asked_for() -> None:
 
 def test_an_argument_lives_until_its_last_reader_under_the_other_name_is_done() -> None:
     note = read_run(NOTE)
-    step = card_step(note, NOTE.parent, find_gpu("h100-80gb-sxm"), PlanCache(None))
+    step = card_step(note, NOTE.parent, find_gpu("h100-80gb-sxm"))
     recording = predict_note(note, plans=step.plans).recording
     rows = recording.allocations
     last = rows[rows["step"] == 2]

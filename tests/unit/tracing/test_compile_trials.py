@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.simulate.compiler.card_compilation import unpack_plan
+from analyzer.simulate.compiler.step_plans import unpack_plan
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.hlo_module import Hlo
 from analyzer.tracing.parse.hloproto import Hlo as HloProto

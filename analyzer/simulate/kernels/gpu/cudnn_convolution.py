@@ -64,41 +64,23 @@ class _Convolved:
     """One convolution, forward or backward.
 
     Attributes:
-        direction: One of ``PASSES``.
-        image, result, kernel: Shapes, in the node's layout.
-        padded: Shape of ``image`` with the asymmetric part of its padding.
-        channels_last: Whether the node is in NHWC.
+        shapes: Of image, kernel and result, in the node's layout.
         changes_layout: Whether cuDNN computes in another layout.
-        padded_bytes: Bytes of the padded image; 0 if its padding is symmetric.
+        padded_bytes: Bytes of the asymmetrically padded image; 0 if its padding is symmetric.
         image_copy_bytes: Bytes of the (padded) image in the other layout; 0 for one channel, which needs
             no copy.
         result_copy_bytes: The same of the result, for a gradient that reads it.
     """
 
-    direction: str
-    image: tuple[int, ...]
-    result: tuple[int, ...]
-    kernel: tuple[int, ...]
-    padded: tuple[int, ...]
-    channels_last: bool
+    described: Convolution
+    shapes: tuple[tuple[int, ...], ...]
     changes_layout: bool
     image_bytes: int
     result_bytes: int
     kernel_bytes: int
     padded_bytes: int
-
-    @property
-    def depth(self) -> int:
-        """Channels of the image."""
-        return self.image[-1 if self.channels_last else 1]
-
-    @property
-    def image_copy_bytes(self) -> int:
-        return (self.padded_bytes or self.image_bytes) if self.depth > 1 else 0
-
-    @property
-    def result_copy_bytes(self) -> int:
-        return self.result_bytes if self.result[-1 if self.channels_last else 1] > 1 else 0
+    image_copy_bytes: int
+    result_copy_bytes: int
 
 
 def plan_convolution(call: Call, card: DnnCard) -> MemoryPlan:
@@ -189,8 +171,7 @@ def _with_algorithms(plan: MemoryPlan, call: Call, one: _Convolved, card: DnnCar
     """
     default = FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else WORKSPACE_LIMIT_BYTES
     limit = default if card.limit_bytes is None else card.limit_bytes
-    convolution = _describe(call, one)
-    candidates = find_candidates(convolution, card.gpu, limit)
+    candidates = find_candidates(one.described, card.gpu, limit)
     kind = (call.op.type, call.op.outputs[0].dtype, call.attr("padding"), call.attr("data_format"))
     names = ("strides", "dilations", "explicit_paddings", "fused_ops")
     numbers = (tuple(call.attr(name) or ()) for name in names)
@@ -206,33 +187,17 @@ def _with_algorithms(plan: MemoryPlan, call: Call, one: _Convolved, card: DnnCar
             bytes=min(candidates, key=lambda candidate: candidate.microseconds).bytes,
             sizes_bytes=tuple(candidate.bytes for candidate in candidates),
             chances=tuple(candidate.probability for candidate in candidates),
-            is_measured=is_measured(convolution, card.gpu),
+            is_measured=is_measured(one.described, card.gpu),
         )
     return replace(
         plan,
         workspace=workspace,
         trial=Trial(
-            key=(*kind, one.image, one.kernel, one.result, *numbers),
-            copy_bytes=copied[one.direction] + guards,
+            key=(*kind, *one.shapes, *numbers),
+            copy_bytes=copied[one.described.direction] + guards,
             scratch_bytes=tuple(candidate.bytes + guards for candidate in candidates) or (guards,),
-            is_early=one.direction == "input_gradient" and bool(one.padded_bytes),
+            is_early=one.described.direction == "input_gradient" and bool(one.padded_bytes),
         ),
-    )
-
-
-def _describe(call: Call, one: _Convolved) -> Convolution:
-    """Return the convolution as cuDNN sees it: channels before axes, symmetric padding."""
-    rank = len(one.image)
-    axes = slice(1, rank - 1) if one.channels_last else slice(2, rank)
-    return Convolution(
-        direction=one.direction,
-        image=(one.image[0], one.depth, *one.padded[axes]),
-        kernel=(one.kernel[-1], *one.kernel[:-2]),
-        result=one.result[axes],
-        groups=max(one.depth // max(one.kernel[-2], 1), 1),
-        stride=max(map(int, call.attr("strides") or (1,))),
-        dilation=max(map(int, call.attr("dilations") or (1,))),
-        dtype=call.op.outputs[0].dtype,
     )
 
 
@@ -251,31 +216,48 @@ def _read(
     kernel: tuple[int, ...] | None,
     result: tuple[int, ...] | None,
 ) -> _Convolved | None:
-    """Return a call's convolution; None if a shape is unknown, or it is a plain matrix product."""
+    """Return a call's convolution as cuDNN sees it: channels before axes, symmetric padding.
+
+    None if a shape is unknown, or it is a plain matrix product.
+    """
     if image is None or kernel is None or result is None or len(image) != len(kernel):
         return None
     channels_last = str(call.attr("data_format", "NHWC")) in ("NHWC", "NDHWC")
     if channels_last and _is_product(call, image, kernel):
         return None
-    spatial = range(1, len(image) - 1) if channels_last else range(2, len(image))
-    padded = list(image)
-    for number, axis in enumerate(spatial):
-        padded[axis] += _find_asymmetry(call, image[axis], kernel[number], result[axis], axis)
+    first = 1 if channels_last else 2
+    axes = slice(first, first + len(image) - 2)
+    window, filters = kernel[:-2], kernel[-1]
+    padded = tuple(
+        length
+        + _find_asymmetry(call, length, window[number], result[first + number], first + number)
+        for number, length in enumerate(image[axes])
+    )
     dtype, item_bytes = call.op.outputs[0].dtype, call.item_bytes()
-    is_padded = tuple(padded) != image
+    depth, out_depth = (shape[-1 if channels_last else 1] for shape in (image, result))
+    image_bytes, result_bytes = (math.prod(shape) * item_bytes for shape in (image, result))
+    padded_bytes = image[0] * depth * math.prod(padded) * item_bytes
+    padded_bytes = padded_bytes if padded != image[axes] else 0
+    is_native = _computes_channels_last(dtype, card.gpu.compute_capability)
     return _Convolved(
-        direction=direction,
-        image=image,
-        result=result,
-        kernel=kernel,
-        padded=tuple(padded),
-        channels_last=channels_last,
-        changes_layout=channels_last
-        and not _computes_channels_last(dtype, card.gpu.compute_capability),
-        image_bytes=math.prod(image) * item_bytes,
-        result_bytes=math.prod(result) * item_bytes,
+        described=Convolution(
+            direction=direction,
+            image=(image[0], depth, *padded),
+            kernel=(filters, *window),
+            result=result[axes],
+            groups=max(depth // max(kernel[-2], 1), 1),
+            stride=max(map(int, call.attr("strides") or (1,))),
+            dilation=max(map(int, call.attr("dilations") or (1,))),
+            dtype=dtype,
+        ),
+        shapes=(image, kernel, result),
+        changes_layout=channels_last and not is_native,
+        image_bytes=image_bytes,
+        result_bytes=result_bytes,
         kernel_bytes=math.prod(kernel) * item_bytes,
-        padded_bytes=math.prod(padded) * item_bytes if is_padded else 0,
+        padded_bytes=padded_bytes,
+        image_copy_bytes=(padded_bytes or image_bytes) if depth > 1 else 0,
+        result_copy_bytes=result_bytes if out_depth > 1 else 0,
     )
 
 
