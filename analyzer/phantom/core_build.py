@@ -43,11 +43,7 @@ def find_zig() -> list[str] | None:
 
 
 def build(target: Path, compiler: list[str], source: Path = NATIVE) -> None:
-    """Compile all C files below ``source`` into the library ``target``, whole or not at all.
-
-    Raises:
-        OSError: the compiler failed; the message is its first line.
-    """
+    """Compile all C files below ``source`` into ``target``, or raise an OSError with the reason."""
     target.parent.mkdir(parents=True, exist_ok=True)
     files = [str(path) for path in sorted(source.rglob("*.c"))]
     with tempfile.TemporaryDirectory(prefix=".building-", dir=target.parent) as folder:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -39,11 +39,7 @@ _STUB_BYTES: Final = 10  # of code for one function: ``mov eax, number`` and ``j
 
 
 def read_exports(path: Path) -> Iterator[bytes]:
-    """Yield the names of the functions that a library exports.
-
-    Raises:
-        ValueError: it is not a 64-bit ELF file.
-    """
+    """Yield the functions that a library exports, or raise a ValueError if it is not 64-bit ELF."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
         if data[:5] != b"\x7fELF\x02":
             raise ValueError(f"{path} is not a 64-bit ELF file")
@@ -56,45 +52,28 @@ def read_exports(path: Path) -> Iterator[bytes]:
             text = heads[head[6]]
             strings = data[text[4] : text[4] + text[5]]
             for number in range(head[5] // _SYMBOL.size):
-                name, info, _, section, _, _ = _SYMBOL.unpack_from(
-                    data, head[4] + number * _SYMBOL.size
-                )
+                at = head[4] + number * _SYMBOL.size
+                name, info, _, section, _, _ = _SYMBOL.unpack_from(data, at)
                 if section and info & 15 == _STT_FUNC:
                     yield strings[name : strings.index(b"\0", name)]
 
 
-@dataclass(slots=True)
-class _Strings:
-    """A string table under construction."""
-
-    content: bytearray
-
-    def add(self, text: bytes) -> int:
-        at = len(self.content)
-        self.content += text + b"\0"
-        return at
-
-
 # Long: writes the file from its first byte to its last, in order.
 def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname: bytes) -> bytes:
-    """Return a shared library with a function for each name.
+    """Return a shared library called ``soname`` that exports a function for each name.
 
-    Args:
-        names: Its exports, each once.
-        answer: The function that all of them call.
-        needed: The library that defines ``answer``, searched first in this library's folder.
-        soname: The name of the library itself.
+    All of them call ``answer``, a function of the library ``needed`` in the same folder.
     """
-    strings = _Strings(bytearray(b"\0"))
-    offsets = [strings.add(name) for name in names]
-    answer_at, needed_at = strings.add(answer), strings.add(needed)
-    soname_at, origin_at = strings.add(soname), strings.add(b"$ORIGIN")
-
+    texts = [*names, answer, needed, soname, b"$ORIGIN"]
+    strings = b"\0" + b"".join(text + b"\0" for text in texts)
+    *offsets, answer_at, needed_at, soname_at, origin_at, _ = accumulate(
+        (len(text) + 1 for text in texts), initial=1
+    )
     first = _HEADER_BYTES + 4 * _SEGMENT.size
-    table = _hash_table([*names, answer])
+    table = _hash_table(len(names) + 1)
     symbols_at = _up(first + len(table), 8)
     strings_at = symbols_at + _SYMBOL.size * (len(names) + 2)
-    relocation_at = _up(strings_at + len(strings.content), 8)
+    relocation_at = _up(strings_at + len(strings), 8)
     offsets_at = relocation_at + _RELOCATION.size
     code_at = _up(offsets_at + 4 * len(names), 16)
     common_at = code_at + _STUB_BYTES * len(names)
@@ -106,7 +85,7 @@ def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname
         (_RUNPATH, origin_at),
         (_HASH, first),
         (_STRTAB, strings_at),
-        (_STRSZ, len(strings.content)),
+        (_STRSZ, len(strings)),
         (_SYMTAB, symbols_at),
         (_SYMENT, _SYMBOL.size),
         (_RELA, relocation_at),
@@ -137,7 +116,7 @@ def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname
         _place(image, stub_at, b"\xb8" + struct.pack("<I", number) + b"\xe9" + jump)
     undefined = _SYMBOL.pack(answer_at, _GLOBAL_FUNC, 0, 0, 0, 0)
     _place(image, symbols_at + _SYMBOL.size * (len(names) + 1), undefined)
-    _place(image, strings_at, bytes(strings.content))
+    _place(image, strings_at, strings)
     info = (len(names) + 1) << 32 | _R_GLOB_DAT
     _place(image, relocation_at, _RELOCATION.pack(slot_at, info, 0))
     _place(image, offsets_at, struct.pack(f"<{len(offsets)}I", *offsets))
@@ -166,23 +145,10 @@ def _common(at: int, offsets_at: int, strings_at: int, slot_at: int) -> bytes:
     return bytes(code)
 
 
-def _hash_table(names: Sequence[bytes]) -> bytes:
-    """Return the hash table from names to symbols; symbol 0 is the empty one."""
-    buckets = max(len(names) // 2, 1)
-    first, chain = [0] * buckets, [0] * (len(names) + 1)
-    for symbol, name in enumerate(names, start=1):
-        bucket = _hash(name) % buckets
-        chain[symbol], first[bucket] = first[bucket], symbol
-    return struct.pack(f"<{2 + buckets + len(chain)}I", buckets, len(chain), *first, *chain)
-
-
-def _hash(name: bytes) -> int:
-    value = 0
-    for byte in name:
-        value = (value << 4) + byte
-        high = value & 0xF0000000
-        value = (value ^ (high >> 24)) & ~high & 0xFFFFFFFF
-    return value
+def _hash_table(count: int) -> bytes:
+    """Return the hash table of symbols 1 to ``count``: one bucket, so that no hash matters."""
+    chain = [0, *range(2, count + 1), 0]
+    return struct.pack(f"<{3 + len(chain)}I", 1, len(chain), 1, *chain)
 
 
 def _header(segments: int) -> bytes:

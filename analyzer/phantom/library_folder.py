@@ -56,8 +56,7 @@ def make_library_folder(cache: Path) -> Path:
     """Return the folder for the installed TensorFlow below ``cache``, made at first use.
 
     Raises:
-        InputError: TensorFlow is not installed, or was built without CUDA or for an older cuDNN, or
-            there is no compiler.
+        InputError: TensorFlow is absent, without CUDA or for an older cuDNN, or no compiler is found.
     """
     tensorflow = find_tensorflow()
     _check_cudnn(tensorflow)
@@ -73,11 +72,7 @@ def make_library_folder(cache: Path) -> Path:
 
 
 def find_tensorflow() -> Path:
-    """Return the installed TensorFlow's folder, without importing it.
-
-    Raises:
-        InputError: it is not installed, or is not the Linux wheel.
-    """
+    """Return the folder of TensorFlow's Linux wheel without importing it, or raise InputError."""
     spec = importlib.util.find_spec("tensorflow")
     for place in (spec.submodule_search_locations or ()) if spec else ():
         if all(path.is_file() for path in list_binaries(Path(place))):
@@ -89,13 +84,7 @@ def find_tensorflow() -> Path:
 
 
 def _check_cudnn(tensorflow: Path) -> None:
-    """Refuse a TensorFlow that was built for an older cuDNN than the simulated card has.
-
-    ``build_info.py`` of TensorFlow 2.16 and 2.17 says cuDNN 8, that of 2.18 cuDNN 9.
-
-    Raises:
-        InputError: it needs the interface of an older cuDNN.
-    """
+    """Refuse a TensorFlow that was built for an older cuDNN: 2.17 for 8, 2.18 for 9."""
     try:
         text = (tensorflow / _BUILD_INFO).read_text(encoding="utf-8")
     except OSError:
@@ -109,11 +98,7 @@ def _check_cudnn(tensorflow: Path) -> None:
 
 
 def find_core(cache: Path) -> Path:
-    """Return the wheel's core library, else one compiled below ``cache``, once for each source.
-
-    Raises:
-        InputError: there is none, and none can be compiled.
-    """
+    """Return the wheel's core library, else one compiled below ``cache``, once for each source."""
     packaged = NATIVE / CORE
     if packaged.is_file():
         return packaged
@@ -142,7 +127,7 @@ def find_cuda_names(tensorflow: Path) -> frozenset[bytes]:
     """Return the CUDA functions that TensorFlow looks up; none if it was built without CUDA.
 
     TensorFlow's lazy loaders (``tsl/cuda/*_stub.cc``) export a function of each name; cuSOLVER's names
-    are a table of text. TensorFlow reports a missing name as an error, so all names are needed.
+    are a table of text. A missing name is an error.
     """
     exports = elf.read_exports(tensorflow / _FRAMEWORK)
     names = {name for name in exports if _APIS.fullmatch(name)}

@@ -42,18 +42,19 @@ def read_cards() -> list[_Card]:
     try:
         with open(os.environ.get("PHANTOM_USE", ""), "rb") as file:
             rows = list(_ROW.iter_unpack(file.read()))
+        rows = [row for row in rows if os.path.exists(f"/proc/{row[0]}")]
     except (OSError, struct.error):
         pass
     cards = []
     for index, text in enumerate(filter(None, os.environ.get("PHANTOM_CARDS", "").split(";"))):
         name, *figures = text.split(",")
-        use = {row[0]: row[1 + index] for row in rows if row[1 + index] and _is_alive(row[0])}
+        use = {
+            row[0]: row[1 + index]
+            for row in rows
+            if row[1 + index] and os.path.exists(f"/proc/{row[0]}")
+        }
         cards.append(_Card(index, name, int(figures[-2]), use))
     return cards
-
-
-def _is_alive(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
 
 
 def _describe_process(pid: int) -> str:
@@ -93,19 +94,13 @@ def _list_lines(options: argparse.Namespace, cards: list[_Card]) -> list[str]:
     if options.query_gpu:
         return _query(options.query_gpu, options.format, [_get_fields(one) for one in cards])
     if options.query_compute_apps:
-        rows = [
-            {
-                "pid": (str(pid), ""),
-                "process_name": (_describe_process(pid), ""),
-                "name": (_describe_process(pid), ""),
-                "used_memory": (str(used // _MIB), "MiB"),
-                "used_gpu_memory": (str(used // _MIB), "MiB"),
-                "gpu_uuid": (one.uuid, ""),
-                "gpu_name": (one.name, ""),
-            }
-            for one in cards
-            for pid, used in one.processes.items()
-        ]
+        rows = []
+        for one in cards:
+            for pid, used in one.processes.items():
+                name, size = (_describe_process(pid), ""), (str(used // _MIB), "MiB")
+                row = {"pid": (str(pid), ""), "process_name": name, "name": name}
+                row |= {"used_memory": size, "used_gpu_memory": size}
+                rows.append({**row, "gpu_uuid": (one.uuid, ""), "gpu_name": (one.name, "")})
         return _query(options.query_compute_apps, options.format, rows)
     if options.query:
         return _list_memory(cards)
@@ -139,19 +134,14 @@ def _get_fields(card: _Card) -> dict[str, tuple[str, str]]:
 def _query(fields: str, form: str, rows: list[dict[str, tuple[str, str]]]) -> list[str]:
     """Return a table of comma-separated values; fields that are not simulated are not available."""
     names = [name.strip() for name in fields.split(",")]
+    units = {name: (rows[0] if rows else {}).get(name, ("", ""))[1] for name in names}
     lines = []
     if "noheader" not in form:
-        units = rows[0] if rows else {}
-        lines.append(
-            ", ".join(
-                f"{one} [{u}]" if (u := units.get(one, ("", ""))[1]) else one for one in names
-            )
-        )
+        lines.append(", ".join(f"{one} [{units[one]}]" if units[one] else one for one in names))
     for row in rows:
-        values = (row.get(name, (_UNKNOWN, "")) for name in names)
-        has_units = "nounits" not in form
+        values = [row.get(name, (_UNKNOWN, "")) for name in names]
         lines.append(
-            ", ".join(f"{value} {unit}" if unit and has_units else value for value, unit in values)
+            ", ".join(value if "nounits" in form else f"{value} {u}".strip() for value, u in values)
         )
     return lines
 
@@ -171,20 +161,13 @@ def _draw_table(cards: list[_Card]) -> list[str]:
     """Return the table that ``nvidia-smi`` prints without options."""
     line = "+" + "-" * 89 + "+"
     rows = [line, f"| NVIDIA-SMI {_DRIVER} (simulated)   Driver {_DRIVER}   CUDA Version: {_CUDA}"]
-    rows += [
-        line,
-        "| GPU  Name                       Bus-Id                 Memory-Usage   GPU-Util",
-    ]
+    rows += [line, f"| GPU  {'Name':27}{'Bus-Id':23}Memory-Usage   GPU-Util"]
     for one in cards:
         fields = _get_fields(one)
         use = f"{fields['memory.used'][0]}MiB / {fields['memory.total'][0]}MiB"
-        rows.append(
-            f"| {one.index:3}  {one.name:26} {fields['pci.bus_id'][0]}  {use:>20}         0%"
-        )
-    rows += [
-        line,
-        "| Processes:  GPU      PID   Process name                             GPU Memory",
-    ]
+        bus = fields["pci.bus_id"][0]
+        rows.append(f"| {one.index:3}  {one.name:26} {bus}  {use:>20}         0%")
+    rows += [line, f"| Processes:  GPU      PID   {'Process name':41}GPU Memory"]
     for one in cards:
         for pid, used in one.processes.items():
             name = _describe_process(pid)[-38:]

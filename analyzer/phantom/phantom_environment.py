@@ -30,27 +30,16 @@ _BUS_BITS: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomOptions:
-    """The cards, and the assumed needs of CUDA's libraries.
-
-    Attributes:
-        gpus: The cards, by device number.
-        memory_bytes: Total memory of each card as CUDA reports it; None for the catalogue's figure.
-        context_bytes: Memory of the driver's context; None for the catalogue's middle figure.
-        workspace_bytes: Workspace of each cuDNN convolution plan; None for that of its algorithms.
-        product_workspace_bytes: Workspace of each cuBLASLt product.
-        recurrent_reserve: cuDNN's reserve space, numbers for each unit, step and row; 0 for its formula.
-        batch_norm_reserve_bytes: Reserve space of each batch normalization.
-        kernel_ns: Duration of each kernel on its stream.
-    """
+    """The cards by device number, and the assumed needs of CUDA's libraries."""
 
     gpus: tuple[Gpu, ...]
-    memory_bytes: int | None = None
-    context_bytes: int | None = None
-    workspace_bytes: int | None = None
-    product_workspace_bytes: int = 0
-    recurrent_reserve: int = 0
+    memory_bytes: int | None = None  # of each card as CUDA reports it; None: the catalogue's
+    context_bytes: int | None = None  # of the driver; None: the catalogue's middle figure
+    workspace_bytes: int | None = None  # of each cuDNN plan; None: that of its algorithms
+    product_workspace_bytes: int = 0  # of each cuBLASLt product
+    recurrent_reserve: int = 0  # numbers for each unit, step and row; 0 for cuDNN's formula
     batch_norm_reserve_bytes: int = 0
-    kernel_ns: int = 0
+    kernel_ns: int = 0  # duration of each kernel on its stream
 
 
 def check_platform() -> None:
@@ -64,11 +53,7 @@ def check_platform() -> None:
 
 
 def parse_cards(text: str) -> tuple[Gpu, ...]:
-    """Return the cards of ``t4``, ``t4,a100`` or ``2xt4``.
-
-    Raises:
-        InputError: no card has such a name.
-    """
+    """Return the cards of ``t4``, ``t4,a100`` or ``2xt4``, or raise an InputError."""
     cards: list[Gpu] = []
     for part in text.split(","):
         count, mark, name = part.strip().partition("x")
@@ -84,11 +69,7 @@ def parse_cards(text: str) -> tuple[Gpu, ...]:
 def make_phantom_environment(
     options: PhantomOptions, cache: Path, own: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the environment variables to set in a child process.
-
-    Raises:
-        InputError: this machine or its TensorFlow cannot run simulated cards.
-    """
+    """Return the variables to set in a child process, or raise an InputError."""
     check_platform()
     own = os.environ if own is None else own
     folder = make_library_folder(cache / SUBFOLDER)
@@ -114,8 +95,7 @@ def make_phantom_environment(
 def make_tool_environment(folder: Path) -> dict[str, str]:
     """Return the variables by which ``nvidia-smi`` shows the simulated cards to a process.
 
-    Args:
-        folder: A folder of the process' own, for the program and the file of the memory in use.
+    ``folder`` is the process' own, for the program and the file of the memory in use.
     """
     programs = folder / "bin"
     programs.mkdir(parents=True, exist_ok=True)
