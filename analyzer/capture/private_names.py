@@ -9,25 +9,29 @@ every result (``list_newer_versions``).
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
+from unittest.mock import patch
 
 import keras
 import tensorflow as tf
 
-# Keras' checks for a GPU, for cuDNN and for XLA.
+# Keras' checks for a GPU, for cuDNN and for XLA; its variables and scopes of a layer's ops.
 from keras.src import backend as keras_backend
+from keras.src.backend.tensorflow import nn as keras_nn
+from keras.src.backend.tensorflow import rnn as keras_rnn
 from keras.src.backend.tensorflow.core import Variable as KerasVariable
+from keras.src.backend.tensorflow.core import name_scope as keras_name_scope
 from keras.src.trainers import trainer as keras_trainer
 
 # Protocol buffers for grappler.
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, device_properties_pb2, meta_graph_pb2
 
-# Memory limits of devices.
+# Memory limits of devices; the temporary files of autograph's generated code.
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.autograph.pyct import loader as autograph_loader
 from tensorflow.python.client import pywrap_tf_session
 
 # Calls cancelled before they start; run metadata; XLA's modules.
@@ -43,7 +47,7 @@ from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
 from tensorflow.python.framework import op_callbacks, op_def_registry, tensor_util
 from tensorflow.python.framework.func_graph import FuncGraph
 
-# Grappler for a simulated card.
+# Grappler for a simulated card; classes of variables.
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.ops.resource_variable_ops import (
@@ -68,6 +72,7 @@ __all__ = [
     "ResourceVariable",
     "UninitializedVariable",
     "UnliftedInitializerVariable",
+    "autograph_loader",
     "cancellation",
     "config_pb2",
     "context",
@@ -75,6 +80,9 @@ __all__ = [
     "graph_pb2",
     "grappler_cluster",
     "keras_backend",
+    "keras_name_scope",
+    "keras_nn",
+    "keras_rnn",
     "keras_trainer",
     "meta_graph_pb2",
     "op_callbacks",
@@ -102,11 +110,7 @@ INITIALIZE_VARIABLE: Final = "_init_from_args"
 
 
 def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Yield a line for each package that is newer than ``READ_IN``.
-
-    Args:
-        versions: Package -> version; None for the installed packages.
-    """
+    """Yield a line for each package (of ``versions``, or installed) that is newer than ``READ_IN``."""
     if versions is None:
         versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
     for package, version in versions.items():
@@ -183,20 +187,14 @@ def disable_python_tracing() -> Iterator[None]:
     ``trace.enabled`` is asked before each event, some 60,000 times while ResNet50 is traced. Events of
     the runtime, memory included, are still written; ``tf.profiler.experimental.Trace`` writes none.
     """
-    enabled = python_trace.enabled
-    python_trace.enabled = lambda: False
-    try:
+    with patch.object(python_trace, "enabled", lambda: False):
         yield
-    finally:
-        python_trace.enabled = enabled
 
 
 def get_traced_function(run: Any, name: str) -> Any:
-    """Return the ``tf.function`` inside a function of Keras; None if it runs eagerly.
+    """Return the ``tf.function`` inside a ``Model.train_function``; None if it runs eagerly.
 
-    Args:
-        run: ``Model.train_function`` or ``predict_function``: a ``tf.function``, or calls one.
-        name: The name in its code by which it calls the function.
+    ``name`` is the name in its code by which it calls the function.
     """
     inner = run if isinstance(run, Function) else inspect.getclosurevars(run).nonlocals.get(name)
     while inner is not None and not isinstance(inner, Function):
@@ -245,9 +243,7 @@ def get_device_parts(variable: Any) -> tuple[Any, ...]:
     """Return the copies of a distributed variable, one a device; empty for other variables."""
     if not isinstance(variable, tf.distribute.DistributedValues):
         return ()
-    parts = getattr(variable, "values", None)
-    if not isinstance(parts, tuple):
-        return ()
+    parts = getattr(variable, "values", ())
     return tuple(part for part in parts if isinstance(part, tf.Variable))
 
 
@@ -262,20 +258,6 @@ def get_uncast_variable(variable: Any) -> Any:
 
 
 # Models, layers and optimizers of Keras
-
-
-def import_keras_module(name: str) -> Any:
-    """Return a module of Keras' TensorFlow backend, such as ``rnn``."""
-    return importlib.import_module(f"keras.src.backend.tensorflow.{name}")
-
-
-def get_keras_name_scope() -> Any:
-    """Return the class of the scopes that Keras names a layer's ops by; None if it has moved."""
-    try:
-        from keras.src.backend.tensorflow.core import name_scope
-    except ImportError:
-        return None
-    return name_scope
 
 
 def get_layers(model: Any, **options: bool) -> Iterable[Any]:
@@ -345,9 +327,9 @@ def get_output_structure(model: Any) -> Any:
     return getattr(model, "_outputs_struct", getattr(model, "_nested_outputs", None))
 
 
-def get_history(tensor: Any) -> Any:
-    """Return the layer of a symbolic tensor and its call's index; None if unknown."""
-    return getattr(tensor, "_keras_history", None)
+def get_last_layer(tensor: Any) -> Any:
+    """Return the layer that makes a symbolic output; None if unknown."""
+    return (getattr(tensor, "_keras_history", None) or [None])[0]
 
 
 def get_layer_outputs(layer: Any) -> list[Any]:

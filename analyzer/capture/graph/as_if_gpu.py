@@ -19,9 +19,10 @@ from analyzer.capture.private_names import (
     IS_GPU_AVAILABLE,
     RESOLVE_JIT,
     get_layers,
-    import_keras_module,
     is_distributed,
     keras_backend,
+    keras_nn,
+    keras_rnn,
     keras_trainer,
 )
 
@@ -31,18 +32,15 @@ _RESOLVED: Final = "_analyzer_auto_jit"
 
 @contextlib.contextmanager
 def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
-    """Let Keras find a GPU in the block.
+    """Let Keras find a GPU in the block; recurrent layers use cuDNN's kernels if ``cudnn``.
 
-    Args:
-        cudnn: Let recurrent layers use cuDNN's kernels. False if the user asked for XLA, which cannot
-            compile them.
+    XLA cannot compile these kernels.
     """
     changes: list[tuple[Any, str, Any]] = [
         (keras_trainer.Trainer, RESOLVE_JIT, _resolve_jit),
-        (import_keras_module("nn"), CPU_ONLY, lambda: False),
+        (keras_nn, CPU_ONLY, lambda: False),
+        (keras_rnn, IS_GPU_AVAILABLE, lambda: cudnn),
     ]
-    if cudnn:
-        changes.append((import_keras_module("rnn"), IS_GPU_AVAILABLE, lambda: True))
     with contextlib.ExitStack() as stack:
         for owner, name, new in changes:
             if hasattr(owner, name):
@@ -67,19 +65,12 @@ def _uses_cudnn(layer: Any) -> bool:
     if cell is None or getattr(layer, "use_cudnn", None) not in ("auto", True):
         return False
     options = {"reset_after": cell.reset_after} if hasattr(cell, "reset_after") else {}
-    return bool(
-        keras_backend.cudnn_ok(
-            cell.activation, cell.recurrent_activation, layer.unroll, cell.use_bias, **options
-        )
-    )
+    activations = cell.activation, cell.recurrent_activation
+    return bool(keras_backend.cudnn_ok(*activations, layer.unroll, cell.use_bias, **options))
 
 
 def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
-    """Return a sentence on why a Keras model's step uses XLA on a GPU, or not.
-
-    Args:
-        asked: The user's choice; None for Keras' own.
-    """
+    """Return a sentence on why a Keras model's step uses XLA on a GPU; ``asked`` is --jit."""
     if asked is not None:
         choice = "compile this step with XLA" if _resolve_jit(model) else "run this step op by op"
         how = "with XLA" if jit else "op by op"

@@ -9,6 +9,7 @@ one element.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,15 +20,14 @@ import tensorflow as tf
 from analyzer.capture.graph.plain_graphs import read_traced_outputs
 from analyzer.capture.graph.shape_inference import (
     Known,
+    Outputs,
     Shape,
     find_refuted_tensor,
-    get_argument_shapes,
-    get_argument_sizes,
     infer_graph,
+    read_arguments,
 )
 from analyzer.capture.graph.value_evaluation import (
     Evaluator,
-    Outputs,
     infer_list_elements,
     is_open,
     look_up_spec,
@@ -49,8 +49,7 @@ _MAX_ROUNDS: Final = 12  # of inference; each starts with the shapes learnt in e
 class InferredSizes:
     """The output specs of a graph's ops.
 
-    Attributes:
-        least: The specs with one element instead of the upper bound; only ops that differ.
+    ``least`` has the specs with one element instead of the upper bound; only ops that differ.
     """
 
     outputs: Outputs
@@ -68,19 +67,18 @@ def infer_sizes(
 ) -> InferredSizes:
     """Return the output specs of the executed graphs' ops.
 
-    Args:
-        transposed: Images in the graphs may have another order of axes than in the traced graphs.
+    If ``transposed``, images in the graphs may have another order of axes than in the traced graphs.
     """
-    result = InferredSizes(outputs={}, least={}, sizes=())
     traced = read_traced_outputs(function.graph)
-    for graph_def in partitions:
-        sized = _Sizing(function, graph_def, given, traced, assumed, transposed).run()
-        result = InferredSizes(
-            outputs=result.outputs | sized.outputs,
-            least=result.least | sized.least,
-            sizes=result.sizes + sized.sizes,
-        )
-    return result
+    sized = [
+        _Sizing(function, graph_def, given, traced, assumed, transposed).run()
+        for graph_def in partitions
+    ]
+    return InferredSizes(
+        outputs={name: specs for one in sized for name, specs in one.outputs.items()},
+        least={name: specs for one in sized for name, specs in one.least.items()},
+        sizes=tuple(size for one in sized for size in one.sizes),
+    )
 
 
 @dataclass(slots=True)
@@ -93,15 +91,12 @@ class _Sizing:
     traced: Mapping[str, tuple[TensorSpec, ...]]
     assumed: Mapping[str, int]
     transposed: bool = False
-    known: Known = field(default_factory=Known)
+    known: Known = field(init=False)
     sizes: dict[str, DataSize] = field(default_factory=dict)
     refuted: set[str] = field(default_factory=set)
-    shapes: dict[int, Shape] = field(init=False)
-    values: dict[int, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.shapes = get_argument_shapes(self.function, self.given)
-        self.values = get_argument_sizes(self.function, self.given)
+        self.known = read_arguments(self.function, self.given)
 
     def run(self) -> InferredSizes:
         """Infer shapes and learn from the next source, until every shape is known or no source helps."""
@@ -130,7 +125,7 @@ class _Sizing:
         """
         while True:
             try:
-                return infer_graph(self.graph_def, self.shapes, self.values, self.known)
+                return infer_graph(self.graph_def, self.known)
             except ValueError as error:
                 tensor = find_refuted_tensor(str(error))
                 if self.known.shapes.pop(tensor, None) is None:
@@ -140,21 +135,32 @@ class _Sizing:
     def _learn(self, tensor: str, spec: TensorSpec, shape: Shape) -> bool:
         """Record a shape if it says more than the known one; return whether it does."""
         merged = _merge_shapes(spec.shape, shape)
-        if tensor in self.refuted:
+        if merged is None or tensor in self.refuted:
             return False
-        if merged is None or merged == spec.shape or self.known.shapes.get(tensor) == merged:
+        if merged in (spec.shape, self.known.shapes.get(tensor)):
             return False
         self.known.shapes[tensor] = merged
         return True
+
+    def _learn_value(self, tensor: str, value: Any) -> bool:
+        """Record a value if none is known; return whether it is new."""
+        return value is not None and self.known.values.setdefault(tensor, value) is value
+
+    def _learn_size(
+        self, name: str, index: int, spec: TensorSpec, shape: Shape, **size: Any
+    ) -> bool:
+        """Record a shape, and the size (``size``, ``basis``) of its op that decides it."""
+        is_new = self._learn(f"{name}:{index}", spec, shape)
+        if is_new:
+            self.sizes[name] = DataSize(op=name, **size)
+        return is_new
 
     def _learn_from_trace(self, outputs: Outputs) -> bool:
         learnt = False
         calls = {node.name for node in self.graph_def.node if node.op in _CALLS}
         for name, specs in outputs.items():
-            if not any(map(is_open, specs)):
-                continue
-            traced = find_inlined(name, self.traced) or ()
-            for index, (spec, other) in enumerate(zip(specs, traced, strict=False)):
+            traced = find_inlined(name, self.traced) if any(map(is_open, specs)) else ()
+            for index, (spec, other) in enumerate(zip(specs, traced or (), strict=False)):
                 if self.transposed and name not in calls and len(other.shape or ()) in _IMAGE_RANKS:
                     continue
                 if is_open(spec) and other.dtype == spec.dtype:
@@ -163,13 +169,11 @@ class _Sizing:
 
     def _learn_from_lists(self, outputs: Outputs, graph: Any) -> bool:
         learnt = False
-        for element in infer_list_elements(self.graph_def, graph, outputs):
-            spec = look_up_spec(outputs, element.tensor)
+        for tensor, shape, value in infer_list_elements(self.graph_def, graph, outputs):
+            spec = look_up_spec(outputs, tensor)
             if spec is not None and is_open(spec):
-                learnt |= self._learn(element.tensor, spec, element.shape)
-            if element.value is not None and element.tensor not in self.known.values:
-                self.known.values[element.tensor] = element.value
-                learnt = True
+                learnt |= self._learn(tensor, spec, shape)
+            learnt |= self._learn_value(tensor, value)
         return learnt
 
     def _learn_from_inputs(self, outputs: Outputs, graph: Any) -> bool:
@@ -177,50 +181,42 @@ class _Sizing:
         learnt = False
         for tensor, value in evaluator.evaluate_open_tensors().items():
             name, _, index = tensor.rpartition(":")
-            if self._learn(tensor, outputs[name][int(index)], tuple(value.shape)):
-                learnt = True
-                if value.ndim and not evaluator.has_open_input(name):
-                    self.sizes[name] = DataSize(op=name, size=int(value.shape[0]), basis="inputs")
+            spec, shape = outputs[name][int(index)], tuple(value.shape)
+            if shape and not evaluator.has_open_input(name):
+                learnt |= self._learn_size(
+                    name, int(index), spec, shape, size=shape[0], basis="inputs"
+                )
+            else:
+                learnt |= self._learn(tensor, spec, shape)
         for tensor, value in evaluator.evaluate_numbers().items():
-            if tensor not in self.known.values:
-                self.known.values[tensor] = value
-                learnt = True
+            learnt |= self._learn_value(tensor, value)
         for name, shape in evaluator.infer_special_shapes().items():
-            if self._learn(f"{name}:0", outputs[name][0], shape):
-                learnt = True
-                self.sizes[name] = DataSize(op=name, size=int(shape[0]), basis="inputs")
+            spec = outputs[name][0]
+            learnt |= self._learn_size(name, 0, spec, shape, size=shape[0], basis="inputs")
         return learnt
 
     def _learn_from_user(self, outputs: Outputs) -> bool:
         learnt = False
         for name, size in self.assumed.items():
             for index, spec in enumerate(outputs.get(name, ())):
-                if spec.shape is None or -1 not in spec.shape:
-                    continue
-                first = spec.shape.index(-1)
-                shape = (*spec.shape[:first], size, *spec.shape[first + 1 :])
-                if self._learn(f"{name}:{index}", spec, shape):
-                    learnt = True
-                    self.sizes[name] = DataSize(op=name, size=size, basis="told")
+                if spec.shape is not None and -1 in spec.shape:
+                    first = spec.shape.index(-1)
+                    shape = (*spec.shape[:first], size, *spec.shape[first + 1 :])
+                    learnt |= self._learn_size(name, index, spec, shape, size=size, basis="told")
         return learnt
 
     def _learn_from_bounds(self, outputs: Outputs) -> bool:
         learnt = False
         for node in self.graph_def.node:
-            rule = _BOUNDS.get(node.op)
             specs = outputs.get(node.name, ())
-            if rule is None or not any(map(is_open, specs)):
+            if node.op not in _BOUNDS or not any(map(is_open, specs)):
                 continue
-            most = rule([look_up_spec(outputs, name) for name in node.input if name[0] != "^"])
+            most = _BOUNDS[node.op]([look_up_spec(outputs, n) for n in node.input if n[0] != "^"])
             if most is None:
                 continue
             for index, spec in enumerate(specs):
-                shape = (
-                    None if spec.shape is None else tuple(most if a < 0 else a for a in spec.shape)
-                )
-                if self._learn(f"{node.name}:{index}", spec, shape):
-                    learnt = True
-                    self.sizes[node.name] = DataSize(op=node.name, size=most, basis="most")
+                shape = spec.shape and tuple(most if axis < 0 else axis for axis in spec.shape)
+                learnt |= self._learn_size(node.name, index, spec, shape, size=most, basis="most")
         return learnt
 
     def _infer_least(self, outputs: Outputs) -> Outputs:
@@ -233,54 +229,48 @@ class _Sizing:
             for tensor, shape in self.known.shapes.items()
             if tensor.rpartition(":")[0] not in bounded
         }
-        known = replace(self.known, shapes=shapes)
-        open_outputs, _ = infer_graph(self.graph_def, self.shapes, self.values, known)
+        open_outputs, _ = infer_graph(self.graph_def, replace(self.known, shapes=shapes))
         least = {
             f"{name}:{index}": tuple(1 if axis < 0 else axis for axis in spec.shape)
             for name in bounded
             for index, spec in enumerate(open_outputs[name])
             if spec.shape is not None and is_open(spec)
         }
-        known = replace(known, shapes=shapes | least)
         try:
-            inferred, _ = infer_graph(self.graph_def, self.shapes, self.values, known)
+            inferred, _ = infer_graph(self.graph_def, replace(self.known, shapes=shapes | least))
         except (ValueError, tf.errors.OpError):
             return {}
         return {name: specs for name, specs in inferred.items() if specs != outputs[name]}
 
 
-_Rule = Callable[[list[TensorSpec | None]], int | None]
+def _count_elements(inputs: Sequence[TensorSpec | None], position: int) -> int | None:
+    """Return the number of elements of one input; None if unknown."""
+    spec = inputs[position]
+    is_sized = spec is not None and spec.shape is not None and not is_open(spec)
+    return math.prod(spec.shape or ()) if spec is not None and is_sized else None
 
 
-def _count_elements(position: int) -> _Rule:
-    """Return a rule: at most as many rows as the input at ``position`` has elements."""
-
-    def count(inputs: list[TensorSpec | None]) -> int | None:
-        spec = inputs[position]
-        return (
-            None if spec is None or spec.shape is None or is_open(spec) else math.prod(spec.shape)
-        )
-
-    return count
-
-
-def _count_rows(inputs: list[TensorSpec | None]) -> int | None:
+def _count_rows(inputs: Sequence[TensorSpec | None]) -> int | None:
     first = inputs[0]
-    if first is None or not first.shape or first.shape[0] < 0:
-        return None
-    return first.shape[0]
+    return first.shape[0] if first and first.shape and first.shape[0] >= 0 else None
 
 
-_BOUNDS: Final[dict[str, _Rule]] = {
-    **dict.fromkeys(["Where", "Unique", "UniqueV2", "ListDiff"], _count_elements(0)),
-    **dict.fromkeys(["UniqueWithCounts", "UniqueWithCountsV2"], _count_elements(0)),
+_BOUNDS: Final[dict[str, Callable[[list[TensorSpec | None]], int | None]]] = {
     "DynamicPartition": _count_rows,
-    **dict.fromkeys(["SegmentSum", "SegmentMean"], _count_elements(1)),
-    **dict.fromkeys(
-        ["SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"], _count_elements(2)
-    ),
+    **{
+        op: functools.partial(_count_elements, position=position)
+        for position, ops in enumerate(
+            (
+                "Where Unique UniqueV2 ListDiff UniqueWithCounts UniqueWithCountsV2",
+                "SegmentSum SegmentMean",
+                "SparseSegmentSum SparseSegmentMean SparseSegmentSqrtN",
+            )
+        )
+        for op in ops.split()
+    },
 }
-"""Ops whose number of output rows depends on data -> the rule for its upper bound."""
+"""Ops whose number of output rows depends on data -> a function from input specs to its upper bound: the
+rows of the first input, or the elements of the first, second or third."""
 
 
 def _merge_shapes(one: Shape, other: Shape) -> tuple[int, ...] | None:

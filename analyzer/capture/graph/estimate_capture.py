@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,12 +22,16 @@ from analyzer.capture.graph.plain_graphs import read_inner_ops
 from analyzer.capture.initializers.hollow_variables import build_slots, record_births
 from analyzer.capture.initializers.slot_order import sort_slots_by_creation
 from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
-from analyzer.capture.private_names import get_device_parts, is_distributed
+from analyzer.capture.private_names import (
+    get_device_parts,
+    get_layer_outputs,
+    get_layers,
+    is_distributed,
+)
 from analyzer.capture.run.instrumentation import observe_step
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture, trace_function
 from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
-from analyzer.capture.targets.first_bound import describe_first_bound
-from analyzer.capture.targets.keras_api import has_own_step
+from analyzer.capture.targets.keras_api import get_optimizer_variables, has_own_step
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import (
     LoweredFunction,
@@ -41,7 +46,7 @@ from analyzer.model.contract.run_note import BirthNote, DeviceNote, ThreadsNote
 from analyzer.model.errors import TargetError
 from analyzer.model.gc_pause import pause_collector
 from analyzer.model.graph.host_copies import VARIABLES_ON_HOST, insert_host_copies
-from analyzer.model.units import GRANULE_BYTES
+from analyzer.model.units import GRANULE_BYTES, format_bytes
 
 
 def capture_unrun_step(
@@ -53,13 +58,7 @@ def capture_unrun_step(
     """Build the step, trace it, and return the graph that would run.
 
     The model's variables take no memory. If the user's code needs their values (it calls the model to
-    build it), the model is built again with real variables.
-
-    Args:
-        make: Returns the step; called again if it needs the variables' values.
-
-    Raises:
-        TargetError: the step cannot be built or traced, or runs eagerly.
+    build it), ``make`` is called again with real variables.
     """
     folder = Path.cwd()
     try:
@@ -67,7 +66,7 @@ def capture_unrun_step(
     except (TargetError, tf.errors.OpError) as error:
         if not _may_need_values(error):
             raise
-    os.chdir(folder)  # the user's code may have changed it
+    os.chdir(folder)  # the code of the target may have changed it
     keras.utils.clear_session()
     capture = _capture(make, report, options, dump, hollow=False)
     message = "The model's code reads its weights, so they were allocated in full."
@@ -110,7 +109,7 @@ def _capture(
         if gpu is not None:
             program.messages.append(program.jit_reason or explain_custom_jit(program.config.jit))
         _build_slots(program, hollow=hollow)
-        report(f"tracing the step{describe_first_bound(program)}", 0.2)
+        report(f"tracing the step{_describe_first_bound(program)}", 0.2)
         (variables := StepVariables(program)).refresh()
         function, kept_bytes = _trace(program, births)
         variables.function = function
@@ -247,3 +246,32 @@ def _read_count(name: str) -> int:
     """Return the number in an environment variable; 0 if it has none."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else 0
+
+
+def _describe_first_bound(program: Program) -> str:
+    """Return a first bound of the step's peak, to append to a stage; empty if no model is known.
+
+    The lower bound holds on every device: parameters and slots live as long as the process. The upper
+    one is rough. It adds a gradient of each parameter, and the output of each layer twice: kept for the
+    backward pass, and as a gradient or a temporary. Tensors inside a layer are not known yet.
+    """
+    variables = {id(one): one for model in program.models for one in model.variables}
+    for optimizer in program.optimizers:
+        variables |= {id(one): one for one in get_optimizer_variables(optimizer)}
+    low_bytes = high_bytes = sum(map(_count_bytes, variables.values()))
+    if not low_bytes:
+        return ""
+    copies = 2 if program.config.mode == "train" else 1
+    for model in program.models:
+        if copies > 1:
+            high_bytes += sum(map(_count_bytes, model.trainable_variables))
+        for output in (out for layer in get_layers(model) for out in get_layer_outputs(layer)):
+            high_bytes += copies * _count_bytes(output, program.config.batch_size or 1)
+    return f"; first bound: {format_bytes(low_bytes)} to roughly {format_bytes(high_bytes)}"
+
+
+def _count_bytes(tensor: Any, batch: int = 1) -> int:
+    """Return the bytes of a variable or a symbolic tensor; an open axis counts as the batch."""
+    axes = (batch if axis is None else int(axis) for axis in tensor.shape)
+    dtype = tf.as_dtype(str(getattr(tensor.dtype, "name", tensor.dtype)))
+    return math.prod(axes) * int(dtype.size)

@@ -11,16 +11,16 @@ of the model's size.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import tensorflow as tf
 
-from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.data_dependent_sizes import InferredSizes, infer_sizes
+from analyzer.capture.graph.plain_graphs import find_sources, read_executed_ops
 from analyzer.capture.graph.shape_inference import Shape
 from analyzer.capture.private_names import call_flat, cancellation, context, get_handle_data
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, LEAST_SHAPES, MERGED_PLACE, PLACE, Op
@@ -46,14 +46,9 @@ class StaticStep:
 def build_executor_graph(
     function: Any, given: Sequence[Any] = (), assumed: Mapping[str, int] | None = None
 ) -> StaticStep:
-    """Return the graph that a call of a concrete function would run on this device.
+    """Return the graph that a call of a concrete function with ``given`` would run on this device.
 
-    Args:
-        given: The tensors that it would be called with.
-        assumed: The user's sizes, by the op whose result has them.
-
-    Raises:
-        TargetError: TensorFlow cannot build the function's executor.
+    ``assumed`` are the user's sizes, by the op whose result has them.
     """
     captures = list(function.captured_inputs)
     inputs = list(function.inputs)
@@ -72,9 +67,9 @@ def read_sized_ops(
     ``value`` is the value of an argument that is one number: it may decide a loop. ``LEAST_SHAPES`` are
     the shapes of an op's results if the data leave one element.
     """
-    sources = graphs.find_sources(function.graph)
     ops = []
-    for op in graphs.read_executed_ops(partitions, sized.outputs, sources):
+    sources = find_sources(function.graph)
+    for op in read_executed_ops(partitions, sized.outputs, sources):
         attrs = {**op.attrs, **_describe_argument(op, given)}
         if op.name in sized.least:
             attrs[LEAST_SHAPES] = [s.shape and list(s.shape) for s in sized.least[op.name]]
@@ -101,12 +96,6 @@ def instantiate(
 
     A place is the position in the graph before oneDNN's pass, which moves the nodes that it rewrites to
     the end. The places of a node are attributes of it (``PLACE``, ``MERGED_PLACE``).
-
-    Args:
-        arguments: Tensors with the dtypes and shapes of its arguments.
-
-    Raises:
-        TargetError: TensorFlow cannot build the executor.
     """
     manager = cancellation.CancellationManager()
     manager.start_cancel()
@@ -114,16 +103,17 @@ def instantiate(
     handles: _Handles = {}
     feeds = [_make_empty(tensor, handles) for tensor in arguments]
     captured = [_make_empty(capture, handles) for capture in captures]
-    with _collecting_graphs():
+    context.enable_run_metadata()
+    try:
         _collect()  # drop the metadata of earlier calls
-        try:
+        with contextlib.suppress(tf.errors.CancelledError):
             with cancellation.CancellationManagerContext(manager):
                 call_flat(function, feeds, captured)
-        except tf.errors.CancelledError:
-            pass
-        except tf.errors.OpError as error:
-            raise TargetError(f"The step's graph cannot be built: {error.message}") from None
         metadata = _collect()
+    except tf.errors.OpError as error:
+        raise TargetError(f"The step's graph cannot be built: {error.message}") from None
+    finally:
+        context.disable_run_metadata()
     partitions: list[Any] = []
     places: dict[str, dict[str, int]] = {}
     for collected in metadata.function_graphs:
@@ -158,15 +148,6 @@ def _collect() -> Any:
     """Return the run metadata so far; only a successful call writes it, so make one."""
     tf.function(lambda: tf.constant(0, name=_FLUSH), autograph=False).get_concrete_function()()
     return context.export_run_metadata()
-
-
-@contextmanager
-def _collecting_graphs() -> Iterator[None]:
-    context.enable_run_metadata()
-    try:
-        yield
-    finally:
-        context.disable_run_metadata()
 
 
 def _make_empty(tensor: Any, handles: _Handles) -> Any:

@@ -6,12 +6,8 @@ makes one from the real devices' properties). Here the same optimiser gets a clu
 It chooses NCHW or NHWC for the card's architecture, fuses convolutions for cuDNN, inlines nested
 functions and lowers branches and loops. Nothing runs.
 
-With a cluster of this machine's CPU only, this gives the same graph as the runtime, node for node and in
-the same order; with loops, the same ops with other numbers in their names.
-
-Two things differ from a real run. A list of our own (``host_copies``) says which ops have no GPU kernel,
-because TensorFlow's CPU build does not register GPU kernels. We also insert the copies between host and
-card.
+TensorFlow's CPU build registers no GPU kernels: ``host_copies`` lists the ops without one, and inserts
+the copies between host and card.
 """
 
 from __future__ import annotations
@@ -71,14 +67,11 @@ def build_gpu_graph(
 ) -> StaticStep:
     """Return the graph that a call of a concrete function would run on a card, op by op.
 
-    Args:
-        limit_bytes: Limit of TensorFlow's allocator; None for TensorFlow's own.
-
-    Raises:
-        TargetError: TensorFlow cannot optimise the function's graph.
+    ``limit_bytes`` is the limit of TensorFlow's allocator; None for TensorFlow's own.
     """
     try:
-        graph_def = _optimize(_make_item(_wrap_body(function), function), gpu, limit_bytes)
+        item = _make_item(_wrap_body(function), function)
+        graph_def = _optimize(item, _describe_devices(gpu, limit_bytes))
     except (tf.errors.OpError, ValueError) as error:
         message = getattr(error, "message", None) or str(error)
         raise TargetError(f"The step's graph cannot be optimised for a GPU: {message}") from None
@@ -126,11 +119,11 @@ def _wrap_body(function: Any) -> Any:
 
 def _make_item(graph_def: Any, function: Any) -> Any:
     """Return a graph with the nodes that the optimiser must keep: results and side effects."""
-    for node in graph_def.node:
-        _place(node)
-    for called in graph_def.library.function:
-        for node in called.node_def:
-            _place(node)
+    for nodes in (graph_def.node, *(called.node_def for called in graph_def.library.function)):
+        for node in nodes:
+            node.device = _HOST if "cpu" in node.device.lower() else _CARD  # the user's choice
+            if _CLASS in node.attr:
+                node.attr[_CLASS_COPY].CopyFrom(node.attr[_CLASS])
     effects = {op.name for op in function.graph.control_outputs}
     fetched = [n.name for n in graph_def.node if n.op == "_Retval" or n.name in effects]
     if not fetched:
@@ -142,10 +135,7 @@ def _make_item(graph_def: Any, function: Any) -> Any:
 
 
 def _make_argument(node: Any, function: Any, index: int) -> None:
-    """Make a node an argument with its shape, or with the type of the variable behind a handle.
-
-    Without these the optimiser does far less.
-    """
+    """Make a node an argument with its shape, or with the type of the variable behind a handle."""
     tensor = function.inputs[index]
     first = len(function.inputs) - len(function.captured_inputs)
     node.attr["index"].i = index
@@ -163,8 +153,8 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
     node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
 
 
-def _optimize(meta: Any, gpu: Gpu, limit_bytes: int | None) -> Any:
-    """Return the graph as grappler rewrites it for the card."""
+def _optimize(meta: Any, devices: list[Any]) -> Any:
+    """Return the graph as grappler rewrites it for the devices."""
     config = config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.min_graph_nodes = -1
@@ -173,8 +163,8 @@ def _optimize(meta: Any, gpu: Gpu, limit_bytes: int | None) -> Any:
         # value needed and removes no Identity (DependencyOptimizer::SafeToRemoveIdentity,
         # SafeToConvertToNoOp). Here the side effects are fetched, and it would remove them.
         rewrites.dependency_optimization = rewrites.OFF
-    cluster = grappler_cluster.Cluster(devices=_devices(gpu, limit_bytes))
-    with _without_cpp_warnings():
+    cluster = grappler_cluster.Cluster(devices=devices)
+    with _discard_cpp_messages():
         graph_def = tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
     for node in graph_def.node:
         if _CLASS_COPY in node.attr:
@@ -202,31 +192,20 @@ def _drop_many_values(tensor: Any) -> None:
 
 
 @contextlib.contextmanager
-def _without_cpp_warnings() -> Iterator[None]:
-    """Discard TensorFlow's C++ messages on standard error in the block.
-
-    A CPU build warns about each op without a GPU kernel, which is every op, many times.
-    """
+def _discard_cpp_messages() -> Iterator[None]:
+    """Discard standard error: a CPU build warns about each op without a GPU kernel, so every op."""
     sys.stderr.flush()
     stderr = os.dup(2)
-    sink = os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(sink, 2)
-        yield
+        with open(os.devnull, "w") as sink:
+            os.dup2(sink.fileno(), 2)
+            yield
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        os.close(sink)
 
 
-def _place(node: Any) -> None:
-    """Put a node on the card unless the user's code put it on the host."""
-    node.device = _HOST if "cpu" in node.device.lower() else _CARD
-    if _CLASS in node.attr:
-        node.attr[_CLASS_COPY].CopyFrom(node.attr[_CLASS])
-
-
-def _devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
+def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     """Return the properties of the card and the host for the optimiser.
 
     The memory is the allocator's limit (``VirtualCluster``'s constructor stores ``memory_limit``). If

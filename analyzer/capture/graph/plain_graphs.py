@@ -15,6 +15,8 @@ from analyzer.model.graph.graph_index import find_inlined
 
 _MAX_VALUES: Final = 64
 """Constants with at most this many elements keep their values (axes, paddings, shapes)."""
+_MAX_TEXT: Final = 256
+"""Longer text attributes (serialised messages) are left out; bytes."""
 _CALLERS: Final = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )
@@ -27,18 +29,12 @@ def read_executed_ops(
     traced: Mapping[str, tuple[TensorSpec, ...]],
     sources: Mapping[str, str],
 ) -> list[Op]:
-    """Return the ops of the graphs that the executor ran.
-
-    Args:
-        traced: Output specs by op name; the executed graph has lost its shapes.
-        sources: ``file:line`` of the user's code by op name.
-    """
-    ops: dict[str, Op] = {}
+    """Return the ops of the executor's graphs, with specs and code lines (``sources``) by op name."""
+    nodes: dict[str, Any] = {}
     for graph_def in partitions:
         for node in graph_def.node:
-            if node.name not in ops:
-                ops[node.name] = _read_op(node, traced, sources)
-    return list(ops.values())
+            nodes.setdefault(node.name, node)
+    return [_read_op(node, traced, sources) for node in nodes.values()]
 
 
 def _read_op(
@@ -83,10 +79,8 @@ def _get_declared_shape(node: Any) -> tuple[int, ...] | None:
 def get_output_dtypes(node: Any) -> list[str]:
     """Return TensorFlow's names of a node's output types."""
     definition = op_def_registry.get(node.op)
-    if definition is None:
-        return []
     dtypes: list[str] = []
-    for output in definition.output_arg:
+    for output in definition.output_arg if definition is not None else ():
         if output.type_list_attr:
             dtypes += map(_get_dtype_name, node.attr[output.type_list_attr].list.type)
             continue
@@ -105,40 +99,34 @@ def _get_dtype_name(number: int) -> str:
 
 def _get_plain_attribute(key: str, attr: Any) -> Any:
     """Return an attribute as plain values; None if it does not matter for memory."""
+    field = attr.WhichOneof("value")
     if key.startswith("_") and key not in _PRIVATE_ATTRIBUTES:
         return None
-    field = attr.WhichOneof("value")
-    if field == "s":
-        return attr.s.decode("utf-8", "replace") if len(attr.s) <= 256 else None
-    if field in ("i", "f", "b"):
-        return getattr(attr, field)
-    if field == "type":
-        return _get_dtype_name(attr.type)
-    if field == "shape":
-        return _get_plain_shape(attr.shape)
-    if field == "func":
-        return {"function": attr.func.name}
-    if field == "tensor":
-        return _get_plain_tensor(attr.tensor)
     if field == "list":
-        return _get_plain_list(attr.list)
-    return None
+        return [
+            _get_plain_value(kind.name, value)
+            for kind, values in attr.list.ListFields()
+            for value in values
+        ]
+    if field is None or (field == "s" and len(attr.s) > _MAX_TEXT):
+        return None
+    return _get_plain_value(field, getattr(attr, field))
 
 
-def _get_plain_shape(shape: Any) -> list[int] | None:
-    return None if shape.unknown_rank else [dim.size for dim in shape.dim]
-
-
-def _get_plain_list(values: Any) -> list[Any]:
-    if values.type:
-        return [_get_dtype_name(number) for number in values.type]
-    if values.shape:
-        return [_get_plain_shape(shape) for shape in values.shape]
-    if values.s:
-        return [text.decode("utf-8", "replace") for text in values.s]
-    if values.func:
-        return [{"function": function.name} for function in values.func]
-    return [*values.i, *values.f, *values.b]
+def _get_plain_value(field: str, value: Any) -> Any:
+    """Return the value of a field of ``AttrValue`` or of its list."""
+    match field:
+        case "s":
+            return decode_name(value)
+        case "type":
+            return _get_dtype_name(value)
+        case "shape":
+            return None if value.unknown_rank else [dim.size for dim in value.dim]
+        case "func":
+            return {"function": value.name}
+        case "tensor":
+            return _get_plain_tensor(value)
+    return value if field in ("i", "f", "b") else None
 
 
 def _get_plain_tensor(tensor: Any) -> dict[str, Any]:
@@ -159,10 +147,8 @@ def _get_plain_tensor(tensor: Any) -> dict[str, Any]:
 def read_traced_outputs(graph: Any) -> dict[str, tuple[TensorSpec, ...]]:
     """Return the output specs of every op of a traced graph and of the functions that it calls."""
     outputs: dict[str, tuple[TensorSpec, ...]] = {}
-    for nested in collect_graphs(graph):
-        for op in nested.get_operations():
-            if op.name not in outputs:
-                outputs[op.name] = tuple(get_spec(tensor) for tensor in op.outputs)
+    for op in list_ops(graph):
+        outputs.setdefault(op.name, tuple(map(get_spec, op.outputs)))
     return outputs
 
 
@@ -179,10 +165,7 @@ def get_shape(tensor: Any) -> tuple[int, ...] | None:
 
 
 def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
-    """Return the ops of a traced graph and of the functions that it calls.
-
-    Used for a step that XLA compiles as a whole: the executed graph is one launch.
-    """
+    """Return the ops of a traced graph and of the functions that it calls."""
     ops: dict[str, Op] = {}
     # Placeholders of a traced function are arguments of the graph that runs.
     arguments = {tensor.op.name: index for index, tensor in enumerate(graph.inputs)}
@@ -217,16 +200,12 @@ def collect_function_graphs(function: Any) -> dict[str, Any]:
 
 def read_inner_ops(function: Any, names: Iterable[str]) -> list[Op]:
     """Return the traced ops of named functions; each function is one op of the executed step."""
-    wanted = list(names)
-    if not wanted:
-        return []
-    known = collect_function_graphs(function)
-    sources = find_sources(function.graph)
     ops: dict[str, Op] = {}
-    for name in wanted:
-        graph = known.get(name)
-        for op in read_traced_ops(graph, sources) if graph is not None else ():
-            ops.setdefault(op.name, op)
+    if wanted := list(names):
+        known, sources = collect_function_graphs(function), find_sources(function.graph)
+        for graph in (known[name] for name in wanted if name in known):
+            for op in read_traced_ops(graph, sources):
+                ops.setdefault(op.name, op)
     return list(ops.values())
 
 
@@ -283,15 +262,19 @@ def collect_graphs(graph: Any) -> list[Any]:
     return graphs
 
 
+def list_ops(graph: Any) -> list[Any]:
+    """Return the ops of the graph and of all functions in it, outermost graph first."""
+    return [op for nested in collect_graphs(graph) for op in nested.get_operations()]
+
+
 def find_sources(graph: Any) -> dict[str, str]:
     """Return ``file:line`` of the innermost line of user code, by the name of the op that has one."""
     sources: dict[str, str] = {}
-    for nested in collect_graphs(graph):
-        for op in nested.get_operations():
-            if op.name in sources or op.traceback is None:
-                continue
-            for frame in reversed(op.traceback.get_user_frames()):
-                if not is_library(frame.filename):
-                    sources[op.name] = f"{shorten_path(frame.filename)}:{frame.lineno}"
-                    break
+    for op in list_ops(graph):
+        if op.name in sources or op.traceback is None:
+            continue
+        for frame in reversed(op.traceback.get_user_frames()):
+            if not is_library(frame.filename):
+                sources[op.name] = f"{shorten_path(frame.filename)}:{frame.lineno}"
+                break
     return sources

@@ -28,6 +28,8 @@ from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Ten
 
 Shape: TypeAlias = tuple[int, ...] | None
 """Sizes of the axes, -1 for an unknown one; None for an unknown number of axes."""
+Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]
+"""The output specs of ops, by name."""
 
 _LOOP: Final = ("Enter", "Exit", "NextIteration")
 _PREFIXES: Final = ("_MklNative", "_MklFused", "_Mkl")
@@ -41,31 +43,59 @@ _MAX_SIZES: Final = 8
 
 @dataclass(slots=True)
 class Known:
-    """Shapes and values that the graph does not tell, by tensor (``node:output``)."""
+    """Shapes and values that the graph does not tell, by tensor (``node:output``).
 
+    Attributes:
+        arguments: Shapes of the arguments by index, except handles.
+        sizes: Values of the arguments that may be shapes, by index.
+    """
+
+    arguments: Mapping[int, Shape] = field(default_factory=dict)
+    sizes: Mapping[int, Any] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def infer_graph(
-    graph_def: Any, arguments: Mapping[int, Shape], sizes: Mapping[int, Any], known: Known
-) -> tuple[dict[str, tuple[TensorSpec, ...]], tf.Graph]:
-    """Return the output specs of every node, and the copy of the graph that they come from.
+def read_arguments(function: Any, given: Sequence[Any] = ()) -> Known:
+    """Return shapes and sizes of a concrete function's arguments.
 
-    Args:
-        arguments: Argument index -> shape.
-        sizes: Argument index -> value, if it may be a shape (``get_argument_sizes``).
+    The shapes of the call's tensors (``given``) are known even if the function leaves axes open. The
+    shape of a sparse tensor is one of its parts, and decides the shapes of its products.
     """
-    copy, biases, workspaces = _make_importable(graph_def, arguments, sizes, known)
+    known = {
+        index: tensor
+        for index, (tensor, own) in enumerate(zip(given, function.inputs, strict=False))
+        if tensor.dtype == own.dtype
+    }
+    return Known(
+        arguments={
+            index: get_shape(known.get(index, own))
+            for index, own in enumerate(function.inputs)
+            if own.dtype != tf.resource
+        },
+        sizes={
+            index: tensor.numpy()
+            for index, tensor in known.items()
+            if tensor.dtype in (tf.int32, tf.int64)
+            and (tensor.shape.rank or 0) < 2
+            and tensor.shape.num_elements() <= _MAX_SIZES
+            and hasattr(tensor, "numpy")
+        },
+    )
+
+
+def infer_graph(graph_def: Any, known: Known) -> tuple[Outputs, tf.Graph]:
+    """Return the output specs of every node, and the copy of the graph that they come from."""
+    copy, biases = _make_importable(graph_def, known)
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(copy, name="")
-    outputs: dict[str, tuple[TensorSpec, ...]] = {}
+    outputs: Outputs = {}
     for node in graph_def.node:
         specs = [_read_spec(tensor) for tensor in graph.get_operation_by_name(node.name).outputs]
         if node.name in biases:
             specs.append(_read_spec(graph.get_tensor_by_name(f"{biases[node.name]}:0")))
-        if node.name in workspaces and len(specs) == 1:
+        if _has_workspace(node.op) and len(specs) == 1:
             specs.append(TensorSpec("uint8", specs[0].shape))
         if node.op == "Merge" and len(specs) == 1:
             specs.append(TensorSpec("int32", ()))
@@ -78,52 +108,24 @@ def infer_graph(
     return outputs, graph
 
 
-def get_argument_shapes(function: Any, given: Sequence[Any] = ()) -> dict[int, Shape]:
-    """Return the shapes of a concrete function's arguments by index, except handles.
-
-    ``given`` are the tensors of the call. Their shapes are known even if the function leaves axes open
-    (the parts of a sparse or ragged tensor).
-    """
-    shapes: dict[int, Shape] = {}
-    for index, tensor in enumerate(function.inputs):
-        if tensor.dtype != tf.resource:
-            is_given = index < len(given) and given[index].dtype == tensor.dtype
-            shapes[index] = get_shape(given[index] if is_given else tensor)
-    return shapes
-
-
-def get_argument_sizes(function: Any, given: Sequence[Any]) -> dict[int, Any]:
-    """Return the values of a function's arguments that may be shapes: a few integers each.
-
-    The shape of a sparse tensor is one of its parts, and decides the shapes of its products.
-    """
-    return {
-        index: tensor.numpy()
-        for index, tensor in enumerate(given)
-        if index < len(function.inputs)
-        and tensor.dtype == function.inputs[index].dtype
-        and tensor.dtype in (tf.int32, tf.int64)
-        and (tensor.shape.rank or 0) < 2
-        and tensor.shape.num_elements() <= _MAX_SIZES
-        and hasattr(tensor, "numpy")
-    }
-
-
 def infer_executed_outputs(
     function: Any, partitions: Sequence[Any], given: Sequence[Any] = ()
-) -> dict[str, tuple[TensorSpec, ...]]:
-    """Return the output specs of the ops of executed graphs.
+) -> Outputs:
+    """Return the output specs of the ops in the executor's graphs (``partitions``).
 
     Ops of a graph that TensorFlow cannot import (it sends to another device) get their traced shapes.
-
-    ``partitions`` are the executor's graphs, ``given`` the arguments of the call, if known.
     """
-    outputs = read_traced_outputs(function.graph)
-    shapes, sizes = get_argument_shapes(function, given), get_argument_sizes(function, given)
+    outputs, known = read_traced_outputs(function.graph), read_arguments(function, given)
     for graph_def in partitions:
         with contextlib.suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
-            outputs |= infer_graph(graph_def, shapes, sizes, Known())[0]
+            outputs |= infer_graph(graph_def, known)[0]
     return outputs
+
+
+def find_refuted_tensor(error: str) -> str:
+    """Return the tensor (``node:output``) whose known shape made an import fail; empty for none."""
+    match = _PIN.search(error)
+    return ":".join(match.groups()) if match else ""
 
 
 def _read_spec(tensor: Any) -> TensorSpec:
@@ -135,75 +137,31 @@ def _get_pin_name(tensor: str) -> str:
     return tensor.replace(":", _MARK)
 
 
-def find_refuted_tensor(error: str) -> str:
-    """Return the tensor (``node:output``) whose known shape made an import fail; empty for none."""
-    match = _PIN.search(error)
-    return ":".join(match.groups()) if match else ""
+def _make_importable(graph_def: Any, known: Known) -> tuple[Any, dict[str, str]]:
+    """Return a copy that every TensorFlow can import.
 
-
-def _get_output_types(graph_def: Any) -> dict[str, int]:
-    """Return the type number of every tensor (``node:output``)."""
-    return {
-        f"{node.name}:{index}": tf.dtypes.as_dtype(dtype).as_datatype_enum
-        for node in graph_def.node
-        for index, dtype in enumerate(get_output_dtypes(node))
-        if dtype
-    }
-
-
-def _make_importable(
-    graph_def: Any, arguments: Mapping[int, Shape], sizes: Mapping[int, Any], known: Known
-) -> tuple[Any, dict[str, str], set[str]]:
-    """Return a copy that every TensorFlow can import, and the outputs that it lacks.
-
-    The second value is, for each filter gradient with a fused bias, the node with the bias' shape; the
-    third the max poolings whose second output is oneDNN's workspace: the index of each maximum, a byte
-    each.
+    The second value is, for each filter gradient with a fused bias, the node with the bias' shape.
     """
     copy = graph_pb2.GraphDef()
     copy.versions.CopyFrom(graph_def.versions)
     copy.library.CopyFrom(graph_def.library)
     types = {node.name: node.op for node in graph_def.node}
     for node in graph_def.node:
-        _rewrite(_add_twin(copy, node), node, types, arguments, sizes)
-    biases = {node.name: _add_bias(copy, node) for node in graph_def.node if _fuses_bias(node.op)}
-    workspaces = {node.name for node in graph_def.node if _has_workspace(node.op)}
+        _rewrite(_add_twin(copy, node), node, types, known)
+    biases = {
+        node.name: _add_bias(copy, node)
+        for node in graph_def.node
+        if node.op.startswith("_Mkl")
+        and node.op.endswith(_BIAS_SUFFIX)
+        and "BackpropFilter" in node.op
+    }
     redirects = {f"{name}:1": bias for name, bias in biases.items()}
     redirects |= _skip_switches(graph_def) | _pin_known(copy, graph_def, known)
-    _redirect_inputs(copy, redirects)
-    return copy, biases, workspaces
-
-
-def _rewrite(
-    twin: Any,
-    node: Any,
-    types: Mapping[str, str],
-    arguments: Mapping[int, Shape],
-    sizes: Mapping[int, Any],
-) -> None:
-    """Turn the copy of a node that cannot be imported into one with the same output shapes."""
-    if node.op in ARGUMENT_TYPES:
-        _state_argument(twin, node, arguments, sizes)
-    elif node.op in RESULT_TYPES or node.op in _LOOP:
-        _make_identity(twin, node)
-    elif _closes_loop(node, types):
-        _make_identity(twin, node)
-        del twin.input[:]
-        twin.input.extend(n for n in node.input if types[get_node_name(n)] != "NextIteration")
-    elif node.op == "LookupTableFindV2":
-        _make_element_wise(twin, node)
-    elif node.op.startswith("_Mkl"):
-        _make_plain(twin, node.op)
-
-
-def _fuses_bias(kind: str) -> bool:
-    """Return whether a oneDNN op computes the gradients of a filter and of a bias."""
-    return kind.startswith("_Mkl") and kind.endswith(_BIAS_SUFFIX) and "BackpropFilter" in kind
-
-
-def _has_workspace(kind: str) -> bool:
-    """Return whether a oneDNN op is a max pooling with a workspace."""
-    return kind.startswith("_Mkl") and "MaxPool" in kind and "Grad" not in kind
+    for node in copy.node:
+        for index, name in enumerate(node.input):
+            if name in redirects and _MARK not in node.name:
+                node.input[index] = redirects[name]
+    return copy, biases
 
 
 def _add_twin(copy: Any, node: Any) -> Any:
@@ -216,39 +174,61 @@ def _add_twin(copy: Any, node: Any) -> Any:
     return twin
 
 
-def _closes_loop(node: Any, types: Mapping[str, str]) -> bool:
-    """Return whether a node merges the first and the later iterations of a loop."""
-    sources = (types.get(get_node_name(name)) for name in node.input)
-    return bool(node.op == "Merge" and "NextIteration" in sources)
+def _rewrite(twin: Any, node: Any, types: Mapping[str, str], known: Known) -> None:
+    """Turn the copy of a node that cannot be imported into one with the same output shapes."""
+    sources = [types.get(get_node_name(name)) for name in node.input]
+    if node.op in ARGUMENT_TYPES:
+        _state_argument(twin, node, known)
+    elif node.op in RESULT_TYPES or node.op in _LOOP:
+        _retype(twin, "Identity", T=node.attr["T"].type)
+    elif node.op == "Merge" and "NextIteration" in sources:
+        _retype(twin, "Identity", T=node.attr["T"].type)
+        del twin.input[:]
+        for name, source in zip(node.input, sources, strict=True):
+            if source != "NextIteration":
+                twin.input.append(name)
+    elif node.op == "LookupTableFindV2":
+        # Its shape function asks the table for the shape of its values, and no table exists here.
+        # Except in tables made by hand, values are scalars: the result has the shape of the keys.
+        del twin.input[:]
+        twin.input.append(node.input[1])
+        _retype(twin, "Cast", SrcT=node.attr["Tin"].type, DstT=node.attr["Tout"].type)
+    elif node.op.startswith("_Mkl"):
+        _make_plain(twin, node.op)
 
 
-def _redirect_inputs(graph_def: Any, redirects: Mapping[str, str]) -> None:
-    """Replace inputs of all nodes except the added ones with known shapes and values."""
-    for node in graph_def.node:
-        for index, name in enumerate(node.input):
-            if name in redirects and _MARK not in node.name:
-                node.input[index] = redirects[name]
+def _retype(node: Any, kind: str, **types: int) -> None:
+    """Make a node an op of another type, with element types as its only attributes."""
+    node.op = kind
+    node.attr.clear()
+    for name, dtype in types.items():
+        node.attr[name].type = dtype
+
+
+def _has_workspace(kind: str) -> bool:
+    """Say whether an op is oneDNN's max pooling: its second output has a byte for each maximum."""
+    return kind.startswith("_Mkl") and "MaxPool" in kind and "Grad" not in kind
 
 
 def _pin_known(copy: Any, graph_def: Any, known: Known) -> dict[str, str]:
     """Add a node for each known shape or value; return which input it replaces."""
-    nodes = {node.name for node in copy.node}
+    nodes = {node.name: node for node in graph_def.node}
     redirects: dict[str, str] = {}
     for tensor, value in known.values.items():
         pin = copy.node.add()
         pin.name = f"{_get_pin_name(tensor)}_value"
         _make_constant(pin, value)
         redirects[tensor] = pin.name
-    types = _get_output_types(graph_def)
     for tensor, shape in known.shapes.items():
-        if get_node_name(tensor) not in nodes:
-            continue
-        pin = copy.node.add()
-        pin.name, pin.op = _get_pin_name(tensor), "EnsureShape"
-        pin.input.append(tensor)
-        pin.attr["T"].type = types[tensor]
-        _set_shape(pin, shape)
-        redirects.setdefault(tensor, f"{pin.name}:0")
+        name, _, index = tensor.rpartition(":")
+        if name in nodes:
+            pin = copy.node.add()
+            pin.name = _get_pin_name(tensor)
+            pin.input.append(tensor)
+            dtype = tf.dtypes.as_dtype(get_output_dtypes(nodes[name])[int(index)])
+            _retype(pin, "EnsureShape", T=dtype.as_datatype_enum)
+            _set_shape(pin, shape)
+            redirects.setdefault(tensor, f"{pin.name}:0")
     return redirects | {
         tensor.removesuffix(":0"): pin for tensor, pin in redirects.items() if tensor[-2:] == ":0"
     }
@@ -271,24 +251,19 @@ def _skip_switches(graph_def: Any) -> dict[str, str]:
     return redirects
 
 
-def _state_argument(
-    twin: Any, node: Any, arguments: Mapping[int, Shape], sizes: Mapping[int, Any]
-) -> None:
+def _state_argument(twin: Any, node: Any, known: Known) -> None:
     """Replace an argument by an op that states its shape, or its value if it may be a shape."""
     handles = node.attr["_handle_dtypes"].list.type
     index = int(node.attr["index"].i)
-    twin.attr.clear()
     if handles:
-        twin.op = "VarHandleOp"
-        twin.attr["dtype"].type = handles[0]
+        _retype(twin, "VarHandleOp", dtype=handles[0])
         twin.attr["shape"].shape.CopyFrom(node.attr["_handle_shapes"].list.shape[0])
-    elif index in sizes:
-        _make_constant(twin, sizes[index])
-        twin.attr["dtype"].type = node.attr["T"].type
+    elif index in known.sizes:
+        twin.attr.clear()
+        _make_constant(twin, known.sizes[index])
     else:
-        twin.op = "Placeholder"
-        twin.attr["dtype"].type = node.attr["T"].type
-        _set_shape(twin, arguments.get(index))
+        _retype(twin, "Placeholder", dtype=node.attr["T"].type)
+        _set_shape(twin, known.arguments.get(index))
 
 
 def _set_shape(node: Any, shape: Shape) -> None:
@@ -303,41 +278,11 @@ def _make_constant(node: Any, value: Any) -> None:
     node.attr["value"].tensor.CopyFrom(proto)
 
 
-def _make_identity(twin: Any, node: Any) -> None:
-    dtype = node.attr["T"].type
-    twin.op = "Identity"
-    twin.attr.clear()
-    twin.attr["T"].type = dtype
-
-
-def _make_element_wise(twin: Any, node: Any) -> None:
-    """Turn a look-up into an op of the same types that keeps the keys' shape.
-
-    The look-up's shape function asks the table for the shape of its values, and no table exists here.
-    Except in tables made by hand, values are scalars.
-    """
-    source, result = node.attr["Tin"].type, node.attr["Tout"].type
-    string = tf.string.as_datatype_enum
-    keys = node.input[1]
-    twin.attr.clear()
-    del twin.input[:]
-    twin.input.append(keys)
-    if source == result:
-        twin.op = "Identity"
-        twin.attr["T"].type = source
-    elif result == string:
-        twin.op = "AsString"
-        twin.attr["T"].type = source
-    elif source == string:
-        twin.op = "StringToNumber"
-        twin.attr["out_type"].type = result
-    else:
-        twin.op = "Cast"
-        twin.attr["SrcT"].type, twin.attr["DstT"].type = source, result
-
-
 def _make_plain(twin: Any, kind: str) -> None:
-    """Turn a oneDNN node into the op that it replaces, without its extra inputs and attributes."""
+    """Turn a oneDNN node into the op that it replaces, without its extra inputs and attributes.
+
+    A fused factor, summand or workspace does not change the shape of the result.
+    """
     if "BackpropFilter" in kind:
         kind = kind.removesuffix(_BIAS_SUFFIX)
     plain = next((name for name in _list_plain_names(kind) if _accepts(name, twin)), None)
@@ -345,22 +290,13 @@ def _make_plain(twin: Any, kind: str) -> None:
         return
     twin.op = plain
     definition = op_def_registry.get(plain)
-    _drop_extra_inputs(twin, definition)
-    known = {attr.name for attr in definition.attr}
-    for key in [key for key in twin.attr if key not in known]:
-        del twin.attr[key]
-
-
-def _drop_extra_inputs(twin: Any, definition: Any) -> None:
-    """Keep as many data inputs as the op takes.
-
-    A fused factor, summand or workspace does not change the shape of the result.
-    """
     if not any(arg.number_attr or arg.type_list_attr for arg in definition.input_arg):
         data = [name for name in twin.input if not name.startswith("^")]
         controls = [name for name in twin.input if name.startswith("^")]
         del twin.input[:]
         twin.input.extend([*data[: len(definition.input_arg)], *controls])
+    for key in set(twin.attr) - {attr.name for attr in definition.attr}:
+        del twin.attr[key]
 
 
 def _accepts(name: str, node: Any) -> bool:
@@ -389,8 +325,7 @@ def _list_plain_names(kind: str) -> list[str]:
 def _add_bias(copy: Any, node: Any) -> str:
     bias = copy.node.add()
     bias.name = f"{node.name}/analyzer_bias"
-    bias.op = "BiasAddGrad"
     bias.input.append(node.input[2])
-    bias.attr["T"].type = node.attr["T"].type
+    _retype(bias, "BiasAddGrad", T=node.attr["T"].type)
     bias.attr["data_format"].CopyFrom(node.attr["data_format"])
     return str(bias.name)

@@ -9,40 +9,29 @@ so the elements' shapes are inferred here.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import get_node_name
+from analyzer.capture.graph.shape_inference import Outputs
 from analyzer.capture.initializers.variable_births import is_stand_in
 from analyzer.capture.private_names import op_def_registry
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec
-
-Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]
-"""The output specs of ops, by name."""
 
 _MAX_NUMBERS: Final = 64
 """Elements of an integer tensor that may be a shape, a limit or a number of segments."""
 _MAX_BYTES: Final = 64 << 20
 """Largest tensor that is evaluated to learn a shape, bytes."""
-_CONTROL_FLOW: Final = frozenset(
-    [
-        "Switch",
-        "RefSwitch",
-        "_SwitchN",
-        "Merge",
-        "RefMerge",
-        "Enter",
-        "Exit",
-        "NextIteration",
-        "LoopCond",
-    ]
-)
-_NOT_EVALUATED: Final = _CONTROL_FLOW | frozenset(
-    ["Placeholder", "VarHandleOp", "_Arg", "_DeviceArg", "_Retval", "_DeviceRetval"]
+_MERGES: Final = frozenset({"Merge", "RefMerge"})
+_CONTROL_FLOW: Final = _MERGES | {"Switch", "RefSwitch", "Enter", "Exit", "NextIteration"}
+_NOT_EVALUATED: Final = (
+    _CONTROL_FLOW
+    | {"_SwitchN", "LoopCond", "Placeholder", "VarHandleOp"}
+    | {"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval"}
 )
 _SEGMENTS: Final = {
     **dict.fromkeys(["SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd"], 1),
@@ -56,8 +45,7 @@ _SEGMENTS: Final = {
 class Evaluator:
     """Computes values that follow from the given inputs, by stateless kernels.
 
-    Args:
-        graph: The importable copy of it, from ``infer_graph``.
+    ``graph`` is the importable copy of ``graph_def``, and ``outputs`` its specs, from ``infer_graph``.
     """
 
     def __init__(
@@ -69,29 +57,30 @@ class Evaluator:
         self._fed: dict[str, Any] = {}
         for node in graph_def.node:
             index = int(node.attr["index"].i) if node.op in ARGUMENT_TYPES else -1
-            if not 0 <= index < len(given) or not hasattr(given[index], "numpy"):
+            tensor: Any = given[index] if 0 <= index < len(given) else None
+            if not hasattr(tensor, "numpy") or (tensor.dtype.is_floating and is_stand_in(tensor)):
                 continue
-            if given[index].dtype.is_floating and is_stand_in(given[index]):
-                continue
-            if given[index].dtype == function.inputs[index].dtype:
-                self._fed[node.name] = given[index]
-        self._is_known: dict[str, bool] = {}
-        for node in graph_def.node:
-            self._record(node.name)
+            if tensor.dtype == function.inputs[index].dtype:
+                self._fed[node.name] = tensor
+        self._unknown = self._find_unknown()
 
-    def _record(self, name: str) -> None:
-        """Record whether the values of a node and of all its ancestors follow from the inputs."""
-        stack = [(name, False)]
-        while stack:
-            current, is_ready = stack.pop()
-            sources = [get_node_name(source) for source in self._nodes[current].input]
-            if is_ready:
-                self._is_known[current] = all(self._is_known[source] for source in sources)
-            elif current not in self._is_known:
-                self._is_known[current] = current in self._fed  # also ends cycles
-                if self._can_evaluate(self._nodes[current]):
-                    stack.append((current, True))
-                    stack.extend((source, False) for source in sources)
+    def _find_unknown(self) -> set[str]:
+        """Return the nodes that do not follow from the inputs, and all that read them."""
+        readers = defaultdict(list)
+        for node in self._nodes.values():
+            for source in node.input:
+                readers[get_node_name(source)].append(node.name)
+        unknown = {
+            name
+            for name, node in self._nodes.items()
+            if name not in self._fed and not self._can_evaluate(node)
+        }
+        pending = list(unknown)
+        while pending:
+            reached = set(readers[pending.pop()]) - unknown
+            unknown |= reached
+            pending += reached
+        return unknown
 
     def _can_evaluate(self, node: Any) -> bool:
         definition = op_def_registry.get(node.op)
@@ -105,13 +94,16 @@ class Evaluator:
             and all((spec.size_bytes or 0) <= _MAX_BYTES for spec in specs)
         )
 
+    def _is_known(self, source: str) -> bool:
+        return get_node_name(source) not in self._unknown
+
     def evaluate_open_tensors(self) -> dict[str, Any]:
         """Return the values of tensors of unknown shape."""
         return self._evaluate(
             f"{name}:{index}"
             for name, specs in self._outputs.items()
             for index, spec in enumerate(specs)
-            if is_open(spec) and self._is_known.get(name) and name not in self._fed
+            if is_open(spec) and self._is_known(name) and name not in self._fed
         )
 
     def has_open_input(self, name: str) -> bool:
@@ -124,41 +116,39 @@ class Evaluator:
         wanted = {
             _get_tensor_name(source)
             for name, specs in self._outputs.items()
-            if any(map(is_open, specs)) and not self._is_known.get(name)
+            if any(map(is_open, specs)) and not self._is_known(name)
             for source in self._nodes[name].input
             if source[0] != "^" and self._is_number(source)
         }
         return self._evaluate(sorted(wanted))
 
     def _is_number(self, source: str) -> bool:
-        name = get_node_name(source)
         spec = look_up_spec(self._outputs, source)
-        if not self._is_known.get(name) or self._nodes[name].op in ("Const", "HostConst"):
-            return False
-        if spec is None or spec.dtype not in ("int32", "int64") or is_open(spec):
-            return False
-        return math.prod(spec.shape or ()) <= _MAX_NUMBERS
+        return (
+            self._is_known(source)
+            and self._nodes[get_node_name(source)].op not in ("Const", "HostConst")
+            and spec is not None
+            and spec.dtype in ("int32", "int64")
+            and not is_open(spec)
+            and math.prod(spec.shape or ()) <= _MAX_NUMBERS
+        )
 
     def infer_special_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return shapes that follow from integers, for ops whose shape function ignores them."""
-        shapes: dict[str, tuple[int, ...]] = {}
+        shapes: dict[str, tuple[int, ...] | None] = {}
         for name, specs in self._outputs.items():
             node = self._nodes[name]
-            if not specs or not is_open(specs[0]) or self._is_known.get(name):
-                continue
-            shape = None
-            if node.op in _SEGMENTS:
-                shape = self._infer_segments(node)
-            elif node.op == "RaggedTensorToTensor":
-                shape = self._infer_padded(node)
-            if shape is not None:
-                shapes[name] = shape
-        return shapes
+            if specs and is_open(specs[0]) and not self._is_known(name):
+                if node.op in _SEGMENTS:
+                    shapes[name] = self._infer_segments(node)
+                elif node.op == "RaggedTensorToTensor":
+                    shapes[name] = self._infer_padded(node)
+        return {name: shape for name, shape in shapes.items() if shape is not None}
 
     def _infer_segments(self, node: Any) -> tuple[int, ...] | None:
         data = look_up_spec(self._outputs, node.input[0])
         ids = _get_tensor_name(node.input[_SEGMENTS[node.op]])
-        if data is None or not data.shape or not self._is_known.get(get_node_name(ids)):
+        if data is None or not data.shape or not self._is_known(ids):
             return None
         value = self._evaluate([ids]).get(ids)
         if value is None or any(axis < 0 for axis in data.shape[1:]):
@@ -170,29 +160,24 @@ class Evaluator:
         values = look_up_spec(self._outputs, node.input[1])
         if values is None or is_open(values) or math.prod(values.shape or ()) > _MAX_BYTES:
             return None
-        rows = [name for name in node.input[3:] if name[0] != "^"]
-        if not all(self._is_known.get(get_node_name(name)) for name in [node.input[0], *rows]):
+        numbers = [node.input[0], *(name for name in node.input[3:] if name[0] != "^")]
+        if not all(map(self._is_known, numbers)):
             return None
+        shape, *rows = (self._graph.get_tensor_by_name(_get_tensor_name(n)) for n in numbers)
+        kinds = node.attr["row_partition_types"].list.s
         with self._graph.as_default():
             padded = tf.raw_ops.RaggedTensorToTensor(
-                shape=self._graph.get_tensor_by_name(_get_tensor_name(node.input[0])),
+                shape=shape,
                 values=tf.zeros(values.shape, tf.uint8),
                 default_value=tf.zeros((), tf.uint8),
-                row_partition_tensors=[
-                    self._graph.get_tensor_by_name(_get_tensor_name(name)) for name in rows
-                ],
-                row_partition_types=[
-                    kind.decode() for kind in node.attr["row_partition_types"].list.s
-                ],
+                row_partition_tensors=rows,
+                row_partition_types=[kind.decode() for kind in kinds],
             )
         value = self._evaluate([padded.name]).get(padded.name)
         return None if value is None else tuple(value.shape)
 
     def _evaluate(self, tensors: Iterable[str]) -> dict[str, Any]:
         """Return the values of the tensors that can be evaluated."""
-        wanted = list(tensors)
-        if not wanted:
-            return {}
         feeds = {
             f"{name}:0": tensor.numpy()
             for name, tensor in self._fed.items()
@@ -200,15 +185,12 @@ class Evaluator:
         }
         values: dict[str, Any] = {}
         with tf.compat.v1.Session(graph=self._graph) as session:
-            try:
-                values = dict(zip(wanted, session.run(wanted, feeds), strict=True))
-            except (tf.errors.OpError, ValueError):
-                for tensor in wanted:
-                    try:
-                        values[tensor] = session.run(tensor, feeds)
-                    except (tf.errors.OpError, ValueError):
-                        continue
-        return {tensor: np.asarray(value) for tensor, value in values.items()}
+            for tensor in tensors:
+                try:
+                    values[tensor] = np.asarray(session.run(tensor, feeds))
+                except (tf.errors.OpError, ValueError):
+                    continue
+        return values
 
 
 _PUT: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2}
@@ -217,19 +199,12 @@ _TAKE: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "TensorListStack
 """Ops that take elements from a list -> the output with the element, or with all of them."""
 _RESERVE: Final = "TensorListReserve"
 _MAKE: Final = ("EmptyTensorList", _RESERVE)
-_PASS_ON: Final = (_CONTROL_FLOW - {"_SwitchN", "LoopCond"}) | frozenset(
-    ("Identity", "TensorListPopBack", *_PUT, *_MAKE)
-)
+_PASS_ON: Final = _CONTROL_FLOW | {"Identity", "TensorListPopBack", *_PUT, *_MAKE}
 """Ops that make a list or pass it on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Element:
-    """The known properties of a tensor that is taken from a list.
-
-    Attributes:
-        value: Its value if it is a shape itself; None if unknown.
-    """
+class Element(NamedTuple):
+    """A tensor that is taken from a list; ``value`` is its value if it is a known shape itself."""
 
     tensor: str
     shape: tuple[int, ...] | None
@@ -243,12 +218,11 @@ def infer_list_elements(graph_def: Any, graph: Any, outputs: Outputs) -> Iterato
         if node.op not in _TAKE:
             continue
         elements, makers = _trace_list(nodes, node.input[0])
-        if not elements:
-            continue
-        element = _merge_elements(f"{node.name}:{_TAKE[node.op]}", elements, graph, outputs)
-        if node.op == "TensorListStack":
-            element = Element(element.tensor, _stack_shape(element.shape, makers, graph))
-        yield element
+        if elements:
+            element = _merge_elements(f"{node.name}:{_TAKE[node.op]}", elements, graph, outputs)
+            if node.op == "TensorListStack":
+                element = Element(element.tensor, _stack_shape(element.shape, makers, graph))
+            yield element
 
 
 def _trace_list(nodes: dict[str, Any], source: str) -> tuple[set[str], list[Any]]:
@@ -270,7 +244,7 @@ def _trace_list(nodes: dict[str, Any], source: str) -> tuple[set[str], list[Any]
             continue
         if node.op in _PUT:
             elements.add(node.input[_PUT[node.op]])
-        lists = node.input if node.op in ("Merge", "RefMerge") else node.input[:1]
+        lists = node.input if node.op in _MERGES else node.input[:1]
         remaining += [name for name in lists if name[0] != "^"]
     return elements, makers
 
@@ -305,9 +279,8 @@ def _get_static_value(graph: Any, source: str) -> Any:
 
 def is_open(spec: TensorSpec) -> bool:
     """Say whether a tensor's size is unknown."""
-    if spec.dtype in ("resource", "variant", ""):
-        return False
-    return spec.shape is None or any(axis < 0 for axis in spec.shape)
+    is_sized = spec.dtype not in ("resource", "variant", "")
+    return is_sized and (spec.shape is None or any(axis < 0 for axis in spec.shape))
 
 
 def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:

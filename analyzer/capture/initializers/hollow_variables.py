@@ -16,8 +16,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
+from unittest.mock import patch
 
 import keras
 import numpy as np
@@ -59,17 +60,15 @@ _HOLLOW: Final = "_analyzer_hollow"
 def record_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) -> Iterator[Births]:
     """Record how variables are made in the block.
 
-    Args:
-        host_dtypes: Element types that lie in other memory than the device's.
+    ``host_dtypes`` are the element types that lie in other memory than the device's.
     """
     births = Births(stand_ins=StandIns() if hollow else None, host_dtypes=host_dtypes)
-    patches = _Patches(births)
     active_births.append(births)
     try:
-        patches.apply()
-        yield births
+        with contextlib.ExitStack() as stack:
+            _Patches(births, stack).apply()
+            yield births
     finally:
-        patches.undo()
         active_births.remove(births)
 
 
@@ -85,10 +84,10 @@ def build_slots(optimizer: Any, variables: list[Any]) -> None:
 
 @dataclass
 class _Patches:
-    """Replaces the methods that make variables, and restores them."""
+    """Replaces the methods that make variables, until ``stack`` closes."""
 
     births: Births
-    _undo: list[Callable[[], None]] = field(default_factory=list)
+    stack: contextlib.ExitStack
     _in_keras: bool = False
 
     def apply(self) -> None:
@@ -104,25 +103,15 @@ class _Patches:
             for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
                 self._wrap(optimizer, "apply", self._build_and_apply)
 
-    def undo(self) -> None:
-        """Restore the methods."""
-        while self._undo:
-            self._undo.pop()()
-
     def _wrap(self, owner: Any, name: str, new: Callable[..., Any]) -> None:
         """Call ``new`` with the old method and its arguments instead of the old method."""
-        old, is_own = getattr(owner, name), name in vars(owner)
+        old = getattr(owner, name)
 
         @functools.wraps(old)
         def method(*args: Any, **kwargs: Any) -> Any:
             return new(old, *args, **kwargs)
 
-        setattr(owner, name, method)
-        self._undo.append(
-            functools.partial(setattr, owner, name, old)
-            if is_own
-            else functools.partial(delattr, owner, name)
-        )
+        self.stack.enter_context(patch.object(owner, name, method))
 
     @contextlib.contextmanager
     def _counting(self) -> Iterator[None]:
@@ -143,26 +132,20 @@ class _Patches:
                 value = UninitializedVariable(
                     trainable=variable.trainable, name=variable.name, shape=shape, dtype=dtype
                 )
-                if hollow:
-                    self._hollow_out(value)
-                else:
+                if not hollow:
                     value.assign(tf.cast(initializer(shape, dtype=dtype), dtype))
                 set_keras_value(variable, value)
             else:
-                self._in_keras = True
-                try:
+                with patch.object(self, "_in_keras", True):
                     old(variable, initializer)
-                finally:
-                    self._in_keras = False
-                if hollow:  # a strategy has made one for each device
-                    for part in get_device_parts(get_keras_value(variable)):
-                        self._hollow_out(part)
-            if hollow:
-                setattr(variable, _HOLLOW, True)
             value = get_keras_value(variable)
-            first, *others = get_device_parts(value) or [value]
-            self.births.add(first, initializer, shape, name, traced=traced)
-            for part in others:  # initialized with the first one's value
+            parts = get_device_parts(value) or (value,)  # a strategy makes one for each device
+            if hollow:
+                for part in parts:
+                    self._hollow_out(part)
+                setattr(variable, _HOLLOW, True)
+            self.births.add(parts[0], initializer, shape, name, traced=traced)
+            for part in parts[1:]:  # initialized with the first one's value
                 self.births.add_value(part)
 
     def _build_and_apply(
@@ -282,7 +265,7 @@ class _Patches:
     def _make_zeros(self, spec: Any) -> Any:
         assert self.births.stand_ins is not None
         with tf.init_scope(), tf.device(CPU_DEVICE):
-            return self.births.stand_ins.make_unbacked(spec.dtype, tuple(spec.shape))
+            return self.births.stand_ins.make_tensor(spec.dtype, tuple(spec.shape), least=0)
 
     def _hollow_out(self, variable: Any) -> None:
         zeros = self._make_zeros(variable)

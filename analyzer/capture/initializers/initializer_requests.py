@@ -7,12 +7,12 @@ graph traced for the full shape gives their bytes. Other initializers are only t
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import keras
 import tensorflow as tf
@@ -40,17 +40,14 @@ _CONST: Final = "Const"
 _FILL: Final = "Fill"
 
 
-@dataclass(slots=True)
-class Requests:
+class Requests(NamedTuple):
     """The allocations of one call of an initializer.
 
-    Attributes:
-        events: Allocations and frees, in order.
-        numbers: Scalars that its ops receive from Python, each after how many events.
+    ``numbers`` are the scalars that its ops receive from Python, each after how many events.
     """
 
     events: Events
-    numbers: list[tuple[int, Number]] = field(default_factory=list)
+    numbers: Sequence[tuple[int, Number]] = ()
 
 
 def find_requests(
@@ -58,25 +55,17 @@ def find_requests(
 ) -> Requests:
     """Return the allocations of a call of an initializer; if unknown, only the value.
 
-    Args:
-        initializer: Called with shape and dtype, it returns the value.
-        shape: The shape of the value.
-        size_bytes: Its bytes.
-        host_dtypes: Element types that lie in other memory and are not counted.
+    Element types in ``host_dtypes`` lie in other memory and are not counted.
     """
-    try:
-        requests = _watch_call(initializer, shape, dtype, host_dtypes)
-    except Exception:
-        requests = None
-    if requests is not None and requests.events:
-        return requests
+    requests = None
     graph = tf.Graph()
-    try:
-        with graph.as_default():
+    with contextlib.suppress(Exception):  # the user's code
+        requests = _watch_call(initializer, shape, dtype, host_dtypes)
+    if requests is None or not requests.events:
+        with contextlib.suppress(Exception), graph.as_default():
             value = tf.convert_to_tensor(initializer(shape, dtype=dtype))
-    except Exception:
-        return Requests([(0, size_bytes)])
-    return Requests(_read_graph(graph, value, host_dtypes) or [(0, size_bytes)])
+            requests = Requests(_read_graph(graph, value, host_dtypes))
+    return requests if requests is not None and requests.events else Requests([(0, size_bytes)])
 
 
 def _watch_call(
@@ -91,22 +80,19 @@ def _watch_call(
     has_state = isinstance(getattr(initializer, "seed", None), keras.random.SeedGenerator)
     if not is_keras or has_state or not tf.executing_eagerly():
         return None
-    graph = tf.Graph()
-    with graph.as_default():
+    with tf.Graph().as_default() as graph:
         initializer(shape, dtype=dtype)
-    ops = [op for op in graph.get_operations() if _runs_eagerly(op)]
-    watch = _Watch(ops, host_dtypes)
+    watch = _Watch([op for op in graph.get_operations() if _runs_eagerly(op)], host_dtypes)
     op_callbacks.add_op_callback(watch.on_op)
     try:
         value = initializer(_shrink_shape(shape), dtype=dtype)
         root = watch.buffers.get(id(value))
     finally:
         op_callbacks.remove_op_callback(watch.on_op)
-    events = list(watch.events)
-    if watch.differs or watch.count != len(ops) or root is None:
+    events, alive = list(watch.events), sorted(set(watch.buffers.values()))
+    if watch.differs or watch.count != len(watch.ops) or root is None:
         return None
-    frees = [(number, 0) for number in watch.list_alive() if number != root]
-    return Requests([*events, *frees], list(watch.numbers))
+    return Requests([*events, *((number, 0) for number in alive if number != root)], watch.numbers)
 
 
 def _runs_eagerly(op: Any) -> bool:
@@ -132,16 +118,13 @@ class _Watch:
 
     Attributes:
         ops: The ops of the graph for the full shape; their outputs give the bytes.
-        host_dtypes: Element types that are not counted.
         count: Ops that ran.
-        events: Allocations and frees so far.
         buffers: ``id`` of a living tensor -> the number of its buffer.
         differs: The run took another way than the graph.
-        numbers: As in ``Requests``.
     """
 
     ops: list[Any]
-    host_dtypes: frozenset[str] = frozenset()
+    host_dtypes: frozenset[str]
     count: int = 0
     events: Events = field(default_factory=list)
     buffers: dict[int, int] = field(default_factory=dict)
@@ -149,11 +132,6 @@ class _Watch:
     numbers: list[tuple[int, Number]] = field(default_factory=list)
     _buffer_count: int = 0
     _drawn_at: int | None = None
-    _holders: Counter[int] = field(default_factory=Counter)
-
-    def list_alive(self) -> list[int]:
-        """Return the buffers that a tensor still holds."""
-        return sorted(number for number, holders in self._holders.items() if holders)
 
     def on_op(
         self,
@@ -187,18 +165,12 @@ class _Watch:
 
     def _find_like(self, op_type: str) -> Any:
         """Return the graph's next op if it has this type; else None."""
-        like = self.ops[self.count] if self.count < len(self.ops) else None
-        is_like = like is not None and (
-            like.type == op_type or (like.type, op_type) == (_CONST, _FILL)
-        )
-        return like if is_like else None
+        like = next(iter(self.ops[self.count :]), None)
+        wanted = None if like is None else like.type
+        return like if wanted == op_type or (wanted, op_type) == (_CONST, _FILL) else None
 
     def _add_input(self, tensor: Any, static: Any) -> None:
-        """Record an input from Python.
-
-        Args:
-            static: The same input in the graph; None if the graph's op has other inputs.
-        """
+        """Record an input from Python; ``static`` is the same input in the graph, None for none."""
         if len(tensor.shape):  # a list that becomes a tensor
             self._hold(tensor, self._allocate(math.prod(tensor.shape) * tensor.dtype.size))
             return
@@ -217,13 +189,11 @@ class _Watch:
 
     def _hold(self, tensor: Any, number: int) -> None:
         self.buffers[id(tensor)] = number
-        self._holders[number] += 1
         weakref.finalize(tensor, self._release, id(tensor)).atexit = False
 
     def _release(self, key: int) -> None:
         number = self.buffers.pop(key)
-        self._holders[number] -= 1
-        if not self._holders[number]:
+        if number not in self.buffers.values():
             self.events.append((number, 0))
 
 
@@ -231,45 +201,28 @@ def _read_graph(graph: Any, value: Any, host_dtypes: frozenset[str]) -> Events:
     """Return the events of a traced initializer: buffers are freed after their last use."""
     ops = graph.get_operations()
     root = _get_root(value).name
-    last_use = _find_last_uses(ops)
-    last_use.pop(root, None)
+    last_use = {_get_root(tensor).name: op for op in ops for tensor in op.inputs}
     events: Events = []
     numbers: dict[str, int] = {}
     held: list[str] = []
-    for position, op in enumerate(ops):
+    for op in ops:
         if op.type in _VIEWS or op.type == "Placeholder":
             continue
-        for name, size_bytes in _list_counted_outputs(op, host_dtypes):
-            numbers[name] = len(numbers)
-            events.append((numbers[name], size_bytes))
-        for source in map(_get_root, op.inputs):
+        for tensor in op.outputs:
+            size_bytes = get_spec(tensor).size_bytes
+            if size_bytes and tensor.dtype.name not in host_dtypes:
+                numbers[tensor.name] = len(numbers)
+                events.append((numbers[tensor.name], size_bytes))
+        for source in {one.name: one for one in map(_get_root, op.inputs)}.values():
             name = source.name
-            if name not in numbers or last_use.get(name) != position:
-                continue
-            if source.op.type.startswith(_RANDOM):
-                held.append(name)
-            elif (numbers[name], 0) not in events:
-                events.append((numbers[name], 0))
+            if name in numbers and name != root and last_use[name] is op:
+                if source.op.type.startswith(_RANDOM):
+                    held.append(name)
+                else:
+                    events.append((numbers[name], 0))
     rest = [(numbers[name], 0) for name in dict.fromkeys([*held, *numbers]) if name != root]
     events += [event for event in rest if event not in events]
     return events if root in numbers else []
-
-
-def _find_last_uses(ops: Sequence[Any]) -> dict[str, int]:
-    """Return tensor with a buffer of its own -> position of the last op that reads it."""
-    return {
-        _get_root(tensor).name: position for position, op in enumerate(ops) for tensor in op.inputs
-    }
-
-
-def _list_counted_outputs(op: Any, host_dtypes: frozenset[str]) -> list[tuple[str, int]]:
-    """Return name and bytes of each output that is counted."""
-    sizes = ((tensor, get_spec(tensor).size_bytes) for tensor in op.outputs)
-    return [
-        (tensor.name, size_bytes)
-        for tensor, size_bytes in sizes
-        if size_bytes and tensor.dtype.name not in host_dtypes
-    ]
 
 
 def _get_root(tensor: Any) -> Any:

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _SMALL_BYTES: Final = 1 << 20
-"""Values below this get real memory."""
 _MAX_FILLED_BYTES: Final = 64 << 20
 """Values above this are not filled with numbers."""
 _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
@@ -34,17 +33,12 @@ class StandIns:
     _handles: list[Any] = field(default_factory=list)
     _buffer: Any = None
 
-    def make_tensor(self, dtype: Any, shape: Sequence[int]) -> Any:
-        """Return zeros of this shape; without memory if they are large."""
-        if math.prod(shape) * dtype.size < _SMALL_BYTES:
-            return tf.zeros(list(shape), dtype)
-        return self.make_unbacked(dtype, shape)
-
-    def make_unbacked(self, dtype: Any, shape: Sequence[int]) -> Any:
-        """Return zeros of any size over memory that is never touched."""
-        if dtype in (tf.bool, tf.string):  # bytes cannot be viewed as these
-            return tf.zeros(list(shape), dtype)
+    def make_tensor(self, dtype: Any, shape: Sequence[int], least: int = _SMALL_BYTES) -> Any:
+        """Return zeros of this shape; without memory if they take at least ``least`` bytes."""
         size_bytes = math.prod(shape) * dtype.size
+        # Bytes cannot be viewed as bool or string.
+        if size_bytes < least or dtype in (tf.bool, tf.string):
+            return tf.zeros(list(shape), dtype)
         if self._buffer is None or int(self._buffer.shape[0]) < size_bytes:
             self._buffer = _map_bytes(-(-size_bytes // _ROW_BYTES) * _ROW_BYTES)
         flat = self._buffer[:size_bytes]
@@ -63,33 +57,24 @@ class StandIns:
 
     def make_variable(self, dtype: Any, shape: Sequence[int], *, filled: bool = False) -> Any:
         """Return the handle of a variable of zeros, or with a ``make_filled`` value."""
-        handle = tf.raw_ops.VarHandleOp(
-            dtype=dtype,
-            shape=list(shape),
-            shared_name=f"analyzer_xla_{id(self)}_{len(self._handles)}",
-        )
+        name = f"analyzer_xla_{id(self)}_{len(self._handles)}"
+        handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=list(shape), shared_name=name)
         value = self.make_filled(dtype, shape) if filled else self.make_tensor(dtype, shape)
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
         self._handles.append(handle)
         return handle
 
-    def close(self) -> None:
-        """Destroy all variables."""
-        for handle in self._handles:
-            tf.raw_ops.DestroyResourceOp(resource=handle)
-        self._handles.clear()
-        self._buffer = None
-
-
-@contextlib.contextmanager
-def open_stand_ins() -> Iterator[StandIns]:
-    """Place everything in the block on the CPU; its stand-ins are destroyed afterwards."""
-    stand_ins = StandIns()
-    try:
-        with tf.init_scope(), tf.device(CPU_DEVICE):
-            yield stand_ins
-    finally:
-        stand_ins.close()
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls) -> Iterator[StandIns]:
+        """Place everything in the block on the CPU; its stand-ins are destroyed afterwards."""
+        stand_ins = cls()
+        try:
+            with tf.init_scope(), tf.device(CPU_DEVICE):
+                yield stand_ins
+        finally:
+            for handle in stand_ins._handles:
+                tf.raw_ops.DestroyResourceOp(resource=handle)
 
 
 def _map_bytes(size_bytes: int) -> Any:

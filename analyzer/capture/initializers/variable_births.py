@@ -128,10 +128,9 @@ class Births:
 
     def _cache(self, number: Number) -> bool:
         """Record a number on a card; return whether it is new there."""
-        if not self.host_dtypes or number in self._cached:
-            return False
+        is_new = bool(self.host_dtypes) and number not in self._cached
         self._cached.add(number)
-        return True
+        return is_new
 
     def add_numbers(self, numbers: Iterable[Number]) -> None:
         """Record numbers that TensorFlow caches on a card from now on.
@@ -189,9 +188,7 @@ def _describe(initializer: Any) -> str:
     """Return a text that is equal for initializers that make the same constant."""
     config: Any = {}
     with contextlib.suppress(Exception):
-        config = initializer.get_config()
-    if isinstance(config, dict):
-        config = {key: value for key, value in config.items() if key != "seed"}
+        config = {key: value for key, value in initializer.get_config().items() if key != "seed"}
     return f"{type(initializer).__name__} {getattr(initializer, '__name__', '')} {config}"
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import closes_scope, get_keras_name_scope, is_eager
+from analyzer.capture.private_names import closes_scope, is_eager, keras_name_scope
 from analyzer.capture.run.step_variables import find_address, find_variable_address
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
@@ -151,10 +151,8 @@ def _list_wrappers(observed: Observations) -> Iterator[tuple[Any, str, Callable[
     yield tf.GradientTape, "gradient", make_gradient
     yield tf, "gradients", make_gradient
     yield keras.optimizers.Optimizer, "apply", make_apply
-    name_scope = get_keras_name_scope()
-    if name_scope is not None:  # otherwise ops belong to layers by name only
-        yield name_scope, "__enter__", make_enter
-        yield name_scope, "__exit__", make_exit
+    yield keras_name_scope, "__enter__", make_enter
+    yield keras_name_scope, "__exit__", make_exit
 
 
 def _observe_scope(observed: Observations, scope: Any) -> None:

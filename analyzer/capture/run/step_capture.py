@@ -116,7 +116,7 @@ def trace_function(program: Program) -> Any:
 def check_promises(program: Program, function: Any) -> None:
     """Raise InputError if the step breaks a promise of its options."""
     for promise in program.promises:
-        promise.check(function)
+        promise(function)
 
 
 def describe_capture(

@@ -6,13 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from analyzer.capture.private_names import get_layers
-from analyzer.capture.targets.keras_api import (
-    get_keras,
-    get_last_layer,
-    get_output_tensors,
-    is_model,
-)
+from analyzer.capture.private_names import get_last_layer, get_layers
+from analyzer.capture.targets.keras_api import get_keras, get_output_tensors, is_model
 from analyzer.capture.targets.synthetic_inputs import make_part
 from analyzer.model.errors import TargetError
 
@@ -28,9 +23,6 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
 
     The last activation decides (softmax, sigmoid); a sequence of scores from integer inputs gets a
     classification loss. Integers and strings cannot be trained on.
-
-    Raises:
-        TargetError: no loss fits any output.
     """
     specs, losses = tf.nest.flatten(outputs), get_keras(model).losses
     has_integer_inputs = any(tensor.dtype.is_integer for tensor in tf.nest.flatten(inputs))
@@ -61,16 +53,12 @@ def get_loss_name(loss: Any) -> str:
 
 
 def make_labels(model: Any, outputs: Any) -> Any:
-    """Return labels (parts of a batch) for the compiled losses, in the structure of the outputs.
-
-    Raises:
-        TargetError: the shape of an output depends on data.
-    """
+    """Return labels (parts of a batch) for the compiled losses, in the structure of the outputs."""
     specs = tf.nest.flatten(outputs)
     losses = _get_losses_by_output(model, outputs, len(specs))
-    has_loss = any(loss is not None for loss in losses)
+    is_uncompiled = all(loss is None for loss in losses)
     labels = [
-        _make_label(model, spec, get_loss_name(loss)) if loss is not None or not has_loss else None
+        _make_label(model, spec, get_loss_name(loss)) if is_uncompiled or loss is not None else None
         for spec, loss in zip(specs, losses, strict=True)
     ]
     return tf.nest.pack_sequence_as(outputs, labels)
@@ -98,8 +86,8 @@ def _find_last_activations(model: Any, count: int) -> list[str]:
     """Return the name of the activation before each of ``count`` outputs; empty if unknown."""
     layers = [get_last_layer(out) for out in tf.nest.flatten(get_output_tensors(model))]
     if len(layers) != count or None in layers:
-        own = [layer for layer in get_layers(model) if layer is not model]
-        layers = [own[-1] if own else None] * count
+        own = [None, *(layer for layer in get_layers(model) if layer is not model)]
+        layers = own[-1:] * count
     return [_get_activation(layer) for layer in layers]
 
 
@@ -129,17 +117,13 @@ def _make_label(model: Any, spec: Any, loss_name: str) -> Any:
 def _get_losses_by_output(model: Any, outputs: Any, count: int) -> list[Any]:
     """Return the compiled loss of each output, flat, in the order of the outputs' structure."""
     loss = getattr(model, "loss", None)
-    if isinstance(loss, dict) and isinstance(outputs, dict):
-        flat = [
-            one
-            for key in sorted(outputs)
-            for one in _spread(loss.get(key), len(tf.nest.flatten(outputs[key])))
-        ]
-        return flat if len(flat) == count else [None] * count
-    if isinstance(loss, dict):
-        names = list(getattr(model, "output_names", None) or loss)[:count]
-        return [*(loss.get(name) for name in names), *[None] * (count - len(names))]
-    return _spread(loss, count)
+    if not isinstance(loss, dict):
+        return _spread(loss, count)
+    if isinstance(outputs, dict):
+        sizes = {key: len(tf.nest.flatten(outputs[key])) for key in sorted(outputs)}
+        return [one for key, size in sizes.items() for one in _spread(loss.get(key), size)]
+    names = list(getattr(model, "output_names", None) or loss)[:count]
+    return [*map(loss.get, names), *[None] * (count - len(names))]
 
 
 def _spread(loss: Any, count: int) -> list[Any]:

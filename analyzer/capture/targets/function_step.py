@@ -5,25 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import keras
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_function_options, is_jit_compiled
-from analyzer.capture.targets.step_program import NothingCompiled, Program
-from analyzer.capture.targets.synthetic_inputs import (
-    Axes,
-    check_batch,
-    check_names,
-    describe_batch_axes,
-    describe_shared_batch,
-    fill_axes,
-    fill_batch_axis,
-    find_batch_axes,
-    make_tensor,
-)
+from analyzer.capture.targets.step_program import Program, promise_nothing_compiled
+from analyzer.capture.targets.synthetic_inputs import Axes, fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import (
     Option,
     TargetForm,
@@ -57,11 +46,7 @@ def get_axes(spec: Any) -> Axes:
 
 
 def check_arguments(function: Any, args: Any, text: str, options: CaptureOptions) -> None:
-    """Refuse options for a step that comes with arguments, unless its batch size is the given one.
-
-    Raises:
-        InputError: the step cannot honour an option.
-    """
+    """Refuse options for a step that comes with arguments, unless its batch size is the given one."""
     form = TargetForm.STEP if is_tf_function(function) else TargetForm.EAGER_STEP
     given = list_given_options(options)
     if options.batch_size is not None and options.batch_size == _get_batch_size(args):
@@ -70,11 +55,7 @@ def check_arguments(function: Any, args: Any, text: str, options: CaptureOptions
 
 
 def make_signature_program(function: Any, text: str, options: CaptureOptions) -> Program:
-    """Return the step of a ``tf.function``, with arguments made from its input signature.
-
-    Raises:
-        TargetError: it has no signature, or its arguments cannot be made.
-    """
+    """Return the step of a ``tf.function``, with arguments made from its input signature."""
     signature = get_signature(function)
     if signature is None:
         code = getattr(getattr(function, "python_function", None), "__code__", None)
@@ -93,21 +74,16 @@ def make_signature_program(function: Any, text: str, options: CaptureOptions) ->
             )
     names = _name_inputs(function, signature)
     axes = {name: get_axes(spec) for name, spec in zip(names, specs, strict=True)}
-    check_names(names, options)
-    check_batch(axes, options)
-    batch_axes = find_batch_axes(axes, options)
-    tensors = []
-    for name, spec in zip(names, specs, strict=True):
-        filled = fill_batch_axis(name, axes[name], batch_axes, options.open_batch_size)
-        shape = fill_axes(name, filled, options, only=len(specs) == 1)
-        tensors.append(make_tensor(shape, spec.dtype))
+    shapes = fill_shapes(axes, options)
+    tensors = [make_tensor(shapes[name], one.dtype) for name, one in zip(names, specs, strict=True)]
     args = tuple(tf.nest.pack_sequence_as(signature, tensors))
     program = make_function_program(function, args, text, options)
-    shared = [name for name, own in axes.items() if own and own[0] is None]
-    program.messages.extend(describe_shared_batch(shared))
-    program.messages.extend(describe_batch_axes(batch_axes))
-    if batch_axes:
-        program.config = replace(program.config, batch_size=options.batch_size)
+    shared = [repr(name) for name, own in axes.items() if own and own[0] is None]
+    if len(shared) > 1:
+        program.messages.append(
+            f"The first axes of {', '.join(shared)} are taken as one batch; if one of them is not, "
+            "write its size in the signature."
+        )
     return program
 
 
@@ -118,10 +94,8 @@ def make_function_program(
     function = _apply_jit(function, text, options.jit)
     models = _get_owned(function, *_OWNERS[:2])
     optimizers = _get_owned(function, *_OWNERS[2:])
-    for model in models:
-        optimizer = getattr(model, "optimizer", None)
-        if optimizer is not None and all(optimizer is not known for known in optimizers):
-            optimizers.append(optimizer)
+    optimizers += [model.optimizer for model in models if getattr(model, "optimizer", None)]
+    optimizers = list({id(optimizer): optimizer for optimizer in optimizers}.values())
     return Program(
         call=lambda: function(*args),
         # A ragged or sparse tensor is fed as its component tensors.
@@ -130,7 +104,7 @@ def make_function_program(
         traced_args=args,
         models=models,
         optimizers=optimizers,
-        promises=[NothingCompiled(text)] if options.jit is False else [],
+        promises=[promise_nothing_compiled(text)] if options.jit is False else [],
         config=StepConfig(
             jit=is_jit_compiled(function),
             batch_size=_get_batch_size(args),
@@ -141,10 +115,7 @@ def make_function_program(
 
 
 def _name_inputs(function: Any, signature: Any) -> list[str]:
-    """Return a unique name for each tensor of a signature.
-
-    The name is the spec's own, or the function's parameter with the path inside it.
-    """
+    """Return a unique name for each tensor of a signature: its own, or its parameter and path."""
     code = getattr(function, "python_function", None)
     parameters: list[str] = []
     if callable(code):
@@ -202,9 +173,5 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
 
 
 def _get_owned(function: Any, *names: str) -> list[Any]:
-    owned: list[Any] = []
-    for name in names:
-        value = getattr(function, name, None)
-        if value is not None:
-            owned.extend(value if isinstance(value, list | tuple) else [value])
-    return owned
+    values = [getattr(function, name, None) for name in names]
+    return [one for value in values for one in tf.nest.flatten(value) if one is not None]

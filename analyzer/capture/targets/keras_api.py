@@ -6,7 +6,6 @@ Keras 2 is optional and never imported here: if the target has not imported it, 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -54,12 +53,6 @@ def get_output_tensors(model: Any) -> Any:
     return structure if structure is not None else getattr(model, "outputs", None)
 
 
-def get_last_layer(tensor: Any) -> Any:
-    """Return the layer that makes a symbolic output; None if unknown."""
-    history = private_names.get_history(tensor)
-    return None if history is None else history[0]
-
-
 def get_loss_method(model: Any) -> tuple[Any, str]:
     """Return the object and the method that every use of the compiled loss goes through."""
     if is_keras_3(model):
@@ -91,23 +84,21 @@ def get_optimizer_classes() -> tuple[type, ...]:
 
 def get_optimizer_variables(optimizer: Any) -> list[Any]:
     """Return an optimizer's variables; in Keras 2's legacy optimizers they are a method."""
-    variables: Iterable[Any] = optimizer.variables
+    variables = optimizer.variables
     return list(variables() if callable(variables) else variables)
 
 
 def set_keras_2_policy(policy: str) -> None:
     """Set the global dtype policy of Keras 2 if one is given and the target has imported Keras 2."""
-    package = sys.modules.get(_KERAS_2)
-    if package is not None and policy:
-        package.mixed_precision.set_global_policy(policy)
+    if policy and _KERAS_2 in sys.modules:
+        sys.modules[_KERAS_2].mixed_precision.set_global_policy(policy)
 
 
 def _convert_spec(tensor: Any) -> Any:
     """Return an input of Keras 2 as a symbolic tensor of Keras 3."""
     spec = tensor.type_spec
-    axes = spec.shape.as_list() if spec.shape.rank is not None else None
     return keras.KerasTensor(
-        axes,
+        spec.shape.as_list() if spec.shape.rank is not None else None,
         dtype=spec.dtype.name,
         name=str(tensor.name),
         sparse=isinstance(spec, tf.SparseTensorSpec),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-import keras
 import tensorflow as tf
 
 from analyzer.capture.graph.as_if_gpu import explain_jit
@@ -33,7 +31,7 @@ from analyzer.capture.targets.model_changes import (
     change_optimizer,
     rebuild_with_blocks,
 )
-from analyzer.capture.targets.step_program import Program, Promise, Used
+from analyzer.capture.targets.step_program import Program, Promise, promise_use
 from analyzer.capture.targets.synthetic_inputs import (
     BatchPart,
     make_inputs,
@@ -55,19 +53,20 @@ from analyzer.model.errors import InputError, TargetError
 _KERAS_2_JIT: Final = (
     "Estimated as compile() says: Keras 2 uses XLA only with jit_compile=True (--jit)."
 )
+_MODULES: Final = {"optimizer": "optimizers", "loss": "losses"}
+_EXAMPLES: Final = {
+    "optimizer": "adam, adamw, sgd, rmsprop, adagrad, adafactor or lion",
+    "loss": "mse, binary_crossentropy or sparse_categorical_crossentropy",
+}
 
 
 def make_model_program(model: Any, options: CaptureOptions) -> Program:
-    """Return the training or inference step of ``model``.
-
-    Raises:
-        TargetError: the model has no inputs, leaves axes open, or cannot be built or compiled.
-        InputError: it cannot honour an option.
-    """
+    """Return the training or inference step of ``model``."""
     messages: list[str] = []
     model = rebuild_with_blocks(model, options.remedy)
     train = (options.mode or "train") == "train"
-    form = _choose_form(model, train=train)
+    form = TargetForm.COMPILED_MODEL if is_compiled(model) else TargetForm.MODEL
+    form = form if train else TargetForm.INFERENCE
     check_honoured(f"The model {model.name!r}", form, list_given_options(options))
     inputs, batch_size = make_inputs(model, options, messages)
     outputs = _build_output_specs(model, inputs)
@@ -75,11 +74,15 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         change_layers(model, options.remedy)
         _make_trainable(model, inputs, outputs, options, messages)
         change_optimizer(model, options.remedy)
-    _set_jit(model, options)
+    if options.jit is not None:
+        _set_jit(model, options.jit)
     jit = bool(model.jit_compile) and not getattr(model, "run_eagerly", False)
     data = _make_data(model, inputs, outputs) if train else (inputs,)
     step = _make_fit_step(model, data) if train else _make_predict_step(model, data)
     optimizer = getattr(model, "optimizer", None) if train else None
+    jit_reason = ""
+    if options.gpu:
+        jit_reason = explain_jit(model, jit, options.jit) if is_keras_3(model) else _KERAS_2_JIT
     return Program(
         call=step.call,
         args=step.values,
@@ -89,13 +92,18 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         optimizers=[optimizer] if optimizer is not None else [],
         messages=messages,
         promises=_make_promises(model, options) if train else [],
-        jit_reason=_explain_jit(model, jit, options),
-        config=_make_config(model, optimizer, train=train, jit=jit, batch_size=batch_size),
+        jit_reason=jit_reason,
+        config=StepConfig(
+            mode="train" if train else "infer",
+            jit=jit,
+            batch_size=batch_size,
+            optimizer=type(optimizer).__name__ if optimizer is not None else "",
+            dtype_policy=str(getattr(model.dtype_policy, "name", "")),
+        ),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KerasStep:
+class _KerasStep(NamedTuple):
     """A step of Keras' own: its call, its ``tf.function`` (None if eager), and the function's arguments.
 
     ``values`` are the tensors that Python holds while the step runs.
@@ -136,43 +144,14 @@ def _make_predict_step(model: Any, data: Any) -> _KerasStep:
 def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
     iterator = make_iterator(data, model.distribute_strategy)
     function = get_traced_function(run, "multi_step_on_iterator")
-    return _KerasStep(call=lambda: run(iterator), function=function, arguments=(iterator,))
+    return _KerasStep(lambda: run(iterator), function, (iterator,))
 
 
 def _hold_batch(call: Callable[[Any], Any], run: Any, batch: Any) -> _KerasStep:
     tensors = tf.nest.flatten(batch, expand_composites=True)
-    return _KerasStep(
-        call=lambda: call(batch),
-        function=get_traced_function(run, "one_step_on_data"),
-        arguments=(batch,),
-        values=tuple(tensor for tensor in tensors if tensor is not None),
-    )
-
-
-def _choose_form(model: Any, *, train: bool) -> TargetForm:
-    """Return which options apply to a model's step."""
-    if not train:
-        return TargetForm.INFERENCE
-    return TargetForm.COMPILED_MODEL if is_compiled(model) else TargetForm.MODEL
-
-
-def _make_config(
-    model: Any, optimizer: Any, *, train: bool, jit: bool, batch_size: int | None
-) -> StepConfig:
-    return StepConfig(
-        mode="train" if train else "infer",
-        jit=jit,
-        batch_size=batch_size,
-        optimizer=type(optimizer).__name__ if optimizer is not None else "",
-        dtype_policy=str(getattr(model.dtype_policy, "name", "")),
-    )
-
-
-def _explain_jit(model: Any, jit: bool, options: CaptureOptions) -> str:
-    """Return why a step on a card does or does not use XLA; empty on the CPU."""
-    if not options.gpu:
-        return ""
-    return explain_jit(model, jit, options.jit) if is_keras_3(model) else _KERAS_2_JIT
+    function = get_traced_function(run, "one_step_on_data")
+    values = tuple(tensor for tensor in tensors if tensor is not None)
+    return _KerasStep(lambda: call(batch), function, (batch,), values)
 
 
 def _make_trainable(
@@ -190,16 +169,14 @@ def _make_trainable(
     _renew_optimizer(model, messages)
 
 
-def _set_jit(model: Any, options: CaptureOptions) -> None:
-    if options.jit is None:
-        return
-    if options.jit and getattr(model, "run_eagerly", False):
+def _set_jit(model: Any, jit: bool) -> None:
+    if jit and getattr(model, "run_eagerly", False):
         raise InputError(
             f"--jit cannot be used: the model {model.name!r} is compiled with run_eagerly=True.",
             hint="Leave it out, or compile the model without run_eagerly.",
         )
-    model.jit_compile = options.jit
-    if options.jit and not model.jit_compile:
+    model.jit_compile = jit
+    if jit and not model.jit_compile:
         raise TargetError(
             f"The model {model.name!r} has layers that XLA cannot compile.", hint="Use --no-jit."
         )
@@ -211,15 +188,12 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
     If a custom train_step does not show how many parts it unpacks, a model compiled without a loss gets
     the inputs only.
     """
-    parts = _count_unpacked_parts(model)
-    if parts is None:
-        parts = 1 if has_own_step(model) and getattr(model, "loss", None) is None else 2
-    if parts == 1:
+    has_loss = getattr(model, "loss", None) is not None
+    count = _count_unpacked_parts(model) or (2 if has_loss or not has_own_step(model) else 1)
+    if count == 1:
         return (inputs,)
-    data = (inputs, make_labels(model, outputs))
-    if parts == 2:
-        return data
-    return (*data, make_part(tf.nest.flatten(inputs)[0].shape[:1], tf.float32))
+    weights = make_part(tf.nest.flatten(inputs)[0].shape[:1], tf.float32)
+    return (inputs, make_labels(model, outputs), weights)[:count]
 
 
 def _count_unpacked_parts(model: Any) -> int | None:
@@ -246,7 +220,7 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
     """
     try:
         if is_keras_3(model):
-            specs = model(tf.nest.map_structure(_make_symbolic, inputs))
+            specs = model(tf.nest.map_structure(BatchPart.make_symbolic, inputs))
             if all(tf.TensorShape(s.shape).is_fully_defined() for s in tf.nest.flatten(specs)):
                 return specs
         with FuncGraph("outputs").as_default():
@@ -260,29 +234,13 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
         ) from error
 
 
-def _make_symbolic(part: BatchPart) -> Any:
-    return keras.KerasTensor(
-        part.shape, dtype=part.dtype.name, sparse=part.is_sparse, ragged=part.is_ragged
-    )
-
-
-def _get_optimizer(model: Any, name: str) -> Any:
+def _look_up(model: Any, kind: str, name: str) -> Any:
+    """Return Keras' optimizer or loss (``kind``) of that name."""
     try:
-        return get_keras(model).optimizers.get(name)
+        return getattr(get_keras(model), _MODULES[kind]).get(name)
     except ValueError:
         raise TargetError(
-            f"Keras has no optimizer {name!r}.",
-            hint="Try adam, adamw, sgd, rmsprop, adagrad, adafactor or lion.",
-        ) from None
-
-
-def _get_loss(model: Any, name: str) -> Any:
-    try:
-        return get_keras(model).losses.get(name)
-    except ValueError:
-        raise TargetError(
-            f"Keras has no loss {name!r}.",
-            hint="Try mse, binary_crossentropy or sparse_categorical_crossentropy.",
+            f"Keras has no {kind} {name!r}.", hint=f"Try {_EXAMPLES[kind]}."
         ) from None
 
 
@@ -290,11 +248,11 @@ def _compile(
     model: Any, inputs: Any, outputs: Any, options: CaptureOptions, messages: list[str]
 ) -> None:
     """Compile an uncompiled model with the requested or default optimizer and loss."""
-    optimizer = _get_optimizer(model, options.optimizer or OPTIMIZER)
-    losses = (
-        _get_loss(model, options.loss) if options.loss else choose_losses(model, inputs, outputs)
-    )
-    reason = "as asked" if options.loss else "it fits the output"
+    optimizer = _look_up(model, "optimizer", options.optimizer or OPTIMIZER)
+    if options.loss:
+        losses, reason = _look_up(model, "loss", options.loss), "as asked"
+    else:
+        losses, reason = choose_losses(model, inputs, outputs), "it fits the output"
     jit = {} if options.jit is None else {"jit_compile": options.jit}
     _call_compile(model, {"optimizer": optimizer, "loss": losses, **jit})
     messages.append(
@@ -310,11 +268,11 @@ def _recompile(model: Any, options: CaptureOptions, messages: list[str]) -> None
     if options.optimizer:
         inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         replaced.append(f"the optimizer {type(inner).__name__}")
-        arguments["optimizer"] = _get_optimizer(model, options.optimizer)
+        arguments["optimizer"] = _look_up(model, "optimizer", options.optimizer)
     if options.loss:
         name = format_losses(model.loss) if model.loss is not None else "none"
         replaced.append(f"the loss {name}")
-        arguments["loss"] = _get_loss(model, options.loss)
+        arguments["loss"] = _look_up(model, "loss", options.loss)
         arguments.pop("loss_weights", None)
     arguments.setdefault("optimizer", model.optimizer)
     arguments.setdefault("loss", model.loss)
@@ -339,20 +297,22 @@ def _make_promises(model: Any, options: CaptureOptions) -> list[Promise]:
     """Return checks that a custom train_step uses the requested optimizer and loss."""
     if not has_own_step(model):
         return []
-    loss, loss_method = get_loss_method(model)
-    promises: list[Promise] = []
-    for option, value, owner, method in (
-        (Option.OPTIMIZER, options.optimizer, model.optimizer, "apply"),
-        (Option.LOSS, options.loss, loss, loss_method),
-    ):
-        if value and owner is not None:
-            error = InputError(
+    return [
+        promise_use(
+            owner,
+            method,
+            InputError(
                 f"{option} {value} cannot be used: the train_step of the model {model.name!r} never "
                 "calls it.",
                 hint="Leave it out, and change the model's own train_step or compile.",
-            )
-            promises.append(Used(owner, method, error))
-    return promises
+            ),
+        )
+        for option, value, owner, method in (
+            (Option.OPTIMIZER, options.optimizer, model.optimizer, "apply"),
+            (Option.LOSS, options.loss, *get_loss_method(model)),
+        )
+        if value and owner is not None
+    ]
 
 
 def _renew_optimizer(model: Any, messages: list[str]) -> None:

@@ -53,17 +53,11 @@ def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     """Apply a remedy to the code in the block, which builds a model or a step.
 
     A custom step may hold its optimizer anywhere, so the optimizer is changed when it is made.
-
-    Raises:
-        TargetError: Keras has no such scope, or the code makes no optimizer that takes the change.
     """
     parts = _split(remedy)
     scope: Any = contextlib.nullcontext()
     if "remat" in parts:
-        make_scope = getattr(keras, "RematScope", None)
-        if make_scope is None:
-            raise TargetError("This Keras has no RematScope.", hint="Keras 3.9 and later have one.")
-        scope = make_scope(mode=parts["remat"])
+        scope = keras.RematScope(mode=parts["remat"])
     options = _get_options(remedy)
     replacing: Any = contextlib.nullcontext([""])
     if "optimizer" in parts:
@@ -147,11 +141,7 @@ def _make_init(
 
 
 def rebuild_with_blocks(model: Any, remedy: str) -> Any:
-    """Return the model with recomputed blocks; the model itself if the remedy has none.
-
-    Raises:
-        TargetError: the model cannot be rebuilt from its layers.
-    """
+    """Return the model with recomputed blocks; the model itself if the remedy has none."""
     blocks = _split(remedy).get("recompute")
     if blocks is None:
         return model
@@ -172,11 +162,7 @@ def rebuild_with_blocks(model: Any, remedy: str) -> Any:
 
 
 def change_layers(model: Any, remedy: str) -> None:
-    """Freeze layers before the model is compiled.
-
-    Raises:
-        TargetError: it has fewer than two layers with weights.
-    """
+    """Freeze layers before the model is compiled."""
     if _split(remedy).get("freeze") != _ALL_BUT_LAST:
         return
     layers = get_layers(model, include_self=False, recursive=False)
@@ -188,11 +174,7 @@ def change_layers(model: Any, remedy: str) -> None:
 
 
 def change_optimizer(model: Any, remedy: str) -> None:
-    """Replace the compiled model's optimizer by one with changed options.
-
-    Raises:
-        TargetError: the optimizer takes no such option.
-    """
+    """Replace the compiled model's optimizer by one with changed options."""
     parts = _split(remedy)
     changes = _get_options(remedy)
     if parts.get("ema") == "off":

@@ -34,12 +34,7 @@ from analyzer.capture.targets.keras_api import (
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import apply_while_building, check_step_remedy
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.targets.synthetic_inputs import (
-    check_batch,
-    check_names,
-    fill_axes,
-    make_tensor,
-)
+from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
@@ -53,9 +48,7 @@ from analyzer.model.errors import InputError, TargetError
 def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
     """Return the step that ``spec`` names.
 
-    Raises:
-        TargetError: it cannot be found, built or called; the message names the user's own line.
-        InputError: the target cannot honour an option.
+    TargetError names the user's own line; InputError an option that the target cannot honour.
     """
     if options.dtype_policy:
         _set_policy(options.dtype_policy)
@@ -78,11 +71,7 @@ def make_program(
 ) -> Program:
     """Return the step of a model, a ``tf.function``, ``(function, args)``, or a function that makes one.
 
-    Args:
-        is_result: ``thing`` was returned by the user's function; do not call it.
-
-    Raises:
-        TargetError: it is none of these.
+    A plain function that was returned by the user's function (``is_result``) is not called.
     """
     if isinstance(thing, Program):
         return thing
@@ -299,15 +288,9 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
         raise TargetError(f"{spec.path} has no signature to call.", hint="Save it with one.")
     function = signatures[name]
     specs = function.structured_input_signature[1]
-    axes = {key: get_axes(tensor_spec) for key, tensor_spec in specs.items()}
-    check_names(list(specs), options)
-    check_batch(axes, options)
-    tensors = {
-        key: make_tensor(fill_axes(key, axes[key], options, only=len(specs) == 1), one.dtype)
-        for key, one in specs.items()
-    }
-    first = next(iter(tensors.values()), None)
-    batch_size = int(first.shape[0]) if first is not None and first.shape.rank else None
+    shapes = fill_shapes({name: get_axes(one) for name, one in specs.items()}, options)
+    tensors = {name: make_tensor(shapes[name], one.dtype) for name, one in specs.items()}
+    batch_size = next((shape[0] for shape in [*shapes.values()][:1] if shape), None)
     model = _LoadedModel(loaded, function)
     return Program(
         call=lambda: function(**tensors),

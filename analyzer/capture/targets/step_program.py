@@ -5,63 +5,51 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError
 
+Promise: TypeAlias = Callable[[Any], None]
+"""Raises InputError if the traced step lacks a requested property.
 
-class Promise(Protocol):
-    """A requested property of the step, checked once the step has been traced."""
-
-    def check(self, function: Any) -> None:
-        """Raise InputError if the step breaks it; ``function`` is None for an eager step."""
-
-
-class Used:
-    """Promise that the step calls a method of an optimizer or a loss.
-
-    Args:
-        method: The method that every use goes through.
-    """
-
-    def __init__(self, owner: Any, method: str, error: InputError) -> None:
-        self._error = error
-        self._is_used = False
-        original = getattr(owner, method)
-
-        @functools.wraps(original)
-        def watch(*args: Any, **kwargs: Any) -> Any:
-            self._is_used = True
-            return original(*args, **kwargs)
-
-        setattr(owner, method, watch)
-
-    def check(self, function: Any) -> None:
-        """Raise if tracing or running the step did not call the method."""
-        if not self._is_used:
-            raise self._error
+Its argument is the concrete function; None for an eager step, once it has run.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class NothingCompiled:
-    """Promise that XLA compiles no function inside the step."""
+def promise_use(owner: Any, method: str, error: InputError) -> Promise:
+    """Return a promise that the step calls a method of an optimizer or a loss."""
+    original = getattr(owner, method)
+    calls = []
 
-    name: str
+    @functools.wraps(original)
+    def watch(*args: Any, **kwargs: Any) -> Any:
+        calls.append(method)
+        return original(*args, **kwargs)
 
-    def check(self, function: Any) -> None:
-        """Raise if the step's graph calls a function with ``jit_compile=True``."""
-        if function is None:
-            return
-        for definition in function.graph.as_graph_def().library.function:
+    def check(function: Any) -> None:
+        if not calls:
+            raise error
+
+    setattr(owner, method, watch)
+    return check
+
+
+def promise_nothing_compiled(text: str) -> Promise:
+    """Return a promise that XLA compiles no function inside the step ``text``."""
+
+    def check(function: Any) -> None:
+        for definition in function.graph.as_graph_def().library.function if function else ():
             if definition.attr["_XlaMustCompile"].b:
                 # TensorFlow names it __inference_NAME_42.
                 full = definition.signature.name
                 name = full.removeprefix("__inference_").rpartition("_")[0] or full
                 raise InputError(
-                    f"--no-jit cannot be used: {self.name} calls {name}, which sets jit_compile=True.",
+                    f"--no-jit cannot be used: {text} calls {name}, which sets jit_compile=True.",
                     hint="Leave it out, or change that function.",
                 )
+
+    return check
 
 
 @dataclass(kw_only=True)
@@ -73,7 +61,6 @@ class Program:
         args: The tensors that the step is fed.
         function: The ``tf.function`` behind ``call``; None if the step runs eagerly.
         messages: Choices made for the user, one sentence each.
-        promises: Checks of the traced step.
         jit_reason: Why XLA compiles the step on a GPU, or not; for a Keras model's step only.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -36,13 +36,9 @@ _MOST_BATCHES: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """One input, label or weight of a synthetic batch.
+    """One input, label or weight of a synthetic batch: a tensor, ``SparseTensor`` or ``RaggedTensor``.
 
-    Attributes:
-        shape: Axes, all known.
-        dtype: TensorFlow's type.
-        classes: Draw integers below this; None makes them 0, which any embedding accepts.
-        is_sparse, is_ragged: Whether its tensor is a ``SparseTensor`` or a ``RaggedTensor``.
+    Integers are drawn below ``classes``; None makes them 0, which any embedding accepts.
     """
 
     shape: tuple[int, ...]
@@ -66,6 +62,12 @@ class BatchPart:
         indices = tf.transpose(tf.unravel_index(positions, tf.constant(self.shape, tf.int64)))
         return tf.SparseTensor(indices, tf.gather_nd(dense, indices), self.shape)
 
+    def make_symbolic(self) -> Any:
+        """Return Keras' symbolic tensor."""
+        return keras.KerasTensor(
+            self.shape, dtype=self.dtype.name, sparse=self.is_sparse, ragged=self.is_ragged
+        )
+
     def draw(self, number: Any) -> tf.Tensor:
         """Return the value in a data set's batch of this number, with one allocation.
 
@@ -86,11 +88,7 @@ class BatchPart:
 
 
 def make_part(shape: Sequence[int], dtype: Any, **kind: Any) -> BatchPart:
-    """Return a part of a batch; ``kind`` sets further fields.
-
-    Raises:
-        TargetError: it is larger than this machine's memory (a run) or address space (an estimate).
-    """
+    """Return a part of a batch; ``kind`` sets further fields."""
     part = BatchPart(tuple(shape), tf.as_dtype(dtype), **kind)
     _check_size(part.shape, part.dtype)
     return part
@@ -129,41 +127,33 @@ def _to_tuples(data: Any) -> Any:
 
 
 def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tuple[Any, int | None]:
-    """Return the inputs of a Keras model, in the structure that it takes, and the batch size.
-
-    Args:
-        messages: Receives a sentence for each assumption beyond shapes.
-
-    Raises:
-        TargetError: the inputs are unknown, leave axes open, or do not fit the options.
-    """
+    """Return the inputs of a Keras model, in the structure that it takes, and the batch size."""
     structure = get_input_specs(model)
     if structure is None:
         structure = _guess_specs(model, options)
-    specs = tf.nest.flatten(structure)
+    specs = {str(spec.name): spec for spec in tf.nest.flatten(structure)}
     if not specs:
         raise TargetError(
             f"The model {model.name!r} has no inputs.",
             hint="Give them: --shape 224,224,3, or return (tf_function, args) instead.",
         )
-    axes = {str(spec.name): None if spec.shape is None else tuple(spec.shape) for spec in specs}
-    check_names([str(spec.name) for spec in specs], options)
-    check_batch(axes, options)
-    batch_axes = find_batch_axes(axes, options)
-    messages.extend(describe_batch_axes(batch_axes))
+    axes = {name: None if spec.shape is None else tuple(spec.shape) for name, spec in specs.items()}
+    shapes = fill_shapes(axes, options)
     parts = []
-    for spec in specs:
-        name = str(spec.name)
-        filled = fill_batch_axis(name, axes[name], batch_axes, options.open_batch_size)
-        shape = fill_axes(name, filled, options, only=len(specs) == 1)
+    for spec in tf.nest.flatten(structure):
+        name, shape = str(spec.name), shapes[str(spec.name)]
         is_ragged = bool(getattr(spec, "ragged", False)) and len(shape) > 1
         is_sparse = bool(getattr(spec, "sparse", False)) and not is_ragged
-        part = make_part(shape, spec.dtype, is_sparse=is_sparse, is_ragged=is_ragged)
-        parts.append(part)
-        messages.extend(_describe_values(name, part))
+        parts.append(make_part(shape, spec.dtype, is_sparse=is_sparse, is_ragged=is_ragged))
+        if is_ragged:
+            messages.append(
+                f"The input {name!r} is ragged: all rows are assumed to have the maximum length."
+            )
+        if is_sparse:
+            messages.append(
+                f"The input {name!r} is sparse: one in {_SPARSE_SHARE} elements is assumed non-zero."
+            )
     batch_size = parts[0].shape[0] if parts[0].shape else None
-    if batch_axes:
-        batch_size = options.batch_size
     return tf.nest.pack_sequence_as(structure, parts), batch_size
 
 
@@ -207,13 +197,9 @@ def _make_spec(model: Any, axes: Any, name: str) -> Any:
     return keras.KerasTensor((None, *axes), dtype=dtype, name=name)
 
 
-def make_tensor(shape: Sequence[int | None], dtype: Any) -> tf.Tensor:
-    """Return an eager tensor of this shape and dtype; without memory in an estimate.
-
-    Raises:
-        TargetError: it is larger than this machine's memory (a run) or address space (an estimate).
-    """
-    axes, dtype = tuple(int(axis or 1) for axis in shape), tf.as_dtype(dtype)
+def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
+    """Return an eager tensor of this shape and dtype; without memory in an estimate."""
+    axes, dtype = tuple(shape), tf.as_dtype(dtype)
     _check_size(axes, dtype)
     value = _make_value(axes, dtype)
     record_input(value)
@@ -221,23 +207,17 @@ def make_tensor(shape: Sequence[int | None], dtype: Any) -> tf.Tensor:
 
 
 def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
+    """Raise TargetError for more than the machine's memory (a run) or addresses (an estimate)."""
     size_bytes = math.prod(axes) * dtype.size
-    takes_memory = make_unbacked_value(tf.uint8, (1,)) is None
-    limit_bytes = _get_memory_bytes() if takes_memory else _ADDRESS_SPACE_BYTES
+    limit_bytes = _ADDRESS_SPACE_BYTES
+    if make_unbacked_value(tf.uint8, (1,)) is None:
+        limit_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size_bytes > limit_bytes:
         raise TargetError(
             f"An input or label of shape {_format_axes(axes)} takes {format_bytes(size_bytes)}; at "
             f"most {format_bytes(limit_bytes)} are possible here.",
             hint="Try a smaller --batch-size or --shape.",
         )
-
-
-def _get_memory_bytes() -> int:
-    """Return this machine's memory; the address space if the system does not report it."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return _ADDRESS_SPACE_BYTES
 
 
 def _make_value(axes: tuple[int, ...], dtype: Any) -> tf.Tensor:
@@ -253,106 +233,47 @@ def _make_value(axes: tuple[int, ...], dtype: Any) -> tf.Tensor:
     return tf.zeros(axes, dtype=dtype)
 
 
-def _describe_values(name: str, part: BatchPart) -> Iterator[str]:
-    """Yield a sentence on a ragged or sparse input, whose row lengths or values are assumed."""
-    if part.is_ragged:
-        yield f"The input {name!r} is ragged: all rows are assumed to have the maximum length."
-    if part.is_sparse:
-        yield f"The input {name!r} is sparse: one in {_SPARSE_SHARE} elements is assumed non-zero."
+def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str, tuple[int, ...]]:
+    """Return the inputs' shapes, with open axes filled from the batch size and ``--shape``.
 
-
-def check_names(names: Sequence[str], options: CaptureOptions) -> None:
-    """Refuse a ``--shape`` whose input name is unknown, or missing with several inputs.
-
-    Raises:
-        TargetError: there is such a ``--shape``.
+    A ``--shape`` without a name is for the only input.
     """
-    unknown = sorted(name for name in options.shapes if name and name not in names)
-    inputs = ", ".join(sorted(names))
+    inputs = ", ".join(sorted(specs))
+    unknown = sorted(name for name in options.shapes if name and name not in specs)
     if unknown:
         raise TargetError(f"There is no input {unknown[0]!r}.", hint=f"Its inputs: {inputs}.")
-    if "" in options.shapes and len(names) != 1:
+    if "" in options.shapes and len(specs) != 1:
         shape = ",".join(map(str, options.shapes[""]))
         raise TargetError(
-            f"--shape names none of the {len(names)} inputs.",
+            f"--shape names none of the {len(specs)} inputs.",
             hint=f"Write it as --shape NAME={shape}; the inputs: {inputs}.",
         )
-
-
-def check_batch(specs: Mapping[str, Axes], options: CaptureOptions) -> None:
-    """Refuse a batch size if no axis is open for it and no fixed batch equals it.
-
-    Raises:
-        InputError: it cannot be honoured.
-    """
-    asked = options.batch_size
-    fixed = {name: axes[0] for name, axes in specs.items() if axes and axes[0] is not None}
-    if asked is None or _has_open_batch(specs) or asked in fixed.values():
-        return
-    if not find_batch_axes(specs, options):
-        name = next(iter(fixed), next(iter(specs), ""))
-        batch = f"a batch of {fixed[name]}" if name in fixed else "no axes"
-        raise InputError(
-            f"The input {name!r} has {batch}: --batch-size {asked} cannot be used.",
-            hint="Leave it out, or leave the input's first axis open.",
-            kind=FailureKind.FIXED_SIZE,
-        )
-
-
-def find_batch_axes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str, int]:
-    """Return the batch axis of each input if it is not the first axis; empty if it is.
-
-    If a batch size is requested and no input leaves its first axis open, the batch is the only open
-    axis of an input: the second axis of time-major data.
-    """
-    if options.batch_size is None or options.shapes or _has_open_batch(specs):
-        return {}
+    _check_batch(specs, options.batch_size)
     return {
-        name: axes.index(None)
+        name: _fill_axes(name, axes, options, options.shapes.get(name, options.shapes.get("")))
         for name, axes in specs.items()
-        if axes is not None and list(axes).count(None) == 1
     }
 
 
-def fill_batch_axis(name: str, axes: Axes, batch_axes: Mapping[str, int], size: int) -> Axes:
-    """Return an input's axes with the batch size at the axis from ``find_batch_axes``."""
-    at = batch_axes.get(name)
-    if at is None or axes is None:
-        return axes
-    return (*axes[:at], size, *axes[at + 1 :])
+def _check_batch(specs: Mapping[str, Axes], asked: int | None) -> None:
+    """Raise InputError if no axis is open for the batch size and no fixed batch equals it."""
+    fixed = {name: axes[0] for name, axes in specs.items() if axes and axes[0] is not None}
+    has_open_batch = any(axes is None or axes[:1] == (None,) for axes in specs.values())
+    if asked is None or has_open_batch or asked in fixed.values():
+        return
+    name = next(iter(fixed), next(iter(specs), ""))
+    batch = f"a batch of {fixed[name]}" if name in fixed else "no axes"
+    raise InputError(
+        f"The input {name!r} has {batch}: --batch-size {asked} cannot be used.",
+        hint="Leave it out, or leave the input's first axis open.",
+        kind=FailureKind.FIXED_SIZE,
+    )
 
 
-def describe_batch_axes(batch_axes: Mapping[str, int]) -> Iterator[str]:
-    """Yield a sentence on the batch axes that are not the first ones."""
-    if batch_axes:
-        axes = ", ".join(f"axis {at} of {name!r}" for name, at in batch_axes.items())
-        yield f"The batch is {axes}, counted from 0: no other axis is open."
-
-
-def describe_shared_batch(names: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence if several inputs have an open first axis: they may count different things."""
-    if len(names) > 1:
-        inputs = ", ".join(map(repr, names))
-        yield (
-            f"The first axes of {inputs} are taken as one batch; if one of them is not, write its size "
-            "in the signature."
-        )
-
-
-def _has_open_batch(specs: Mapping[str, Axes]) -> bool:
-    return any(axes is None or (axes and axes[0] is None) for axes in specs.values())
-
-
-def fill_axes(name: str, axes: Axes, options: CaptureOptions, *, only: bool) -> tuple[int, ...]:
-    """Return axes with the open ones filled from the batch size and ``--shape``.
-
-    Args:
-        only: It is the only input, so a ``--shape`` without a name is meant for it.
-
-    Raises:
-        TargetError: an axis remains open, or ``--shape`` does not fit.
-    """
-    shape = options.shapes.get(name, options.shapes.get("") if only else None)
+def _fill_axes(
+    name: str, axes: Axes, options: CaptureOptions, shape: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """Return an input's axes: the batch, and those of its ``--shape`` if it has one."""
     if axes is None:
         if shape is None:
             raise TargetError(
@@ -361,29 +282,22 @@ def fill_axes(name: str, axes: Axes, options: CaptureOptions, *, only: bool) -> 
         return (options.open_batch_size, *shape)
     rest = axes[1:]
     if shape is not None:
-        _check_shape(name, shape, rest)
+        if len(shape) != len(rest) or any(
+            axis not in (None, wanted) for axis, wanted in zip(rest, shape, strict=True)
+        ):
+            raise TargetError(
+                f"--shape {name}={_format_axes(shape)} does not fit the input's axes "
+                f"{_format_axes(rest)}.",
+                hint="Give every axis but the batch.",
+            )
         rest = shape
-    if any(axis is None for axis in rest):
+    if None in rest:
         raise TargetError(
             f"The input {name!r} leaves axes open: {_format_axes(rest)}.",
             hint=f"Fill them: --shape {name}={_format_axes(tuple(a or 128 for a in rest))}.",
         )
-    filled = tuple(int(axis) for axis in rest if axis is not None)
-    if not axes:
-        return filled
-    return (int(axes[0]) if axes[0] is not None else options.open_batch_size, *filled)
-
-
-def _check_shape(name: str, shape: tuple[int, ...], axes: tuple[int | None, ...]) -> None:
-    """Check that ``--shape`` has each axis of an input but the batch, with the known sizes."""
-    if len(shape) != len(axes) or any(
-        axis is not None and axis != wanted for axis, wanted in zip(axes, shape, strict=True)
-    ):
-        raise TargetError(
-            f"--shape {name}={','.join(map(str, shape))} does not fit the input's axes "
-            f"{_format_axes(axes)}.",
-            hint="Give every axis but the batch.",
-        )
+    batch = tuple(options.open_batch_size if axis is None else axis for axis in axes[:1])
+    return tuple(int(axis) for axis in (*batch, *rest) if axis is not None)
 
 
 def _format_axes(axes: tuple[int | None, ...]) -> str:

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.capture_request import (
@@ -44,7 +43,7 @@ _FORMS: Final = (
 
 
 def check_steps(options: CaptureOptions) -> None:
-    """Raise TargetError if the number of steps is below 1 or above ``MOST_STEPS``."""
+    """Raise TargetError if the number of steps is out of range."""
     if not 1 <= options.step_count <= MOST_STEPS:
         raise TargetError(
             f"{options.step_count} steps cannot be predicted.",
@@ -53,13 +52,9 @@ def check_steps(options: CaptureOptions) -> None:
 
 
 def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
-    """Return the kind and the parts of a target.
+    """Return the kind and the parts of a target; TargetError if it has no known form or is missing.
 
-    Args:
-        scripts: Accept a Python file without a name in it as a script.
-
-    Raises:
-        TargetError: the text has no known form, or names a file that does not exist.
+    A Python file without a name in it is a script, if the command accepts ``scripts``.
     """
     if text.startswith("keras:"):
         name = text.removeprefix("keras:")
@@ -84,11 +79,7 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
 
 
 def name_module(text: str) -> TargetSpec:
-    """Return the target of a module that runs as a script.
-
-    Raises:
-        TargetError: the text is no module's name.
-    """
+    """Return the target of a module that runs as a script; TargetError if it is no module's name."""
     if not _MODULE_NAME.fullmatch(text):
         raise TargetError(f"{text} is no module.", hint="Write it as -m package.train.")
     name = text.rpartition(".")[2]
@@ -117,11 +108,7 @@ def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
 
 
 def parse_assumptions(texts: list[str]) -> dict[str, int]:
-    """Return numbers by name from ``NAME=N``: trip counts, sizes, branches.
-
-    Raises:
-        TargetError: a text has another form.
-    """
+    """Return numbers by name from ``NAME=N`` (trip counts, sizes, branches), or raise TargetError."""
     assumed: dict[str, int] = {}
     for text in texts:
         name, _, number = text.rpartition("=")
@@ -135,10 +122,9 @@ def parse_assumptions(texts: list[str]) -> dict[str, int]:
 
 
 def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
-    """Return the assumptions about a simulated card from ``NAME=N``, as in ``workspace=64MiB``.
+    """Return the assumptions about a simulated card from ``NAME=N``, or raise TargetError.
 
-    Raises:
-        TargetError: a text has another form, or exceeds TensorFlow's limits.
+    Some are bytes: ``workspace=64MiB``.
     """
     known = {one.name: one for one in ASSUMPTIONS}
     assumed: dict[str, int] = {}
@@ -159,10 +145,9 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
 
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    """Return axes by input name from ``NAME=224,224,3``; ``224,224,3`` is for the only input.
+    """Return axes by input name from ``NAME=224,224,3``, or raise TargetError.
 
-    Raises:
-        TargetError: a text has another form.
+    ``224,224,3`` is for the only input.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
@@ -212,8 +197,7 @@ class TargetForm(Choice):
     SCRIPT = "a script"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """The reason for refusing an option, with a hint."""
 
     because: str
@@ -233,8 +217,8 @@ _ARGUMENTS: Final = Refusal(
 _OWN_TRAINING: Final = Refusal(
     "the code of the step decides this", "Leave it out, and change the step's code."
 )
-_OWN_MODE: Final = Refusal(
-    "the code of the step decides this", "Leave it out, or name the model to use either mode."
+_OWN_MODE: Final = _OWN_TRAINING._replace(
+    hint="Leave it out, or name the model to use either mode."
 )
 _INFERS: Final = Refusal("inference uses none", "Leave it out, or use --mode train.")
 _SAVED: Final = Refusal(
@@ -293,12 +277,9 @@ def list_given_options(options: CaptureOptions) -> frozenset[Option]:
 
 
 def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None:
-    """Refuse given options that a form of target cannot honour.
+    """Raise InputError for given options that a form of target cannot honour.
 
     Options with the same reason share one error.
-
-    Raises:
-        InputError: the form refuses an option.
     """
     refusals, wanted = REFUSALS[form], set(given)
     refused = [option for option in Option if option in refusals and option in wanted]
@@ -306,9 +287,7 @@ def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None
         return
     first = refusals[refused[0]]
     options = [option for option in refused if refusals[option] == first]
-    hint = first.hint
-    if len(options) > 1:
-        hint = hint.replace("Leave it out", "Leave them out")
+    hint = first.hint if len(options) == 1 else first.hint.replace("it out", "them out", 1)
     raise InputError(
         f"{name} is {form}: {' and '.join(options)} cannot be used, because {first.because}.",
         hint=hint,

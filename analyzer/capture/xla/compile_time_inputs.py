@@ -49,14 +49,15 @@ class FixedInputs:
     """Finds the inputs of functions that XLA compiles in as values."""
 
     graphs: Mapping[str, Any]
-    _results: dict[int, dict[int, str]] = field(default_factory=dict)
+    _results: dict[str, dict[int, str]] = field(default_factory=dict)
 
-    def find(self, graph: Any) -> dict[int, str]:
-        """Return argument -> type and name of the op that must know it, for a function's graph."""
-        if id(graph) not in self._results:
-            self._results[id(graph)] = {}  # for a function that calls itself
-            self._results[id(graph)] = self._analyze(graph)
-        return self._results[id(graph)]
+    def find(self, name: str) -> dict[int, str]:
+        """Return argument -> type and name of the op that must know it, for a function's name."""
+        if name not in self._results:
+            self._results[name] = {}  # for a function that calls itself
+            if name in self.graphs:
+                self._results[name] = self._analyze(self.graphs[name])
+        return self._results[name]
 
     def _analyze(self, graph: Any) -> dict[int, str]:
         reasons: dict[str, str] = {}
@@ -81,12 +82,12 @@ class FixedInputs:
         """Yield the inputs of an op whose values must be known, and the op that needs them."""
         attrs = op.node_def.attr
         if op.type in _CALLS:
-            yield from self._find_by_name(attrs["f"].func.name)
+            yield from self.find(attrs["f"].func.name).items()
         elif op.type in ("If", "StatelessIf", "Case", "StatelessCase"):
             branches = [attrs[name].func for name in ("then_branch", "else_branch")]
             for function in attrs["branches"].list.func or branches:
                 # A branch's arguments follow the condition among the inputs.
-                for index, reason in self._find_by_name(function.name):
+                for index, reason in self.find(function.name).items():
                     yield index + 1, reason
         elif op.type in _LOOPS:
             yield from self._find_in_loop(attrs)
@@ -100,14 +101,9 @@ class FixedInputs:
         if body is None:
             return
         for part in ("cond", "body"):
-            for index, reason in self._find_by_name(attrs[part].func.name):
+            for index, reason in self.find(attrs[part].func.name).items():
                 if index < len(body.outputs) and body.outputs[index] is body.inputs[index]:
                     yield index, reason
-
-    def _find_by_name(self, name: str) -> Iterator[tuple[int, str]]:
-        graph = self.graphs.get(name)
-        if graph is not None:
-            yield from self.find(graph).items()
 
 
 def _find_source(tensor: Any) -> Any:

@@ -5,7 +5,6 @@ XLA reads ``XLA_FLAGS`` once, at the first compilation of a process; nothing her
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -28,11 +27,9 @@ def remove_dump_flags(flags: str) -> str:
 
 
 def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
-    """Return the last compiled module of a function in the dump folder, and its device.
+    """Return the last compiled module of a function, and its device (``cpu`` or ``gpu``).
 
-    Returns:
-        The module with its buffer assignment (HloProto) without literals, empty if there is none; and
-        ``cpu`` or ``gpu``.
+    The module has its buffer assignment and no literals (HloProto); it is empty if there is none.
     """
     files = _list_files(dump, function)
     if not files:
@@ -47,13 +44,6 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
 def count_dumps(dump: Path, function: str) -> int:
     """Return how often a function was compiled since the folder was empty."""
     return len(_list_files(dump, function))
-
-
-def clear_folder(dump: Path) -> None:
-    """Remove the files in the folder."""
-    for file in dump.iterdir() if dump.is_dir() else ():
-        with contextlib.suppress(OSError):
-            file.unlink()
 
 
 def _list_files(dump: Path, function: str) -> list[Path]:

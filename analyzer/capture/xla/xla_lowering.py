@@ -26,16 +26,16 @@ from analyzer.capture.graph.executor_graph import (
 )
 from analyzer.capture.graph.plain_graphs import (
     collect_function_graphs,
-    collect_graphs,
     decode_name,
     get_shape,
     get_spec,
+    list_ops,
 )
-from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns, open_stand_ins
+from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
-from analyzer.capture.xla.xla_dumps import clear_folder, count_dumps, pack, read_dumped_plan
+from analyzer.capture.xla.xla_dumps import count_dumps, pack, read_dumped_plan
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
     FRAME_TYPES,
@@ -89,9 +89,8 @@ def is_compiled(function: Any) -> bool:
 def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
     """Return the graph around the function that XLA compiles: its arguments, the call, the results.
 
-    Args:
-        args: The step's inputs. Axes that its signature leaves open have their sizes: XLA compiles the
-            function for the shapes that it is called with (``xla_compilation_cache.cc``).
+    XLA compiles the function for the shapes that it is called with (``xla_compilation_cache.cc``), so
+    axes that its signature leaves open get their sizes from the step's inputs (``args``).
     """
     if not is_compiled(function):
         return build_executor_graph(function)
@@ -143,15 +142,12 @@ def compile_calls(
 ) -> tuple[list[LoweredFunction], list[str]]:
     """Lower and compile every function of a step that XLA compiles.
 
+    The second value has a sentence for each function that cannot be compiled; TargetError is raised if
+    that is the step itself.
+
     Args:
         dump: The folder in ``XLA_FLAGS``; None if XLA dumps nothing.
         plans: Also compile for this machine's CPU; False only lowers.
-
-    Returns:
-        The functions, and a sentence for each that cannot be compiled.
-
-    Raises:
-        TargetError: the step itself cannot be compiled.
     """
     by_name = {op.name: op for op in ops}
     graphs = collect_function_graphs(function)
@@ -160,9 +156,9 @@ def compile_calls(
     lowered: list[LoweredFunction] = []
     messages: list[str] = []
     for (name, inputs), callers in calls.items():
-        fixed = _find_fixed(fixed_inputs, name)
-        values = {index: _find_fed(callers[0].inputs[index], by_name, args) for index, _ in fixed}
-        with open_stand_ins() as stand_ins:
+        fixed = fixed_inputs.find(name)
+        values = {index: _find_fed(callers[0].inputs[index], by_name, args) for index in fixed}
+        with StandIns.open() as stand_ins:
             try:
                 module, plan = _compile(name, inputs, stand_ins, dump, plans=plans, values=values)
             except (ValueError, tf.errors.OpError) as error:
@@ -181,7 +177,7 @@ def compile_calls(
                 function=name,
                 module=module,
                 plan=plan,
-                fixed=fixed,
+                fixed=tuple(fixed.items()),
             )
         )
     return lowered, messages
@@ -192,33 +188,25 @@ def read_compiled_functions(function: Any, dump: Path) -> list[LoweredFunction]:
     callers: dict[str, list[str]] = {}
     if is_compiled(function):
         callers[decode_name(function.name)] = [decode_name(function.name)]
-    for graph in collect_graphs(function.graph):
-        for op in graph.get_operations():
-            attrs = op.node_def.attr if "Call" in op.type else {}
-            if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
-                callers.setdefault(attrs["f"].func.name, []).append(op.name)
-    compiled = []
+    for op in list_ops(function.graph):
+        attrs = op.node_def.attr if "Call" in op.type else {}
+        if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
+            callers.setdefault(attrs["f"].func.name, []).append(op.name)
     fixed_inputs = FixedInputs(collect_function_graphs(function))
-    for name, ops in callers.items():
-        plan, platform = read_dumped_plan(dump, name)
-        if plan:
-            compiled.append(
-                LoweredFunction(
-                    ops=tuple(ops),
-                    function=name,
-                    module=b"",
-                    plan=plan,
-                    platform=platform,
-                    fixed=_find_fixed(fixed_inputs, name),
-                    compilations=count_dumps(dump, name),
-                )
-            )
-    return compiled
-
-
-def _find_fixed(inputs: FixedInputs, name: str) -> tuple[tuple[int, str], ...]:
-    graph = inputs.graphs.get(name)
-    return () if graph is None else tuple(inputs.find(graph).items())
+    compiled = (
+        LoweredFunction(
+            ops=tuple(ops),
+            function=name,
+            module=b"",
+            plan=plan,
+            platform=platform,
+            fixed=tuple(fixed_inputs.find(name).items()),
+            compilations=count_dumps(dump, name),
+        )
+        for name, ops in callers.items()
+        for plan, platform in [read_dumped_plan(dump, name)]
+    )
+    return [one for one in compiled if one.plan]
 
 
 def _group_calls(
@@ -297,8 +285,7 @@ def _compile(
 ) -> tuple[bytes, bytes]:
     """Return a function's module and its plan (empty if not wanted).
 
-    Args:
-        values: The inputs that are compiled in -> value, None if unknown.
+    ``values`` are the inputs that are compiled in -> value, None if unknown.
     """
     arguments, captures = _make_operands(inputs, stand_ins, values)
 
@@ -321,7 +308,8 @@ def _compile(
     plan = b""
     if dump is not None:
         plan, _ = read_dumped_plan(dump, name)
-        clear_folder(dump)
+        for file in dump.iterdir() if dump.is_dir() else ():
+            file.unlink(missing_ok=True)
     if not plan:
         # The first stage has the buffer assignment, with a module from before the last passes.
         proto = Hlo()

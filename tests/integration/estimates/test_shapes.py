@@ -11,13 +11,9 @@ from analyzer.capture.graph.value_evaluation import is_open  # noqa: E402
 from analyzer.capture.initializers import variable_births  # noqa: E402
 from analyzer.capture.initializers.variable_births import Births  # noqa: E402
 from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
-    check_batch,
-    fill_batch_axis,
-    find_batch_axes,
     make_part,
     make_tensor,
 )
-from analyzer.model.contract.capture_request import CaptureOptions  # noqa: E402
 from analyzer.model.contract.graph_note import LEAST_SHAPES, TensorSpec  # noqa: E402
 
 pytestmark = pytest.mark.tf
@@ -206,20 +202,6 @@ def test_size_that_depends_on_synthetic_inputs_is_the_upper_bound(monkeypatch):
     # THEN they do not say that none is left
     assert _shape(found, "Tanh") == (6, 4)
     assert {(size.size, size.basis) for size in found.sizes} == {(6, "most")}
-
-
-def test_batch_is_the_only_open_axis_if_the_first_is_fixed():
-    specs = {"x": (20, None, 64), "y": (20, 5), "z": (20, None, None)}
-    options = CaptureOptions(batch_size=7)
-    elsewhere = find_batch_axes(specs, options)
-    assert elsewhere == {"x": 1}
-    assert fill_batch_axis("x", specs["x"], elsewhere, 7) == (20, 7, 64)
-    assert fill_batch_axis("y", specs["y"], elsewhere, 7) == (20, 5)
-    check_batch(specs, options)
-    # AND where an input leaves its first axis open, that is the batch
-    assert not find_batch_axes({**specs, "w": (None, 3)}, options)
-    # AND without a batch size that was asked for nothing is taken for one
-    assert not find_batch_axes(specs, CaptureOptions())
 
 
 def test_synthetic_mask_masks_nothing() -> None:

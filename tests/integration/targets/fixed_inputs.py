@@ -4,7 +4,7 @@ import json
 
 import tensorflow as tf  # noqa: TID253
 
-from analyzer.capture.graph.plain_graphs import collect_function_graphs
+from analyzer.capture.graph.plain_graphs import collect_function_graphs, decode_name
 from analyzer.capture.run.step_variables import _find_sparse_variables
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
 
@@ -55,7 +55,7 @@ CASES = {
 found = {}
 for name, (body, specs) in CASES.items():
     function = tf.function(body, jit_compile=True, autograph=False).get_concrete_function(*specs)
-    found[name] = list(FixedInputs(collect_function_graphs(function)).find(function.graph))
+    found[name] = list(FixedInputs(collect_function_graphs(function)).find(decode_name(function.name)))
 
 
 def written_in_part(jit):

@@ -38,7 +38,7 @@ def outcome(target, options):
         if program.function is None:
             program.call()
             for promise in program.promises:
-                promise.check(None)
+                promise(None)
     except InputError as error:
         return {"error": str(error)}
     except BaseException as error:  # as the child that captures tells it
