@@ -9,45 +9,31 @@ every result (``list_newer_versions``).
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from unittest.mock import patch
 
 import keras
 import tensorflow as tf
-
-# Keras' checks for a GPU, for cuDNN and for XLA; its variables and scopes of a layer's ops.
 from keras.src import backend as keras_backend
 from keras.src.backend.tensorflow import nn as keras_nn
-from keras.src.backend.tensorflow import rnn as keras_rnn
 from keras.src.backend.tensorflow.core import Variable as KerasVariable
 from keras.src.backend.tensorflow.core import name_scope as keras_name_scope
 from keras.src.trainers import trainer as keras_trainer
-
-# Protocol buffers for grappler.
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, device_properties_pb2, meta_graph_pb2
-
-# Memory limits of devices; the temporary files of autograph's generated code.
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.pyct import loader as autograph_loader
 from tensorflow.python.client import pywrap_tf_session
-
-# Calls cancelled before they start; run metadata; XLA's modules.
 from tensorflow.python.eager import cancellation, context
-
-# The class of ``tf.function``'s results, and the variables that it makes while tracing.
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
     Function,
     UnliftedInitializerVariable,
 )
-
-# Op definitions, values of constants, callbacks on eager ops.
 from tensorflow.python.framework import op_callbacks, op_def_registry, tensor_util
 from tensorflow.python.framework.func_graph import FuncGraph
-
-# Grappler for a simulated card; classes of variables.
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.ops.resource_variable_ops import (
@@ -55,11 +41,7 @@ from tensorflow.python.ops.resource_variable_ops import (
     ResourceVariable,
     UninitializedVariable,
 )
-
-# Start and stop of a profile: only one can run at a time.
 from tensorflow.python.profiler import profiler_v2
-
-# Profiler events of calls of Python functions.
 from tensorflow.python.profiler import trace as python_trace
 from tensorflow.python.trackable.base import CheckpointInitialValueCallable
 
@@ -92,6 +74,9 @@ __all__ = [
     "tf_optimizer",
 ]
 
+keras_rnn: Final = importlib.import_module("keras.src.backend.tensorflow.rnn")
+"""The module: ``keras.src.backend.tensorflow`` has a function of that name."""
+
 READ_IN: Final[Mapping[str, tuple[int, int]]] = {"TensorFlow": (2, 21), "Keras": (3, 15)}
 """The newest supported release of each package, major and minor."""
 
@@ -103,8 +88,6 @@ IS_GPU_AVAILABLE: Final = "_is_gpu_available"
 """Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel."""
 INITIALIZE_KERAS_VARIABLE: Final = "_initialize_with_initializer"
 """Method of ``KerasVariable``: computes the initial value."""
-CONVERT_TO_TENSOR: Final = "_convert_to_tensor"
-"""Method of ``KerasVariable``: converts an assigned value."""
 INITIALIZE_VARIABLE: Final = "_init_from_args"
 """Method of ``ResourceVariable``: computes the initial value."""
 
@@ -121,20 +104,6 @@ def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[s
                 f"{package} {version} is newer than {newest[0]}.{newest[1]}, the newest supported "
                 "release: the record of a step may be incomplete."
             )
-
-
-# Graphs and functions of TensorFlow
-
-
-def get_functions(graph: Any) -> Mapping[Any, Any]:
-    """Return the functions inside a graph, by name."""
-    functions: Mapping[Any, Any] = getattr(graph, "_functions", {})
-    return functions
-
-
-def get_handle_data(tensor: Any) -> Any:
-    """Return dtype and shape behind a resource handle; None if unknown."""
-    return getattr(tensor, "_handle_data", None)
 
 
 def call_flat(function: Any, arguments: list[Any], captures: list[Any]) -> None:
@@ -175,17 +144,12 @@ def get_gpu_options() -> dict[str, str]:
     return {str(field.name): " ".join(str(value).split()) for field, value in fields}
 
 
-def is_jit_compiled(function: Any) -> bool:
-    """Say whether a ``tf.function`` has ``jit_compile=True``."""
-    return bool(getattr(function, "_jit_compile", False))
-
-
 @contextlib.contextmanager
 def disable_python_tracing() -> Iterator[None]:
     """Keep the profiler from writing an event of each conversion to a tensor in the block.
 
     ``trace.enabled`` is asked before each event, some 60,000 times while ResNet50 is traced. Events of
-    the runtime, memory included, are still written; ``tf.profiler.experimental.Trace`` writes none.
+    the runtime are still written, memory included.
     """
     with patch.object(python_trace, "enabled", lambda: False):
         yield
@@ -212,13 +176,7 @@ def get_function_options(function: Any) -> dict[str, bool]:
 
 def list_concrete_functions(function: Any) -> list[Any]:
     """Return the concrete functions of a ``tf.function``, in order of tracing."""
-    listing = getattr(function, "_list_all_concrete_functions", None)
-    return [] if listing is None else list(listing())
-
-
-def is_persistent(tape: Any) -> bool:
-    """Say whether a ``GradientTape`` keeps its record after computing a gradient."""
-    return bool(getattr(tape, "_persistent", False))
+    return list(getattr(function, "_list_all_concrete_functions", list)())
 
 
 def holds_recording(tape: Any) -> bool:
@@ -226,17 +184,9 @@ def holds_recording(tape: Any) -> bool:
     return getattr(tape, "_tape", None) is not None
 
 
-# Variables of Keras
-
-
 def get_keras_spec(variable: Any) -> tuple[Any, str]:
     """Return shape and dtype of a Keras variable under construction."""
     return variable._shape, variable._dtype
-
-
-def get_keras_value(variable: Any, default: Any = None) -> Any:
-    """Return the ``tf.Variable`` that holds a Keras variable's value."""
-    return getattr(variable, "_value", default)
 
 
 def get_device_parts(variable: Any) -> tuple[Any, ...]:
@@ -252,35 +202,14 @@ def set_keras_value(variable: Any, value: Any) -> None:
     variable._value = value
 
 
-def get_uncast_variable(variable: Any) -> Any:
-    """Return the variable inside Keras 2's ``AutoCastVariable``; None for other variables."""
-    return getattr(variable, "_variable", None)
-
-
-# Models, layers and optimizers of Keras
-
-
-def get_layers(model: Any, **options: bool) -> Iterable[Any]:
+def get_layers(model: Any, **options: bool) -> list[Any]:
     """Return a model's layers and their inner layers; none if it is not a Keras model."""
-    flatten = getattr(model, "_flatten_layers", None)
-    layers: Iterable[Any] = flatten(**options) if flatten is not None else ()
-    return layers
-
-
-def is_distributed(model: Any) -> bool:
-    """Say whether a model was made under a distribution strategy."""
-    return bool(model._distribute_strategy)
+    return list(model._flatten_layers(**options)) if hasattr(model, "_flatten_layers") else []
 
 
 def build_trainer(model: Any, data: Any) -> None:
     """Build a Keras 3 model, its metrics and its optimizer as ``fit`` does before its first step."""
     model._symbolic_build(data_batch=data)
-
-
-def get_chosen_jit(model: Any) -> bool | None:
-    """Return the set or resolved value of ``Model.jit_compile``; None if not yet resolved."""
-    chosen: bool | None = getattr(model, "_jit_compile", None)
-    return chosen
 
 
 def set_chosen_jit(model: Any, value: bool | None) -> None:
@@ -295,36 +224,9 @@ def has_own_weights(layer: Any) -> bool:
     )
 
 
-def get_built_variables(optimizer: Any) -> list[Any] | None:
-    """Return the variables that an optimizer was built for; None if it is not built."""
-    variables: list[Any] | None = getattr(optimizer, "_trainable_variables", None)
-    return variables
-
-
-def get_gradient_accumulators(optimizer: Any) -> list[Any]:
-    """Return the variables in which an optimizer accumulates gradients."""
-    return list(getattr(optimizer, "_accumulated_gradients", None) or ())
-
-
 def get_compile_arguments(model: Any) -> dict[str, Any]:
     """Return the arguments of ``compile`` of a Keras 3 model."""
     return dict(getattr(getattr(model, "_compile_config", None), "config", None) or {})
-
-
-def get_build_shapes(model: Any) -> Mapping[str, Any] | None:
-    """Return the shapes that a model was built with, by argument; None if it is not built."""
-    shapes: Mapping[str, Any] | None = getattr(model, "_build_shapes_dict", None)
-    return shapes
-
-
-def get_input_structure(model: Any) -> Any:
-    """Return the symbolic inputs of a functional model in their structure; None for others."""
-    return getattr(model, "_inputs_struct", getattr(model, "_nested_inputs", None))
-
-
-def get_output_structure(model: Any) -> Any:
-    """Return the symbolic outputs of a functional model in their structure; None for others."""
-    return getattr(model, "_outputs_struct", getattr(model, "_nested_outputs", None))
 
 
 def get_last_layer(tensor: Any) -> Any:
@@ -335,20 +237,53 @@ def get_last_layer(tensor: Any) -> Any:
 def get_layer_outputs(layer: Any) -> list[Any]:
     """Return the symbolic outputs of a layer's calls; none if it was called in code only."""
     nodes = getattr(layer, "_inbound_nodes", ())
-    outputs: list[Any] = tf.nest.flatten([getattr(node, "output_tensors", ()) for node in nodes])
-    return outputs
+    return list(tf.nest.flatten([getattr(node, "output_tensors", ()) for node in nodes]))
 
 
-def get_compiled_loss(model: Any) -> Any:
-    """Return the object that every use of a Keras 3 model's loss goes through; None if none."""
-    return getattr(model, "_compile_loss", None)
+def is_jit_compiled(function: Any) -> bool:
+    """Say whether a ``tf.function`` has ``jit_compile=True``."""
+    return bool(getattr(function, "_jit_compile", False))
 
 
-def closes_scope(scope: Any) -> bool:
-    """Say whether leaving a Keras name scope ends it; an inner scope of the same layer does not."""
-    return bool(scope._pop_on_exit)
+def get_gradient_accumulators(optimizer: Any) -> list[Any]:
+    """Return the variables in which an optimizer accumulates gradients."""
+    return list(getattr(optimizer, "_accumulated_gradients", None) or ())
 
 
-def keras_2_is_compiled(model: Any) -> bool:
-    """Say whether a Keras 2 model has an optimizer and a loss."""
-    return bool(model._is_compiled)
+def _make_reader(*names: str, default: Any = None) -> Callable[..., Any]:
+    """Return a function that reads the first of these attributes; the default if there is none."""
+
+    def read(thing: Any, default: Any = default) -> Any:
+        return next((getattr(thing, name) for name in names if hasattr(thing, name)), default)
+
+    return read
+
+
+get_functions = _make_reader("_functions", default={})
+"""The functions inside a graph, by name."""
+get_handle_data = _make_reader("_handle_data")
+"""Dtype and shape behind a resource handle."""
+is_persistent = _make_reader("_persistent", default=False)
+"""Whether a ``GradientTape`` keeps its record after computing a gradient."""
+get_keras_value = _make_reader("_value")
+"""The ``tf.Variable`` that holds a Keras variable's value."""
+get_uncast_variable = _make_reader("_variable")
+"""The variable inside Keras 2's ``AutoCastVariable``."""
+is_distributed = _make_reader("_distribute_strategy")
+"""The strategy that a model was made under."""
+get_chosen_jit = _make_reader("_jit_compile")
+"""The set or resolved value of ``Model.jit_compile``."""
+get_built_variables = _make_reader("_trainable_variables")
+"""The variables that an optimizer was built for."""
+get_build_shapes = _make_reader("_build_shapes_dict")
+"""The shapes that a model was built with, by argument."""
+get_input_structure = _make_reader("_inputs_struct", "_nested_inputs")
+"""The symbolic inputs of a functional model, in their structure."""
+get_output_structure = _make_reader("_outputs_struct", "_nested_outputs")
+"""The symbolic outputs of a functional model, in their structure."""
+get_compiled_loss = _make_reader("_compile_loss")
+"""The object that every use of a Keras 3 model's loss goes through."""
+closes_scope = _make_reader("_pop_on_exit")
+"""Whether leaving a Keras name scope ends it; an inner scope of the same layer does not."""
+keras_2_is_compiled = _make_reader("_is_compiled")
+"""Whether a Keras 2 model has an optimizer and a loss."""

@@ -24,14 +24,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns
 from analyzer.capture.initializers.variable_births import (
+    CPU_DEVICE,
     Births,
+    StandIns,
     active_births,
     get_bytes_in_use,
 )
 from analyzer.capture.private_names import (
-    CONVERT_TO_TENSOR,
     INITIALIZE_KERAS_VARIABLE,
     INITIALIZE_VARIABLE,
     BaseResourceVariable,
@@ -93,7 +93,6 @@ class _Patches:
     def apply(self) -> None:
         """Replace the methods."""
         self._wrap(KerasVariable, INITIALIZE_KERAS_VARIABLE, self._initialize)
-        self._wrap(KerasVariable, CONVERT_TO_TENSOR, self._convert)
         for owner in (KerasVariable, BaseResourceVariable):
             self._wrap(owner, "assign", self._assign)
             self._wrap(owner, "numpy", self._numpy)
@@ -156,18 +155,6 @@ class _Patches:
             if not optimizer.built and not tf.executing_eagerly():
                 build_slots(optimizer, trainable_variables)
         return old(optimizer, grads, trainable_variables)
-
-    def _convert(self, old: Any, variable: Any, value: Any, dtype: Any = None) -> Any:
-        """Convert a value for a Keras variable.
-
-        Keras makes an int32 tensor of a Python int and casts it, which puts it on the card
-        (``convert_to_tensor``, ``backend/tensorflow/core.py``).
-        """
-        if type(value) is int and dtype is not None and tf.executing_eagerly():
-            wanted = keras.backend.standardize_dtype(dtype)
-            if wanted != "int32" and tf.as_dtype(wanted).is_integer:
-                self.births.add_numbers([(float(value), "int32")])
-        return old(variable, value, dtype=dtype)
 
     def _init_from_args(
         self, old: Any, variable: Any, initial_value: Any = None, *args: Any, **kwargs: Any
@@ -295,22 +282,15 @@ def _get_initializer(initial_value: Any) -> Any:
         return initial_value.func
     if set(bound) == {"dtype"} and len(initial_value.args) == 1:
         return initial_value.func
-    return _UniqueInitializer(initial_value)
 
+    def make_value(shape: Any, dtype: Any = None) -> Any:
+        if callable(initial_value):
+            return initial_value()
+        # In a graph, the value may be a tensor of another graph.
+        return initial_value if tf.executing_eagerly() else tf.zeros(shape, dtype)
 
-class _UniqueInitializer:
-    """An initializer of one value that differs from every other."""
-
-    def __init__(self, initial_value: Any) -> None:
-        self._initial_value = initial_value
-        self.__name__ = f"value {id(self)}"
-
-    def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        if callable(self._initial_value):
-            return self._initial_value()
-        if tf.executing_eagerly():
-            return self._initial_value
-        return tf.zeros(shape, dtype)  # the value may be a tensor of another graph
+    make_value.__name__ = f"value {id(make_value)}"  # it differs from every other value
+    return make_value
 
 
 def _compute_value(initial_value: Any, shape: Any, dtype: Any) -> Any:

@@ -2,7 +2,7 @@
 
 The names in an initializer's Python code decide when its buffers are freed, and its graph does not show
 them. So an initializer of Keras runs on a small shape of the same form, and its tensors are watched; a
-graph traced for the full shape gives their bytes. Other initializers are only traced.
+graph traced for the full shape gives their bytes. Of other initializers, only the value is known.
 """
 
 from __future__ import annotations
@@ -31,11 +31,6 @@ _ON_CARD: Final = frozenset({"Cast"})
 """Ops with all types in the card's memory; other kernels keep int32 in host memory (``cast_op.cc``
 registers no ``HostMemory``). An input from the host is copied, and the copy lives as long as the tensor
 (``TensorHandle::AddLocalMirror``)."""
-_DRAW: Final = "StatelessRandomGetKeyCounter"
-"""The first op of a random function, which makes tensors of its bounds before it
-(``stateless_random_uniform`` and others, ``stateless_random_ops.py``)."""
-_RANDOM: Final = ("StatelessRandom", "StatelessTruncated", "Random", "Truncated")
-"""Ops whose result stays in a local name of the initializer's code until it returns."""
 _CONST: Final = "Const"
 _FILL: Final = "Fill"
 
@@ -43,11 +38,11 @@ _FILL: Final = "Fill"
 class Requests(NamedTuple):
     """The allocations of one call of an initializer.
 
-    ``numbers`` are the scalars that its ops receive from Python, each after how many events.
+    ``numbers`` are the scalars that its ops receive from Python.
     """
 
     events: Events
-    numbers: Sequence[tuple[int, Number]] = ()
+    numbers: Sequence[Number] = ()
 
 
 def find_requests(
@@ -58,13 +53,8 @@ def find_requests(
     Element types in ``host_dtypes`` lie in other memory and are not counted.
     """
     requests = None
-    graph = tf.Graph()
     with contextlib.suppress(Exception):  # the user's code
         requests = _watch_call(initializer, shape, dtype, host_dtypes)
-    if requests is None or not requests.events:
-        with contextlib.suppress(Exception), graph.as_default():
-            value = tf.convert_to_tensor(initializer(shape, dtype=dtype))
-            requests = Requests(_read_graph(graph, value, host_dtypes))
     return requests if requests is not None and requests.events else Requests([(0, size_bytes)])
 
 
@@ -129,9 +119,8 @@ class _Watch:
     events: Events = field(default_factory=list)
     buffers: dict[int, int] = field(default_factory=dict)
     differs: bool = False
-    numbers: list[tuple[int, Number]] = field(default_factory=list)
+    numbers: list[Number] = field(default_factory=list)
     _buffer_count: int = 0
-    _drawn_at: int | None = None
 
     def on_op(
         self,
@@ -149,8 +138,6 @@ class _Watch:
             self.differs = True
             return
         self.count += 1
-        if name == _DRAW:
-            self._drawn_at = len(self.events)
         for position, tensor in enumerate(inputs):
             if id(tensor) not in self.buffers and self._counts(tensor, name):
                 # A filled constant has another type than in the graph, and other inputs.
@@ -175,9 +162,8 @@ class _Watch:
             self._hold(tensor, self._allocate(math.prod(tensor.shape) * tensor.dtype.size))
             return
         value = None if static is None else tf.get_static_value(static)
-        number = float(tensor.numpy() if value is None else value), tensor.dtype.name
-        at = len(self.events) if self._drawn_at is None else self._drawn_at
-        self.numbers.append((at, number))  # TensorFlow caches scalars: they have no buffer
+        # TensorFlow caches scalars: they have no buffer of their own.
+        self.numbers.append((float(tensor.numpy() if value is None else value), tensor.dtype.name))
 
     def _counts(self, tensor: Any, op_type: str) -> bool:
         return op_type in _ON_CARD or tensor.dtype.name not in self.host_dtypes
@@ -195,38 +181,3 @@ class _Watch:
         number = self.buffers.pop(key)
         if number not in self.buffers.values():
             self.events.append((number, 0))
-
-
-def _read_graph(graph: Any, value: Any, host_dtypes: frozenset[str]) -> Events:
-    """Return the events of a traced initializer: buffers are freed after their last use."""
-    ops = graph.get_operations()
-    root = _get_root(value).name
-    last_use = {_get_root(tensor).name: op for op in ops for tensor in op.inputs}
-    events: Events = []
-    numbers: dict[str, int] = {}
-    held: list[str] = []
-    for op in ops:
-        if op.type in _VIEWS or op.type == "Placeholder":
-            continue
-        for tensor in op.outputs:
-            size_bytes = get_spec(tensor).size_bytes
-            if size_bytes and tensor.dtype.name not in host_dtypes:
-                numbers[tensor.name] = len(numbers)
-                events.append((numbers[tensor.name], size_bytes))
-        for source in {one.name: one for one in map(_get_root, op.inputs)}.values():
-            name = source.name
-            if name in numbers and name != root and last_use[name] is op:
-                if source.op.type.startswith(_RANDOM):
-                    held.append(name)
-                else:
-                    events.append((numbers[name], 0))
-    rest = [(numbers[name], 0) for name in dict.fromkeys([*held, *numbers]) if name != root]
-    events += [event for event in rest if event not in events]
-    return events if root in numbers else []
-
-
-def _get_root(tensor: Any) -> Any:
-    """Return the tensor whose buffer ``tensor`` shares."""
-    while tensor.op.type in _VIEWS and len(tensor.op.inputs):
-        tensor = tensor.op.inputs[0]
-    return tensor

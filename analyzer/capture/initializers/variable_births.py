@@ -1,14 +1,21 @@
-"""How the step's variables are made: in which order, and with which allocations."""
+"""How the step's variables are made: in which order, and with which allocations.
+
+In an estimate, their values take no memory: a stand-in's value is a slice of one buffer that is never
+written to, so no page of it is backed by memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import mmap
+import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.initializers.initializer_requests import (
@@ -17,10 +24,75 @@ from analyzer.capture.initializers.initializer_requests import (
     Requests,
     find_requests,
 )
-from analyzer.capture.initializers.memoryless_tensors import StandIns
 from analyzer.model.contract.fields import ITEM_BYTES
 from analyzer.model.gc_pause import pause_collector
 from analyzer.model.units import GRANULE_BYTES
+
+CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
+_SMALL_BYTES: Final = 1 << 20
+_MAX_FILLED_BYTES: Final = 64 << 20
+"""Values above this are not filled with numbers."""
+_NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
+"""``MAP_NORESERVE``: the system reserves no memory for the mapping, so its size does not count."""
+_ROW_BYTES: Final = 64  # a multiple of every element size; a slice at 0 needs no copy
+
+
+@dataclass(eq=False)
+class StandIns:
+    """Makes tensors and variables without memory."""
+
+    _handles: list[Any] = field(default_factory=list)
+    _buffer: Any = None
+
+    def make_tensor(self, dtype: Any, shape: Sequence[int], least: int = _SMALL_BYTES) -> Any:
+        """Return zeros of this shape; without memory if they take at least ``least`` bytes."""
+        size_bytes = math.prod(shape) * dtype.size
+        # Bytes cannot be viewed as bool or string.
+        if size_bytes < least or dtype in (tf.bool, tf.string):
+            return tf.zeros(list(shape), dtype)
+        if self._buffer is None or int(self._buffer.shape[0]) < size_bytes:
+            self._buffer = _map_bytes(-(-size_bytes // _ROW_BYTES) * _ROW_BYTES)
+        flat = self._buffer[:size_bytes]
+        if dtype.size > 1:
+            flat = tf.reshape(flat, [-1, dtype.size])
+        return tf.reshape(tf.bitcast(flat, dtype), list(shape))
+
+    def make_filled(self, dtype: Any, shape: Sequence[int]) -> Any:
+        """Return a tensor with different elements, as in a real run; zeros if it is too large.
+
+        XLA folds computations on known values, but not on a value whose elements are all equal.
+        """
+        if math.prod(shape) * dtype.size > _MAX_FILLED_BYTES or not dtype.is_floating:
+            return self.make_tensor(dtype, shape)
+        return tf.random.stateless_uniform(list(shape), (0, 0), dtype=dtype)
+
+    def make_variable(self, dtype: Any, shape: Sequence[int], *, filled: bool = False) -> Any:
+        """Return the handle of a variable of zeros, or with a ``make_filled`` value."""
+        name = f"analyzer_xla_{id(self)}_{len(self._handles)}"
+        handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=list(shape), shared_name=name)
+        value = self.make_filled(dtype, shape) if filled else self.make_tensor(dtype, shape)
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        self._handles.append(handle)
+        return handle
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls) -> Iterator[StandIns]:
+        """Place everything in the block on the CPU; its stand-ins are destroyed afterwards."""
+        stand_ins = cls()
+        try:
+            with tf.init_scope(), tf.device(CPU_DEVICE):
+                yield stand_ins
+        finally:
+            for handle in stand_ins._handles:
+                tf.raw_ops.DestroyResourceOp(resource=handle)
+
+
+def _map_bytes(size_bytes: int) -> Any:
+    """Return a tensor of bytes over addresses that get memory only when they are written."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+    array = np.frombuffer(mmap.mmap(-1, size_bytes, flags=flags), dtype=np.uint8)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
 @dataclass
@@ -35,18 +107,14 @@ class Birth:
         traced: Made while the step was traced, as slots are.
         sharing: Initializer, dtype and shape as text. Equal ones of one trace share a buffer at first,
             because equal constants of a graph are merged.
-        make: The initializer: called with shape and dtype it returns the value; None for none.
         is_cached: Its buffers stay, though they belong to no variable.
-        numbers: The buffers of numbers.
     """
 
     reference: Callable[[], Any]
     events: Events
     traced: bool
     sharing: str
-    make: Any = None
     is_cached: bool = False
-    numbers: frozenset[int] = frozenset()
 
     @property
     def variable(self) -> Any:
@@ -58,7 +126,7 @@ class Birth:
         """The events, with frees of all buffers if the variable is gone."""
         if self.is_cached or self.variable is not None:
             return self.events
-        freed = {number for number, size in self.events if not size} | self.numbers
+        freed = {number for number, size in self.events if not size}
         allocated = [number for number, size in self.events if size]
         return [*self.events, *((number, 0) for number in allocated if number not in freed)]
 
@@ -96,41 +164,14 @@ class Births:
             self._requests[name] = find_requests(
                 initializer, shape, dtype, size_bytes, self.host_dtypes
             )
-        events, numbers = self._requests[name].events, frozenset[int]()
+        requests = self._requests[name]
         if traced:
             if name not in self._constants:
                 self._constants[name] = _count_constants(initializer, shape, dtype)
             self.traced_constants += self._constants[name]
         else:
-            events, numbers = self._insert_numbers(self._requests[name])
-        reference = weakref.ref(variable)
-        self.rows.append(Birth(reference, events, traced, name, initializer, numbers=numbers))
-
-    def _insert_numbers(self, requests: Requests) -> tuple[Events, frozenset[int]]:
-        """Return events with the buffers of new numbers, and which buffers those are.
-
-        Numbers after the value get records of their own before it: the last living buffer must be the
-        value.
-        """
-        events = list(requests.events)
-        freed = {number for number, size in events if not size}
-        value_at = max(
-            (at for at, (number, _) in enumerate(events) if number not in freed), default=0
-        )
-        self.add_numbers(number for at, number in requests.numbers if at > value_at)
-        first = max((number for number, _ in events), default=-1) + 1
-        count = 0
-        for at, number in requests.numbers:
-            if self._cache(number):
-                events.insert(at + count, (first + count, ITEM_BYTES.get(number[1], 4)))
-                count += 1
-        return events, frozenset(range(first, first + count))
-
-    def _cache(self, number: Number) -> bool:
-        """Record a number on a card; return whether it is new there."""
-        is_new = bool(self.host_dtypes) and number not in self._cached
-        self._cached.add(number)
-        return is_new
+            self.add_numbers(requests.numbers)
+        self.rows.append(Birth(weakref.ref(variable), requests.events, traced, name))
 
     def add_numbers(self, numbers: Iterable[Number]) -> None:
         """Record numbers that TensorFlow caches on a card from now on.
@@ -138,12 +179,12 @@ class Births:
         ``TFE_TensorHandleCache`` (``pywrap_tensor.cc``) holds a tensor for each Python number that an
         eager op received, so that it is copied to the card once.
         """
-        for number in numbers:
-            if self._cache(number):
+        for number in numbers if self.host_dtypes else ():
+            if number not in self._cached:
+                self._cached.add(number)
                 events: Events = [(0, ITEM_BYTES.get(number[1], 4))]
                 name = f"number {number[0]!r} {number[1]}"
-                birth = Birth(lambda: None, events, traced=False, sharing=name, is_cached=True)
-                self.rows.append(birth)
+                self.rows.append(Birth(lambda: None, events, False, name, is_cached=True))
 
     def add_value(self, variable: Any) -> None:
         """Record a variable that takes over an existing value."""

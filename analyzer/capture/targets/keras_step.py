@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
-from analyzer.capture.graph.as_if_gpu import explain_jit
+from analyzer.capture.graph.gpu_graph import explain_jit
 from analyzer.capture.private_names import (
     FuncGraph,
     build_trainer,

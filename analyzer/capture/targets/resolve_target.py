@@ -102,10 +102,19 @@ def make_program(
 
 
 def _call_user_code(make: Callable[[], Any], text: str) -> Any:
-    try:
+    with _convert_errors(text):
         return make()
+
+
+@contextlib.contextmanager
+def _convert_errors(text: str) -> Iterator[None]:
+    """Turn any error of the user's code into a TargetError."""
+    try:
+        yield
     except TargetError:
         raise
+    except SystemExit as error:
+        raise TargetError(f"{text} called sys.exit({error.code}).") from None
     except Exception as error:
         raise TargetError(f"{text} failed: {describe_user_error(error)}") from error
 
@@ -170,7 +179,7 @@ def _load_from_file(spec: TargetSpec, options: CaptureOptions) -> Any:
         raise TargetError(f"{spec.path} cannot be imported.", hint="Is it a Python file?")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
-    with _convert_import_errors(spec):
+    with _convert_errors(spec.path):
         module_spec.loader.exec_module(module)
     set_keras_2_policy(options.dtype_policy)
     return _get_attribute(module, spec)
@@ -188,7 +197,7 @@ def _choose_module_name(path: Path) -> str:
 
 def _load_from_module(spec: TargetSpec, options: CaptureOptions) -> Any:
     sys.path.insert(0, str(Path.cwd()))
-    with _convert_import_errors(spec):
+    with _convert_errors(spec.path):
         try:
             module = importlib.import_module(spec.path)
         except ModuleNotFoundError as error:
@@ -200,19 +209,6 @@ def _load_from_module(spec: TargetSpec, options: CaptureOptions) -> Any:
             raise
     set_keras_2_policy(options.dtype_policy)
     return _get_attribute(module, spec)
-
-
-@contextlib.contextmanager
-def _convert_import_errors(spec: TargetSpec) -> Iterator[None]:
-    """Turn any error of the user's module into a TargetError."""
-    try:
-        yield
-    except TargetError:
-        raise
-    except SystemExit as error:
-        raise TargetError(f"{spec.path} called sys.exit({error.code}) while imported.") from None
-    except Exception as error:
-        raise TargetError(f"{spec.path} failed: {describe_user_error(error)}") from error
 
 
 def _get_attribute(module: Any, spec: TargetSpec) -> Any:

@@ -2,7 +2,7 @@
 
 TensorFlow lowers a function to an HLO module and compiles it for this machine's CPU when asked for its
 *compiler IR*. It needs the shapes of the arguments, and existing variables: these are stand-ins without
-memory (``memoryless_tensors``).
+memory (``variable_births``).
 
 XLA dumps the compiled module with its buffer assignment if ``XLA_FLAGS`` named a folder before the
 process compiled anything (``xla_dumps``). Otherwise it is put together from two of TensorFlow's stages,
@@ -31,7 +31,7 @@ from analyzer.capture.graph.plain_graphs import (
     get_spec,
     list_ops,
 )
-from analyzer.capture.initializers.memoryless_tensors import CPU_DEVICE, StandIns
+from analyzer.capture.initializers.variable_births import CPU_DEVICE, StandIns
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
@@ -287,7 +287,7 @@ def _compile(
 
     ``values`` are the inputs that are compiled in -> value, None if unknown.
     """
-    arguments, captures = _make_operands(inputs, stand_ins, values)
+    arguments = _make_operands(inputs, stand_ins, values)
 
     def get_stage(stage: str) -> bytes:
         return bytes(
@@ -296,7 +296,7 @@ def _compile(
                 platform_name=None,
                 function_name=name,
                 flat_args=arguments,
-                captured_inputs=captures,
+                captured_inputs=[],
                 stage=stage,
             )
         )
@@ -322,35 +322,17 @@ def _compile(
 
 def _make_operands(
     inputs: Sequence[_Description], stand_ins: StandIns, values: Mapping[int, Any]
-) -> tuple[list[Any], list[Any]]:
-    """Return the arguments and captures to lower a function with.
-
-    TensorFlow takes leading specs as arguments and the rest as captures. It reads the values of inputs
-    only if none of them is a spec.
-    """
+) -> list[Any]:
+    """Return the arguments to lower a function with."""
     for kind, dtype, shape, *_ in inputs:
         if dtype is None or shape is None or any(axis < 0 for axis in shape):
             raise ValueError(f"a {kind} of unknown shape is an input")
-    leading = _count_leading_specs(inputs, values)
-    specs = [tf.TensorSpec(shape, dtype) for _, dtype, shape, *_ in inputs[:leading]]
-    tensors = [
+    return [
         _make_stand_in(described, stand_ins, filled=index in values)
         if values.get(index) is None
         else values[index]
-        for index, described in enumerate(inputs[leading:], start=leading)
+        for index, described in enumerate(inputs)
     ]
-    return (specs, tensors) if specs else (tensors, [])
-
-
-def _count_leading_specs(inputs: Sequence[_Description], values: Mapping[int, Any]) -> int:
-    """Return how many first inputs can be specs: the tensors, if no input has a value."""
-    kinds = [kind for kind, *_ in inputs]
-    if not all(
-        kind == "variable" or (kind == "tensor" and index not in values)
-        for index, kind in enumerate(kinds)
-    ):
-        return 0
-    return next((index for index, kind in enumerate(kinds) if kind != "tensor"), len(kinds))
 
 
 def _make_stand_in(described: _Description, stand_ins: StandIns, *, filled: bool) -> Any:
