@@ -98,8 +98,7 @@ def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[s
         versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
     for package, version in versions.items():
         newest = READ_IN[package]
-        major, minor, *_ = version.split(".")
-        if major.isdecimal() and minor.isdecimal() and (int(major), int(minor)) > newest:
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) > newest:
             yield (
                 f"{package} {version} is newer than {newest[0]}.{newest[1]}, the newest supported "
                 "release: the record of a step may be incomplete."
@@ -281,8 +280,8 @@ get_input_structure = _make_reader("_inputs_struct", "_nested_inputs")
 """The symbolic inputs of a functional model, in their structure."""
 get_output_structure = _make_reader("_outputs_struct", "_nested_outputs")
 """The symbolic outputs of a functional model, in their structure."""
-get_compiled_loss = _make_reader("_compile_loss")
-"""The object that every use of a Keras 3 model's loss goes through."""
+get_compiled_loss = _make_reader("_compile_loss", "compiled_loss")
+"""The object that every use of a model's loss goes through, in Keras 3 or 2."""
 closes_scope = _make_reader("_pop_on_exit")
 """Whether leaving a Keras name scope ends it; an inner scope of the same layer does not."""
 keras_2_is_compiled = _make_reader("_is_compiled")

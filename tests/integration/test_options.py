@@ -92,7 +92,7 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {
             "optimizer": "Lion",
             "loss": "mae",
-            "notes": ["As asked, lion replaces the optimizer RMSprop of the compiled model."],
+            "notes": ["As asked, Lion replaces the optimizer RMSprop of the compiled model."],
         },
     ),
     "compiled, loss": (

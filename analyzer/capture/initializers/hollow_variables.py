@@ -113,7 +113,7 @@ class _Patches:
         self.stack.enter_context(patch.object(owner, name, method))
 
     @contextlib.contextmanager
-    def _counting(self) -> Iterator[None]:
+    def _count_bytes(self) -> Iterator[None]:
         before = get_bytes_in_use()
         yield
         self.births.made_bytes += get_bytes_in_use() - before
@@ -123,7 +123,7 @@ class _Patches:
         traced = not tf.executing_eagerly()
         shape, name = get_keras_spec(variable)
         dtype = tf.as_dtype(name)
-        with self._counting(), tf.init_scope():
+        with self._count_bytes(), tf.init_scope():
             hollow = self._can_be_hollow(shape, dtype)
             is_direct = hollow or (traced and self.births.stand_ins is not None)
             if is_direct and not tf.distribute.has_strategy():
@@ -163,10 +163,9 @@ class _Patches:
         with tf.init_scope():
             is_eager = tf.executing_eagerly()
         is_restored = isinstance(initial_value, CheckpointInitialValueCallable)
-        if self._in_keras or not is_eager or is_restored:
-            old(variable, initial_value, *args, **kwargs)
-        else:
-            self._make_at_once(old, variable, initial_value, *args, **kwargs)
+        is_recorded = self._in_keras or not is_eager or is_restored
+        make = old if is_recorded else functools.partial(self._make_at_once, old)
+        make(variable, initial_value, *args, **kwargs)
 
     def _make_at_once(
         self, old: Any, variable: Any, initial_value: Any, *args: Any, **kwargs: Any
@@ -174,23 +173,21 @@ class _Patches:
         spec = _trace_spec(initial_value) if callable(initial_value) else None
         hollow = spec is not None and self._can_be_hollow(spec.shape, spec.dtype)
         value = self._make_zeros(spec) if hollow else initial_value
-        with self._counting():
+        with self._count_bytes():
             old(variable, value, *args, **kwargs)
-        if hollow:
-            setattr(variable, _HOLLOW, True)
         if spec is None:
             self._record_value(variable, initial_value)
             return
+        setattr(variable, _HOLLOW, hollow)
         initializer = _get_initializer(initial_value)
         self.births.add(variable, initializer, spec.shape, spec.dtype.name, traced=False)
 
     def _record_value(self, variable: Any, value: Any) -> None:
         """Record a variable that was given a value; a large value is dropped."""
         shape, dtype = variable.shape, variable.dtype
-        if not shape.is_fully_defined():
-            return
-        self.births.add_value(variable)
-        if not tf.is_tensor(value):
+        if shape.is_fully_defined():
+            self.births.add_value(variable)
+        if not shape.is_fully_defined() or not tf.is_tensor(value):
             return
         size_bytes = shape.num_elements() * dtype.size
         if size_bytes >= _LARGE_BYTES and dtype.is_floating and self._can_be_hollow(shape, dtype):
@@ -203,10 +200,9 @@ class _Patches:
     ) -> None:
         """Make a variable inside a function that is traced for the first time."""
         if tf.executing_eagerly():  # inside init_scope, out of the function
-            if self._in_keras:  # _initialize records it
-                old(variable, initial_value, **kwargs)
-            else:
-                self._make_at_once(old, variable, initial_value, **kwargs)
+            # In Keras, _initialize records it.
+            make = old if self._in_keras else functools.partial(self._make_at_once, old)
+            make(variable, initial_value, **kwargs)
             return
         pending = kwargs.get("add_initializers_to")
         if pending is not None and self.births.stand_ins is not None:
@@ -222,7 +218,7 @@ class _Patches:
         if not is_lifted or self.births.stand_ins is None:  # initialized after tracing
             self.births.made_bytes += round_up(shape.num_elements() * dtype.size)
         else:
-            with self._counting(), tf.init_scope():
+            with self._count_bytes(), tf.init_scope():
                 if self._can_be_hollow(shape, dtype):
                     self._hollow_out(variable)
                 else:
@@ -263,12 +259,11 @@ class _Patches:
 
 def _trace_spec(make: Callable[[], Any]) -> Any:
     """Return shape and dtype of the result of ``make``; None if a graph does not tell."""
-    try:
-        with tf.Graph().as_default():
-            value = tf.convert_to_tensor(make())
-    except Exception:  # user code: it is called again later, and its error is shown there
-        return None
-    return tf.TensorSpec(value.shape, value.dtype) if value.shape.is_fully_defined() else None
+    # An error of the user's code is shown when it is called again later.
+    with contextlib.suppress(Exception), tf.Graph().as_default():
+        value = tf.convert_to_tensor(make())
+        return tf.TensorSpec(value.shape, value.dtype) if value.shape.is_fully_defined() else None
+    return None
 
 
 def _get_initializer(initial_value: Any) -> Any:
@@ -277,11 +272,10 @@ def _get_initializer(initial_value: Any) -> Any:
     Keras 2 binds shape and dtype to an initializer (``functools.partial``). A graph makes one constant
     of two such values if their initializers have the same class and configuration.
     """
-    bound = initial_value.keywords if isinstance(initial_value, functools.partial) else {}
-    if set(bound) == {"shape", "dtype"} and not initial_value.args:
-        return initial_value.func
-    if set(bound) == {"dtype"} and len(initial_value.args) == 1:
-        return initial_value.func
+    if isinstance(initial_value, functools.partial):
+        bound = set(initial_value.keywords), len(initial_value.args)
+        if bound in (({"shape", "dtype"}, 0), ({"dtype"}, 1)):
+            return initial_value.func
 
     def make_value(shape: Any, dtype: Any = None) -> Any:
         if callable(initial_value):

@@ -41,7 +41,7 @@ _ROW_BYTES: Final = 64  # a multiple of every element size; a slice at 0 needs n
 class StandIns:
     """Makes tensors and variables without memory."""
 
-    _handles: list[Any] = field(default_factory=list)
+    handles: list[Any] = field(default_factory=list)
     _buffer: Any = None
 
     def make_tensor(self, dtype: Any, shape: Sequence[int], least: int = _SMALL_BYTES) -> Any:
@@ -68,11 +68,11 @@ class StandIns:
 
     def make_variable(self, dtype: Any, shape: Sequence[int], *, filled: bool = False) -> Any:
         """Return the handle of a variable of zeros, or with a ``make_filled`` value."""
-        name = f"analyzer_xla_{id(self)}_{len(self._handles)}"
+        name = f"analyzer_xla_{id(self)}_{len(self.handles)}"
         handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=list(shape), shared_name=name)
         value = self.make_filled(dtype, shape) if filled else self.make_tensor(dtype, shape)
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-        self._handles.append(handle)
+        self.handles.append(handle)
         return handle
 
     @classmethod
@@ -84,7 +84,7 @@ class StandIns:
             with tf.init_scope(), tf.device(CPU_DEVICE):
                 yield stand_ins
         finally:
-            for handle in stand_ins._handles:
+            for handle in stand_ins.handles:
                 tf.raw_ops.DestroyResourceOp(resource=handle)
 
 

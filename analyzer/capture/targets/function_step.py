@@ -116,14 +116,13 @@ def make_function_program(
 
 def _name_inputs(function: Any, signature: Any) -> list[str]:
     """Return a unique name for each tensor of a signature: its own, or its parameter and path."""
-    code = getattr(function, "python_function", None)
+    code: Any = getattr(function, "python_function", None)
     parameters: list[str] = []
-    if callable(code):
-        with contextlib.suppress(ValueError):
-            parameters = [name for name in inspect.signature(code).parameters if name != "self"]
+    with contextlib.suppress(ValueError, TypeError):
+        parameters = [name for name in inspect.signature(code).parameters if name != "self"]
+    parameters += [f"arg{index}" for index in range(len(parameters), len(signature))]
     names: list[str] = []
-    for index, specs in enumerate(signature):
-        parameter = parameters[index] if index < len(parameters) else f"arg{index}"
+    for parameter, specs in zip(parameters, signature, strict=False):
         for path, spec in _flatten_with_paths(specs, parameter):
             name, number = spec.name or path, 1
             while name in names:
@@ -146,10 +145,8 @@ def _flatten_with_paths(specs: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _get_batch_size(args: Any) -> int | None:
     """Return the size of the first axis of the first argument that has axes."""
-    for thing in tf.nest.flatten(args):
-        if tf.is_tensor(thing) and thing.shape.rank:
-            return int(thing.shape[0])
-    return None
+    tensors = (one for one in tf.nest.flatten(args) if tf.is_tensor(one) and one.shape.rank)
+    return next((int(tensor.shape[0]) for tensor in tensors), None)
 
 
 def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:

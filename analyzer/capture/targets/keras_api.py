@@ -53,13 +53,6 @@ def get_output_tensors(model: Any) -> Any:
     return structure if structure is not None else getattr(model, "outputs", None)
 
 
-def get_loss_method(model: Any) -> tuple[Any, str]:
-    """Return the object and the method that every use of the compiled loss goes through."""
-    if is_keras_3(model):
-        return private_names.get_compiled_loss(model), "call"
-    return getattr(model, "compiled_loss", None), "__call__"
-
-
 def is_model(thing: Any) -> bool:
     """Say whether a thing is a model of either Keras."""
     return isinstance(thing, get_classes("Model"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import tensorflow as tf
 
@@ -14,6 +14,7 @@ from analyzer.capture.private_names import (
     build_trainer,
     get_built_variables,
     get_compile_arguments,
+    get_compiled_loss,
     get_traced_function,
     is_distributed,
 )
@@ -21,16 +22,11 @@ from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets.default_losses import choose_losses, format_losses, make_labels
 from analyzer.capture.targets.keras_api import (
     get_keras,
-    get_loss_method,
     has_own_step,
     is_compiled,
     is_keras_3,
 )
-from analyzer.capture.targets.model_changes import (
-    change_layers,
-    change_optimizer,
-    rebuild_with_blocks,
-)
+from analyzer.capture.targets.model_changes import change_layers, rebuild_with_blocks
 from analyzer.capture.targets.step_program import Program, Promise, promise_use
 from analyzer.capture.targets.synthetic_inputs import (
     BatchPart,
@@ -60,34 +56,38 @@ _EXAMPLES: Final = {
 }
 
 
+_KerasStep: TypeAlias = tuple[Callable[[], Any], Any, tuple[Any, ...], tuple[Any, ...]]
+"""A step of Keras' own: its call, its ``tf.function`` (None if eager), the function's arguments, and the
+tensors that Python holds while the step runs."""
+
+
 def make_model_program(model: Any, options: CaptureOptions) -> Program:
     """Return the training or inference step of ``model``."""
     messages: list[str] = []
     model = rebuild_with_blocks(model, options.remedy)
     train = (options.mode or "train") == "train"
-    form = TargetForm.COMPILED_MODEL if is_compiled(model) else TargetForm.MODEL
-    form = form if train else TargetForm.INFERENCE
+    form = TargetForm.MODEL if train else TargetForm.INFERENCE
     check_honoured(f"The model {model.name!r}", form, list_given_options(options))
     inputs, batch_size = make_inputs(model, options, messages)
     outputs = _build_output_specs(model, inputs)
     if train:
         change_layers(model, options.remedy)
         _make_trainable(model, inputs, outputs, options, messages)
-        change_optimizer(model, options.remedy)
     if options.jit is not None:
         _set_jit(model, options.jit)
     jit = bool(model.jit_compile) and not getattr(model, "run_eagerly", False)
     data = _make_data(model, inputs, outputs) if train else (inputs,)
-    step = _make_fit_step(model, data) if train else _make_predict_step(model, data)
+    make_step = _make_fit_step if train else _make_predict_step
+    call, function, arguments, values = make_step(model, data)
     optimizer = getattr(model, "optimizer", None) if train else None
     jit_reason = ""
     if options.gpu:
         jit_reason = explain_jit(model, jit, options.jit) if is_keras_3(model) else _KERAS_2_JIT
     return Program(
-        call=step.call,
-        args=step.values,
-        function=step.function,
-        traced_args=() if step.function is None else step.arguments,
+        call=call,
+        args=values,
+        function=function,
+        traced_args=() if function is None else arguments,
         models=[model],
         optimizers=[optimizer] if optimizer is not None else [],
         messages=messages,
@@ -101,18 +101,6 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
             dtype_policy=str(getattr(model.dtype_policy, "name", "")),
         ),
     )
-
-
-class _KerasStep(NamedTuple):
-    """A step of Keras' own: its call, its ``tf.function`` (None if eager), and the function's arguments.
-
-    ``values`` are the tensors that Python holds while the step runs.
-    """
-
-    call: Callable[[], Any]
-    function: Any
-    arguments: tuple[Any, ...]
-    values: tuple[Any, ...] = ()
 
 
 def _make_fit_step(model: Any, data: Any) -> _KerasStep:
@@ -143,15 +131,19 @@ def _make_predict_step(model: Any, data: Any) -> _KerasStep:
 
 def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
     iterator = make_iterator(data, model.distribute_strategy)
-    function = get_traced_function(run, "multi_step_on_iterator")
-    return _KerasStep(lambda: run(iterator), function, (iterator,))
+    return (
+        lambda: run(iterator),
+        get_traced_function(run, "multi_step_on_iterator"),
+        (iterator,),
+        (),
+    )
 
 
 def _hold_batch(call: Callable[[Any], Any], run: Any, batch: Any) -> _KerasStep:
     tensors = tf.nest.flatten(batch, expand_composites=True)
     function = get_traced_function(run, "one_step_on_data")
     values = tuple(tensor for tensor in tensors if tensor is not None)
-    return _KerasStep(lambda: call(batch), function, (batch,), values)
+    return lambda: call(batch), function, (batch,), values
 
 
 def _make_trainable(
@@ -162,10 +154,23 @@ def _make_trainable(
         raise TargetError(
             f"The model {model.name!r} has no trainable variables.", hint="Use --mode infer."
         )
+    optimizer = loss = None
+    if options.optimizer or not is_compiled(model):
+        optimizer = _look_up(model, "optimizer", options.optimizer or OPTIMIZER)
+    if options.loss:
+        loss = _look_up(model, "loss", options.loss)
+    elif not is_compiled(model):
+        loss = choose_losses(model, inputs, outputs)
     if not is_compiled(model):
-        _compile(model, inputs, outputs, options, messages)
-    elif options.optimizer or options.loss:
-        _recompile(model, options, messages)
+        jit = {} if options.jit is None else {"jit_compile": options.jit}
+        _compile(model, {"optimizer": optimizer, "loss": loss, **jit})
+        reason = "as asked" if options.loss else "it fits the output"
+        messages.append(
+            f"The model is not compiled: {type(optimizer).__name__} and the loss "
+            f"{format_losses(loss)} are used ({reason})."
+        )
+    elif optimizer is not None or loss is not None:
+        messages.append(_recompile(model, optimizer, loss))
     _renew_optimizer(model, messages)
 
 
@@ -244,45 +249,23 @@ def _look_up(model: Any, kind: str, name: str) -> Any:
         ) from None
 
 
-def _compile(
-    model: Any, inputs: Any, outputs: Any, options: CaptureOptions, messages: list[str]
-) -> None:
-    """Compile an uncompiled model with the requested or default optimizer and loss."""
-    optimizer = _look_up(model, "optimizer", options.optimizer or OPTIMIZER)
-    if options.loss:
-        losses, reason = _look_up(model, "loss", options.loss), "as asked"
-    else:
-        losses, reason = choose_losses(model, inputs, outputs), "it fits the output"
-    jit = {} if options.jit is None else {"jit_compile": options.jit}
-    _call_compile(model, {"optimizer": optimizer, "loss": losses, **jit})
-    messages.append(
-        f"The model is not compiled: {type(optimizer).__name__} and the loss {format_losses(losses)} "
-        f"are used ({reason})."
-    )
-
-
-def _recompile(model: Any, options: CaptureOptions, messages: list[str]) -> None:
-    """Compile a compiled model with another optimizer or loss; keep its other settings."""
-    arguments = get_compile_arguments(model)
-    replaced: list[str] = []
-    if options.optimizer:
+def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
+    """Compile a compiled model with another optimizer or loss (or None); return what is replaced."""
+    arguments = {"optimizer": model.optimizer, "loss": model.loss} | get_compile_arguments(model)
+    replaced = []
+    if optimizer is not None:
         inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-        replaced.append(f"the optimizer {type(inner).__name__}")
-        arguments["optimizer"] = _look_up(model, "optimizer", options.optimizer)
-    if options.loss:
-        name = format_losses(model.loss) if model.loss is not None else "none"
-        replaced.append(f"the loss {name}")
-        arguments["loss"] = _look_up(model, "loss", options.loss)
-        arguments.pop("loss_weights", None)
-    arguments.setdefault("optimizer", model.optimizer)
-    arguments.setdefault("loss", model.loss)
-    arguments["jit_compile"] = bool(model.jit_compile)
-    _call_compile(model, arguments)
-    asked = " and ".join(filter(None, (options.optimizer, options.loss)))
-    messages.append(f"As asked, {asked} replaces {' and '.join(replaced)} of the compiled model.")
+        replaced.append((type(optimizer).__name__, f"the optimizer {type(inner).__name__}"))
+        arguments["optimizer"] = optimizer
+    if loss is not None:
+        replaced.append((format_losses(loss), f"the loss {format_losses(model.loss) or 'none'}"))
+        arguments |= {"loss": loss, "loss_weights": None}
+    _compile(model, arguments | {"jit_compile": bool(model.jit_compile)})
+    new, old = (" and ".join(names) for names in zip(*replaced, strict=True))
+    return f"As asked, {new} replaces {old} of the compiled model."
 
 
-def _call_compile(model: Any, arguments: dict[str, Any]) -> None:
+def _compile(model: Any, arguments: dict[str, Any]) -> None:
     try:
         model.compile(**arguments)
     except TypeError as error:
@@ -300,31 +283,24 @@ def _make_promises(model: Any, options: CaptureOptions) -> list[Promise]:
     return [
         promise_use(
             owner,
-            method,
             InputError(
                 f"{option} {value} cannot be used: the train_step of the model {model.name!r} never "
                 "calls it.",
                 hint="Leave it out, and change the model's own train_step or compile.",
             ),
         )
-        for option, value, owner, method in (
-            (Option.OPTIMIZER, options.optimizer, model.optimizer, "apply"),
-            (Option.LOSS, options.loss, *get_loss_method(model)),
+        for option, value, owner in (
+            (Option.OPTIMIZER, options.optimizer, model.optimizer),
+            (Option.LOSS, options.loss, get_compiled_loss(model)),
         )
         if value and owner is not None
     ]
 
 
 def _renew_optimizer(model: Any, messages: list[str]) -> None:
-    """Replace an optimizer that was built for other variables than the model's.
-
-    Keras' .h5 loader builds it before the model has variables, and the first step then fails.
-    """
+    """Replace an optimizer that Keras' .h5 loader built before the model had variables."""
     optimizer = model.optimizer
-    built = get_built_variables(optimizer)
-    if not getattr(optimizer, "built", False) or built is None:
-        return
-    if not {id(v) for v in model.trainable_variables} <= {id(v) for v in built}:
+    if getattr(optimizer, "built", False) and get_built_variables(optimizer) == []:
         model.optimizer = type(optimizer).from_config(optimizer.get_config())
         messages.append(
             "The saved optimizer was built without the model's variables: a new one replaces it."

@@ -33,10 +33,12 @@ _NEED_MODEL: Final = {
     ("ema", "off"): "Leaving out the moving average",
     ("clip", "off"): "Leaving out gradient clipping",
 }
-"""Remedies that need the model itself: kind, value (any if empty) -> name for an error."""
+"""Remedies that need the model itself: kind and value (any if empty) -> name for an error."""
 _OPTIMIZER_OPTIONS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("ema", "on"): {"use_ema": True},
+    ("ema", "off"): {"use_ema": False},
     ("clip", "on"): {**dict.fromkeys(_CLIPPING), "global_clipnorm": 1.0},
+    ("clip", "off"): dict.fromkeys(_CLIPPING),
 }
 """Remedies that set options of the optimizer."""
 _COMMON_OPTIONS: Final = frozenset(
@@ -52,17 +54,17 @@ _WRAPPERS: Final = frozenset({"Optimizer", "LossScaleOptimizer", "MultiOptimizer
 def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     """Apply a remedy to the code in the block, which builds a model or a step.
 
-    A custom step may hold its optimizer anywhere, so the optimizer is changed when it is made.
+    The block may hold its optimizer anywhere, so the optimizer is changed when it is made.
     """
     parts = _split(remedy)
-    scope: Any = contextlib.nullcontext()
-    if "remat" in parts:
-        scope = keras.RematScope(mode=parts["remat"])
     options = _get_options(remedy)
-    replacing: Any = contextlib.nullcontext([""])
-    if "optimizer" in parts:
-        replacing = _replace_optimizers(parts["optimizer"])
-    with scope, replacing as replaced, _set_options(options) as optimizers:
+    replaced = [""]
+    with contextlib.ExitStack() as stack:
+        if "remat" in parts:
+            stack.enter_context(keras.RematScope(mode=parts["remat"]))
+        if "optimizer" in parts:
+            replaced = stack.enter_context(_replace_optimizers(parts["optimizer"]))
+        optimizers = stack.enter_context(_set_options(options))
         yield
     if not replaced:
         raise TargetError(f"{text} creates no Keras 3 optimizer that can be replaced.")
@@ -70,6 +72,9 @@ def apply_while_building(remedy: str, text: str) -> Iterator[None]:
         raise TargetError(
             f"{text} creates no Keras 3 optimizer; only these accept {', '.join(options)}."
         )
+    clips = any(given.get(name) is not None for given in optimizers for name in _CLIPPING)
+    if parts.get("clip") == "off" and not clips:
+        raise TargetError(f"The optimizer of {text} clips no gradients.")
 
 
 def check_step_remedy(remedy: str, text: str) -> None:
@@ -84,9 +89,9 @@ def check_step_remedy(remedy: str, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _set_options(options: dict[str, Any]) -> Iterator[list[Any]]:
-    """Make each Keras optimizer in the block with these options; yield the list of them."""
-    optimizers: list[Any] = []
+def _set_options(options: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    """Make each Keras optimizer in the block with these options; yield the replaced options of each."""
+    optimizers: list[dict[str, Any]] = []
     base = keras.optimizers.Optimizer
     old = base.__init__
 
@@ -94,9 +99,9 @@ def _set_options(options: dict[str, Any]) -> Iterator[list[Any]]:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if isinstance(self, keras.optimizers.LossScaleOptimizer):
             old(self, *args, **kwargs)  # its inner optimizer takes the options
-            return
-        optimizers.append(self)
-        old(self, *args, **{**kwargs, **options})
+        else:
+            optimizers.append(kwargs)
+            old(self, *args, **{**kwargs, **options})
 
     with patch.object(base, "__init__", init) if options else contextlib.nullcontext():
         yield optimizers
@@ -171,35 +176,6 @@ def change_layers(model: Any, remedy: str) -> None:
         raise TargetError(f"The model {model.name!r} has fewer than two layers with weights.")
     for layer in weighted[:-1]:
         layer.trainable = False
-
-
-def change_optimizer(model: Any, remedy: str) -> None:
-    """Replace the compiled model's optimizer by one with changed options."""
-    parts = _split(remedy)
-    changes = _get_options(remedy)
-    if parts.get("ema") == "off":
-        changes["use_ema"] = False
-    if parts.get("clip") == "off":
-        changes |= dict.fromkeys(_CLIPPING)
-    if not changes:
-        return
-    outer = model.optimizer
-    if not isinstance(outer, keras.optimizers.Optimizer):
-        raise TargetError("This remedy sets an optimizer option and needs a Keras 3 optimizer.")
-    inner = getattr(outer, "inner_optimizer", None)
-    optimizer = outer if inner is None else inner
-    name = type(optimizer).__name__
-    if parts.get("clip") == "off" and all(getattr(optimizer, n, None) is None for n in _CLIPPING):
-        raise TargetError(f"The optimizer {name} clips no gradients.")
-    try:
-        changed = type(optimizer).from_config({**optimizer.get_config(), **changes})
-    except (TypeError, ValueError) as error:
-        raise TargetError(f"The optimizer {name} takes no {', '.join(changes)}: {error}") from error
-    if inner is not None:
-        scaling = outer.get_config()
-        names = ("initial_scale", "dynamic_growth_steps")
-        changed = type(outer)(changed, **{key: scaling[key] for key in names if key in scaling})
-    model.optimizer = changed
 
 
 def _split(remedy: str) -> dict[str, str]:

@@ -54,8 +54,8 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
         _set_policy(options.dtype_policy)
     load: dict[TargetKind, Callable[[TargetSpec, CaptureOptions], Any]] = {
         TargetKind.APPLICATION: _load_application,
-        TargetKind.FILE: _load_from_file,
-        TargetKind.MODULE: _load_from_module,
+        TargetKind.FILE: _load_from_code,
+        TargetKind.MODULE: _load_from_code,
         TargetKind.KERAS_FILE: _load_keras_file,
         TargetKind.SAVED_MODEL: _load_saved_model,
     }
@@ -120,9 +120,8 @@ def _convert_errors(text: str) -> Iterator[None]:
 
 
 def _set_policy(policy: str) -> None:
-    """Set Keras' global dtype policy, for all layers made from now on."""
     try:
-        keras.config.set_dtype_policy(policy)
+        keras.config.set_dtype_policy(policy)  # of all layers made from now on
     except ValueError:
         raise TargetError(
             f"Keras has no dtype policy {policy!r}.",
@@ -169,62 +168,58 @@ def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:
         ) from error
 
 
-def _load_from_file(spec: TargetSpec, options: CaptureOptions) -> Any:
+def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
+    with _convert_errors(spec.path):
+        module = (_import_file if spec.kind is TargetKind.FILE else _import_module)(spec)
+    set_keras_2_policy(options.dtype_policy)
+    thing = module
+    for part in spec.attribute.split("."):
+        if not hasattr(thing, part):
+            values = {name: value for name, value in vars(module).items() if name[0] != "_"}
+            own = [
+                name
+                for name, value in values.items()
+                if getattr(value, "__module__", None) == module.__name__
+            ]
+            hint = f"It defines {', '.join(sorted(own)[:8])}." if own else ""
+            hint = _suggest(part, sorted(values)) or hint
+            raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
+        thing = getattr(thing, part)
+    return thing
+
+
+def _import_file(spec: TargetSpec) -> Any:
+    """Import a file under its own name, unless another module has it.
+
+    A file of the user may be called ``json.py``; TensorFlow must not import it instead of Python's.
+    """
     path = Path(spec.path).resolve()
     # As with `python file.py`, modules in the same folder can be imported.
     sys.path.insert(0, str(path.parent))
-    name = _choose_module_name(path)
+    known = sys.modules.get(path.stem)
+    is_taken = known is not None and getattr(known, "__file__", None) != str(path)
+    is_taken = is_taken or path.stem in sys.stdlib_module_names
+    name = f"_target_{path.stem}" if is_taken else path.stem
     module_spec = importlib.util.spec_from_file_location(name, path)
     if module_spec is None or module_spec.loader is None:
         raise TargetError(f"{spec.path} cannot be imported.", hint="Is it a Python file?")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
-    with _convert_errors(spec.path):
-        module_spec.loader.exec_module(module)
-    set_keras_2_policy(options.dtype_policy)
-    return _get_attribute(module, spec)
+    module_spec.loader.exec_module(module)
+    return module
 
 
-def _choose_module_name(path: Path) -> str:
-    """Return the name to load a file under: its own unless another module has that name.
-
-    A file of the user may be called ``json.py``; TensorFlow must not import it instead of Python's.
-    """
-    known = sys.modules.get(path.stem)
-    is_taken = known is not None and getattr(known, "__file__", None) != str(path)
-    return f"_target_{path.stem}" if is_taken or path.stem in sys.stdlib_module_names else path.stem
-
-
-def _load_from_module(spec: TargetSpec, options: CaptureOptions) -> Any:
+def _import_module(spec: TargetSpec) -> Any:
     sys.path.insert(0, str(Path.cwd()))
-    with _convert_errors(spec.path):
-        try:
-            module = importlib.import_module(spec.path)
-        except ModuleNotFoundError as error:
-            if error.name and (spec.path == error.name or spec.path.startswith(f"{error.name}.")):
-                raise TargetError(
-                    f"There is no module {spec.path}.",
-                    hint="Run from the folder that holds it, or give file.py:name.",
-                ) from None
+    try:
+        return importlib.import_module(spec.path)
+    except ModuleNotFoundError as error:
+        if not f"{spec.path}.".startswith(f"{error.name}."):
             raise
-    set_keras_2_policy(options.dtype_policy)
-    return _get_attribute(module, spec)
-
-
-def _get_attribute(module: Any, spec: TargetSpec) -> Any:
-    thing = module
-    for part in spec.attribute.split("."):
-        if not hasattr(thing, part):
-            names = [name for name in dir(module) if not name.startswith("_")]
-            own = [
-                name
-                for name in names
-                if getattr(getattr(module, name), "__module__", None) == module.__name__
-            ]
-            hint = _suggest(part, names) or (f"It defines {', '.join(own[:8])}." if own else "")
-            raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
-        thing = getattr(thing, part)
-    return thing
+        raise TargetError(
+            f"There is no module {spec.path}.",
+            hint="Run from the folder that holds it, or give file.py:name.",
+        ) from None
 
 
 def _suggest(name: str, names: list[str]) -> str:
@@ -241,9 +236,8 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
     gc.collect()  # the weights of the failed attempt would count as the step's
     # Keras writes losses and metrics into an .h5 file that it cannot always read again.
     with contextlib.suppress(Exception):
-        program = make_program(
-            keras.saving.load_model(spec.path, compile=False), spec.text, options
-        )
+        model = keras.saving.load_model(spec.path, compile=False)
+        program = make_program(model, spec.text, options)
         program.messages.append(
             "The optimizer and loss saved with the model cannot be loaded; "
             "--optimizer and --loss decide."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -17,21 +16,13 @@ Its argument is the concrete function; None for an eager step, once it has run.
 """
 
 
-def promise_use(owner: Any, method: str, error: InputError) -> Promise:
-    """Return a promise that the step calls a method of an optimizer or a loss."""
-    original = getattr(owner, method)
-    calls = []
-
-    @functools.wraps(original)
-    def watch(*args: Any, **kwargs: Any) -> Any:
-        calls.append(method)
-        return original(*args, **kwargs)
+def promise_use(owner: Any, error: InputError) -> Promise:
+    """Return a promise that the step uses an optimizer or a loss, which Keras builds at first use."""
 
     def check(function: Any) -> None:
-        if not calls:
+        if not getattr(owner, "built", True):
             raise error
 
-    setattr(owner, method, watch)
     return check
 
 

@@ -64,9 +64,9 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
     path = Path(text)
     if text and path.exists():
         return _parse_existing(text, path, scripts=scripts)
-    base, colon, attribute = text.rpartition(":")
+    base, _, attribute = text.rpartition(":")
     is_file = base.endswith(".py")
-    if not colon or not (is_file or _MODULE_NAME.fullmatch(base)):
+    if not is_file and not _MODULE_NAME.fullmatch(base):
         raise TargetError(f"There is no {text}." if text else "The target is empty.", hint=_FORMS)
     if is_file and not Path(base).is_file():
         raise TargetError(f"There is no file {base}.", hint="Check the path before the colon.")
@@ -187,8 +187,7 @@ class TargetForm(Choice):
 
     TRACE = "a trace that exists"
     ESTIMATE = "an estimate that exists"
-    MODEL = "a Keras model that is not compiled"
-    COMPILED_MODEL = "a compiled Keras model"
+    MODEL = "a Keras model"
     INFERENCE = "a Keras model in inference mode"
     SAVED_MODEL = "a SavedModel"
     SIGNATURE = "a tf.function with an input signature"
@@ -217,9 +216,7 @@ _ARGUMENTS: Final = Refusal(
 _OWN_TRAINING: Final = Refusal(
     "the code of the step decides this", "Leave it out, and change the step's code."
 )
-_OWN_MODE: Final = _OWN_TRAINING._replace(
-    hint="Leave it out, or name the model to use either mode."
-)
+_OWN_MODE: Final = Refusal(_OWN_TRAINING.because, "Leave it out, or name the model.")
 _INFERS: Final = Refusal("inference uses none", "Leave it out, or use --mode train.")
 _SAVED: Final = Refusal(
     "a SavedModel holds a traced inference graph with fixed dtypes",
@@ -245,7 +242,6 @@ REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
     # An estimate compares the device with the recorded one and simulates any number of threads.
     TargetForm.ESTIMATE: {option: _NOTED for option in Option if option not in _RUNTIME},
     TargetForm.MODEL: {},
-    TargetForm.COMPILED_MODEL: {},
     TargetForm.INFERENCE: dict.fromkeys(_TRAINING, _INFERS),
     TargetForm.SAVED_MODEL: dict.fromkeys((*_TRAINING, Option.JIT, Option.DTYPE_POLICY), _SAVED),
     TargetForm.SIGNATURE: {**_TRAINING, Option.MODE: _OWN_MODE},
@@ -260,20 +256,13 @@ REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
 
 def list_given_options(options: CaptureOptions) -> frozenset[Option]:
     """Return the options that the user gave, even with the default value."""
+    others = {Option.SHAPE: options.shapes, Option.JIT: options.jit or None}
+    others[Option.NO_JIT] = True if options.jit is False else None
     given = {
-        Option.STEPS: options.steps is not None,
-        Option.MODE: bool(options.mode),
-        Option.BATCH_SIZE: options.batch_size is not None,
-        Option.SHAPE: bool(options.shapes),
-        Option.OPTIMIZER: bool(options.optimizer),
-        Option.LOSS: bool(options.loss),
-        Option.JIT: options.jit is True,
-        Option.NO_JIT: options.jit is False,
-        Option.DTYPE_POLICY: bool(options.dtype_policy),
-        Option.INTER_OP_THREADS: options.inter_op_threads is not None,
-        Option.DEVICE: bool(options.device),
+        option: others[option] if option in others else getattr(options, option.name.lower())
+        for option in Option
     }
-    return frozenset(option for option, is_given in given.items() if is_given)
+    return frozenset(option for option, value in given.items() if value not in (None, "", {}))
 
 
 def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None:

@@ -76,11 +76,6 @@ class LoweredFunction:
     compilations: int = 0
 
 
-def is_compiled_call(op: Op) -> bool:
-    """Say whether an op calls a function that XLA compiles."""
-    return bool(op.attrs.get("_XlaMustCompile")) and isinstance(op.attrs.get("f"), dict)
-
-
 def is_compiled(function: Any) -> bool:
     """Say whether XLA compiles a concrete function as a whole."""
     return bool(function.function_def.attr["_XlaMustCompile"].b)
@@ -94,34 +89,27 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
     """
     if not is_compiled(function):
         return build_executor_graph(function)
-    ops = [
-        Op(
-            name=tensor.op.name,
-            type="_Arg",
-            outputs=(_get_argument_spec(tensor, args[index] if index < len(args) else None),),
-            attrs={"index": index},
-        )
+    arguments = [
+        Op(name=tensor.op.name, type="_Arg", outputs=(spec,), attrs={"index": index})
         for index, tensor in enumerate(function.inputs)
+        for spec in [_get_argument_spec(tensor, args[index] if index < len(args) else None)]
     ]
-    names = {op.name for op in ops}
     name = decode_name(function.name)
     call = name.removeprefix(_FUNCTION).rpartition("_")[0] or name
-    while call in names:
+    while call in {op.name for op in arguments}:
         call += "_"
-    ops.append(
-        Op(
-            name=call,
-            type="StatefulPartitionedCall",
-            inputs=tuple(f"{op.name}:0" for op in ops),
-            outputs=tuple(_get_argument_spec(tensor, None) for tensor in function.outputs),
-            attrs={"f": {"function": name}, "_XlaMustCompile": True},
-        )
+    compiled = Op(
+        name=call,
+        type="StatefulPartitionedCall",
+        inputs=tuple(f"{op.name}:0" for op in arguments),
+        outputs=tuple(_get_argument_spec(tensor, None) for tensor in function.outputs),
+        attrs={"f": {"function": name}, "_XlaMustCompile": True},
     )
-    ops += [
+    results = (
         Op(name=f"{call}_RetVal_{index}", type="_Retval", inputs=(f"{call}:{index}",))
         for index in range(len(function.outputs))
-    ]
-    return StaticStep(ops=tuple(ops))
+    )
+    return StaticStep(ops=(*arguments, compiled, *results))
 
 
 def _get_argument_spec(tensor: Any, fed: Any) -> TensorSpec:
@@ -150,9 +138,8 @@ def compile_calls(
         plans: Also compile for this machine's CPU; False only lowers.
     """
     by_name = {op.name: op for op in ops}
-    graphs = collect_function_graphs(function)
-    fixed_inputs = FixedInputs(graphs)
-    calls = _group_calls(function, ops, by_name, graphs)
+    fixed_inputs = FixedInputs(collect_function_graphs(function))
+    calls = _group_calls(function, by_name, fixed_inputs.graphs)
     lowered: list[LoweredFunction] = []
     messages: list[str] = []
     for (name, inputs), callers in calls.items():
@@ -210,7 +197,7 @@ def read_compiled_functions(function: Any, dump: Path) -> list[LoweredFunction]:
 
 
 def _group_calls(
-    function: Any, ops: Sequence[Op], by_name: dict[str, Op], graphs: dict[str, Any]
+    function: Any, by_name: Mapping[str, Op], graphs: Mapping[str, Any]
 ) -> dict[tuple[str, tuple[_Description, ...]], list[Op]]:
     """Return the calls of compiled functions; calls with equal inputs share one compilation."""
     captures = list(function.captured_inputs)
@@ -221,8 +208,8 @@ def _group_calls(
         if capture.dtype == tf.resource
     }
     calls: dict[tuple[str, tuple[_Description, ...]], list[Op]] = {}
-    for op in ops:
-        if is_compiled_call(op):
+    for op in by_name.values():
+        if op.attrs.get("_XlaMustCompile") and isinstance(op.attrs.get("f"), dict):
             inputs = tuple(_describe(tensor, by_name, variables, graphs) for tensor in op.inputs)
             calls.setdefault((op.attrs["f"]["function"], inputs), []).append(op)
     return calls
@@ -230,9 +217,9 @@ def _group_calls(
 
 def _describe(
     tensor: str,
-    by_name: dict[str, Op],
+    by_name: Mapping[str, Op],
     variables: dict[int, tuple[Any, Any]],
-    graphs: dict[str, Any],
+    graphs: Mapping[str, Any],
 ) -> _Description:
     """Return the description of one input of a call."""
     name, index = split_tensor(tensor)
@@ -287,7 +274,15 @@ def _compile(
 
     ``values`` are the inputs that are compiled in -> value, None if unknown.
     """
-    arguments = _make_operands(inputs, stand_ins, values)
+    for kind, dtype, shape, *_ in inputs:
+        if dtype is None or shape is None or any(axis < 0 for axis in shape):
+            raise ValueError(f"a {kind} of unknown shape is an input")
+    arguments = [
+        _make_stand_in(described, stand_ins, filled=index in values)
+        if values.get(index) is None
+        else values[index]
+        for index, described in enumerate(inputs)
+    ]
 
     def get_stage(stage: str) -> bytes:
         return bytes(
@@ -318,21 +313,6 @@ def _compile(
         proto.hlo_module.ParseFromString(get_stage("optimized_hlo_serialized"))
         plan = pack(proto)
     return module, plan
-
-
-def _make_operands(
-    inputs: Sequence[_Description], stand_ins: StandIns, values: Mapping[int, Any]
-) -> list[Any]:
-    """Return the arguments to lower a function with."""
-    for kind, dtype, shape, *_ in inputs:
-        if dtype is None or shape is None or any(axis < 0 for axis in shape):
-            raise ValueError(f"a {kind} of unknown shape is an input")
-    return [
-        _make_stand_in(described, stand_ins, filled=index in values)
-        if values.get(index) is None
-        else values[index]
-        for index, described in enumerate(inputs)
-    ]
 
 
 def _make_stand_in(described: _Description, stand_ins: StandIns, *, filled: bool) -> Any:
