@@ -25,7 +25,6 @@ from keras.src.trainers import trainer as keras_trainer
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import config_pb2, device_properties_pb2, meta_graph_pb2
 from tensorflow.python import pywrap_tfe
-from tensorflow.python.autograph.pyct import loader as autograph_loader
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import cancellation, context
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
@@ -54,7 +53,6 @@ __all__ = [
     "ResourceVariable",
     "UninitializedVariable",
     "UnliftedInitializerVariable",
-    "autograph_loader",
     "cancellation",
     "config_pb2",
     "context",
