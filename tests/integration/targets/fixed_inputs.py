@@ -55,7 +55,9 @@ CASES = {
 found = {}
 for name, (body, specs) in CASES.items():
     function = tf.function(body, jit_compile=True, autograph=False).get_concrete_function(*specs)
-    found[name] = list(FixedInputs(collect_function_graphs(function)).find(decode_name(function.name)))
+    found[name] = list(
+        FixedInputs(collect_function_graphs(function)).find(decode_name(function.name))
+    )
 
 
 def written_in_part(jit):
