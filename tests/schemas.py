@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
@@ -46,12 +47,34 @@ KNOWN = {
 }  # fmt: skip
 
 
+def field_notes() -> dict[tuple[str, str], str]:
+    """Return the comment beside or above each field of the package's records: class, field -> text."""
+    notes = {}
+    for file in (DOCS.parent / "analyzer").rglob("*.py"):
+        record, above = "", ""
+        for line in file.read_text("utf-8").splitlines():
+            if opened := re.match(r"class (\w+)", line):
+                record = opened[1]
+            elif comment := re.match(r"    # (.+)", line):
+                above = f"{above} {comment[1]}".strip()
+                continue
+            field = re.match(r"    (\w+): [^#]+(?:#(?! noqa) (.+))?", line)
+            if field and (text := field[2] or above):
+                notes[record, field[1]] = text
+            above = ""
+    return notes
+
+
 def build_schema(title: str, types: tuple[type, ...]) -> str:
     """Return the JSON Schema of a document that is one of several records."""
     either, parts = schema_components(types)
-    for part in parts.values():
+    notes = field_notes()
+    for record, part in parts.items():
         if "description" in part:
             part["description"] = cleandoc(part["description"])
+        for name, field in part.get("properties", {}).items():
+            if note := notes.get((record, name)):
+                field["description"] = note
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": title,

@@ -44,6 +44,10 @@ _TEXTS: Final = (
     *(("device", "device"), ("source", "source"), ("kernel", "kernel")),
 )
 _NAME: Final = TableColumn("", least=9)
+_FOOTER: Final = (
+    "Sizes are computed from the chunks of the allocator if the log lists them, else from its own "
+    "figures with the precision that is printed."
+)
 
 
 def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Document:
@@ -70,10 +74,7 @@ def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Docu
         subtitle=f"{document.lines:,} lines{model}",
         badge="out of memory" if failures else "",
         sections=tuple(sections),
-        footer=""
-        if not any(failure.sizes for failure in failures)
-        else "Sizes are computed from the chunks of the allocator if the log lists them, else from its "
-        "own figures with the precision that is printed.",
+        footer=_FOOTER if any(failure.sizes for failure in failures) else "",
     )
 
 
@@ -82,12 +83,14 @@ def _failure_sections(
 ) -> Iterator[Section]:
     yield _lead_section(failure, place, count)
     if failure.remedies:
-        advice: list[Block] = []
-        for remedy in failure.remedies:
-            advice += [
+        advice = (
+            block
+            for remedy in failure.remedies
+            for block in (
                 Paragraph(remedy.action, mark="- "),
                 Paragraph(remedy.because, "muted", "  "),
-            ]
+            )
+        )
         yield Section("What to do", tuple(advice), level=2)
     drawing = draw_pool(case) if case is not None else None
     if drawing is not None:
@@ -126,8 +129,7 @@ def _holder_sections(failure: OomFailure) -> Iterator[Section]:
             TableColumn("", "bar", rank=1),
         )
         rows = tuple(
-            (row.who, row.size_bytes, row.size_bytes / total, row.size_bytes / total)
-            for row in failure.holders
+            (row.who, row.size_bytes, *(row.size_bytes / total,) * 2) for row in failure.holders
         )
         yield Section("Who holds it", (Table((TableColumn("", least=26), *kinds), rows),), level=2)
     stories = tuple(map(Paragraph, (*failure.stories, *failure.matched)))
@@ -191,67 +193,51 @@ def _figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
 def _sizes(failure: OomFailure) -> Iterator[Table]:
     if not failure.sizes:
         return
-    is_named = any(row.names for row in failure.sizes)
-    names = (TableColumn("likeliest tensor", least=24),) if is_named else ()
     columns = (
-        TableColumn("chunks", "number"),
-        TableColumn("bytes each", "number"),
-        TableColumn("together", "bytes"),
-        TableColumn("", rank=1),
-        *names,
+        *(TableColumn("chunks", "number"), TableColumn("bytes each", "number")),
+        *(TableColumn("together", "bytes"), TableColumn("", rank=1)),
+        TableColumn("likeliest tensor", least=24),
     )
+    count = len(columns) if any(row.names for row in failure.sizes) else len(columns) - 1
     rows = tuple(
-        (
-            row.count,
-            row.size_bytes,
-            row.total_bytes,
-            "requested size" if row.is_asked else "",
-            *((row.names[0] if row.names else "",) if is_named else ()),
-        )
+        (row.count, row.size_bytes, row.total_bytes, asked, "".join(row.names[:1]))[:count]
         for row in failure.sizes[:_MOST_ROWS]
+        for asked in ("requested size" if row.is_asked else "",)
     )
-    others = failure.sizes[_MOST_ROWS:]
-    caption = ""
+    others, caption = failure.sizes[_MOST_ROWS:], ""
     if others:
-        count = sum(row.count for row in others)
+        chunks = sum(row.count for row in others)
         total = format_bytes(sum(row.total_bytes for row in others))
-        caption = (
-            f"{count:,} chunks of {len(others):,} other sizes hold {total}; the JSON lists them."
-        )
-    yield Table(columns, rows, caption)
+        caption = f"{chunks:,} chunks of {len(others):,} other sizes hold {total}; see the JSON."
+    yield Table(columns[:count], rows, caption)
 
 
 def _xla_tables(plan: OomPlan) -> Iterator[Table]:
-    yield Table((TableColumn("part"), TableColumn("size", "bytes")), tuple(plan.sums_bytes.items()))
+    size = TableColumn("size", "bytes")
+    yield Table((TableColumn("part"), size), tuple(plan.sums_bytes.items()))
     columns = (
-        TableColumn("size", "bytes"),
+        size,
         TableColumn("shape", least=14, rank=1),
         TableColumn("buffer of", "path", least=20),
     )
-    yield Table(
-        columns,
-        tuple(
-            (row.size_bytes, row.shape, row.operator or row.label)
-            for row in plan.buffers[:_MOST_ROWS]
-        ),
-    )
+    rows = ((row.size_bytes, row.shape, row.operator or row.label) for row in plan.buffers)
+    yield Table(columns, tuple(rows)[:_MOST_ROWS])
 
 
 def _other_failures(failures: Sequence[OomFailure], uncounted: int) -> Table:
     columns = (
-        TableColumn("line", "number"),
-        TableColumn("requested", "bytes"),
-        TableColumn("cause", least=12),
-        TableColumn("op", "path", least=16),
+        *(TableColumn("line", "number"), TableColumn("requested", "bytes")),
+        *(TableColumn("cause", least=12), TableColumn("op", "path", least=16)),
     )
     rows = tuple(
         (
             one.line,
-            None if one.asked is None else one.asked.requested_bytes,
+            asked.requested_bytes if asked else None,
             one.verdict.id,
-            one.op or one.allocator or "",
+            one.op or one.allocator,
         )
         for one in failures[:_MOST_ROWS]
+        for asked in (one.asked,)
     )
     left = len(failures) - _MOST_ROWS + uncounted
     return Table(columns, rows, f"{left:,} more" if left > 0 else "")

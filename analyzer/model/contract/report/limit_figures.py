@@ -61,25 +61,18 @@ class Need(ReportRecord, frozen=True, kw_only=True):
 
     ``total`` is the largest phase plus ``allocator`` plus ``beside_pool``. A phase that was not seen is
     None.
-
-    Attributes:
-        before_trace: TensorFlow's peak since process start, outside the trace.
-        building: Requested peak until the first step: variables, initializers, inputs.
-        first_step: With the trials of algorithms that fit.
-        steady_step: Of the later steps; of the only step; of a trace without steps.
-        allocator: Rounding, unsplit chunks and fragmentation.
-        beside_pool: CUDA context, libraries and loaded kernels, expected; None if the limit is for
-            the pool alone, or there is no card.
-        skipped_bytes: For trials that TensorFlow skips because they do not fit.
     """
 
+    # TensorFlow's peak since process start, outside the trace
     before_trace: BoundedBytes | None = None
-    building: BoundedBytes | None = None
-    first_step: BoundedBytes | None = None
-    steady_step: BoundedBytes
-    allocator: BoundedBytes
+    building: BoundedBytes | None = None  # until the first step: variables, initializers, inputs
+    first_step: BoundedBytes | None = None  # with the trials of algorithms that fit
+    steady_step: BoundedBytes  # of the later steps; of the only step; of a trace without steps
+    allocator: BoundedBytes  # rounding, unsplit chunks and fragmentation
+    # CUDA context, libraries and loaded kernels, expected; None if the limit is for the pool alone,
+    # or there is no card
     beside_pool: BoundedBytes | None = None
-    skipped_bytes: Total = 0
+    skipped_bytes: Total = 0  # for trials that TensorFlow skips because they do not fit
 
     @property
     def phases(self) -> dict[LifePhase, BoundedBytes]:
@@ -114,65 +107,42 @@ class PoolChange(ReportRecord, frozen=True, kw_only=True):
 
 
 class LimitParts(ReportRecord, frozen=True, kw_only=True):
-    """The parts of a memory limit.
+    """The parts of a memory limit."""
 
-    Attributes:
-        requested_bytes: Requested by live tensors at the instant with the highest need.
-        unsplit_bytes: Surplus of chunks that the allocator does not split.
-        external_bytes: Gaps between chunks that are too small to use.
-    """
-
-    requested_bytes: Total
+    requested_bytes: Total  # requested by live tensors at the instant with the highest need
     rounding_bytes: Total
-    unsplit_bytes: Signed
-    external_bytes: Signed
+    unsplit_bytes: Signed  # surplus of chunks that the allocator does not split
+    external_bytes: Signed  # gaps between chunks that are too small to use
 
 
 class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
-    """Waste in the pool at the allocated peak, and memory limits; None if unknown.
+    """Waste in the pool at the allocated peak, and memory limits; None if unknown."""
 
-    Attributes:
-        internal_bytes: ``rounding_bytes`` plus ``unsplit_bytes``.
-        external_bytes: Free bytes outside the largest free chunk.
-        reported_ratio: (free - largest free) / free, as TensorFlow reports it.
-        minimum_limit_bytes: The smallest limit under which a replay succeeds.
-        safe_limit_bytes: Every limit from this one on succeeds.
-        limit_reached_in: Part of the run with the highest need; None for the steady peak.
-        pool_map: Lines of text, the last one a legend; empty without addresses.
-    """
-
-    internal_bytes: Total
+    internal_bytes: Total  # ``rounding_bytes`` plus ``unsplit_bytes``
     rounding_bytes: Total = 0
     unsplit_bytes: Total = 0
-    external_bytes: Total | None = None
+    external_bytes: Total | None = None  # free bytes outside the largest free chunk
     free_bytes: Total | None = None
     largest_free_bytes: Total | None = None
-    reported_ratio: float | None = None
-    minimum_limit_bytes: Total | None = None
-    safe_limit_bytes: Total | None = None
+    reported_ratio: float | None = None  # (free - largest free) / free, as TensorFlow reports it
+    minimum_limit_bytes: Total | None = None  # the smallest limit under which a replay succeeds
+    safe_limit_bytes: Total | None = None  # every limit from this one on succeeds
     minimum_limit_parts: LimitParts | None = None
     safe_limit_parts: LimitParts | None = None
-    limit_reached_in: Name | None = None
+    limit_reached_in: Name | None = None  # part of the run; None for the steady peak
     replay_equals_trace: bool | None = None
     risk: Literal["low", "medium", "high"] | None = None
-    pool_map: tuple[Text, ...] = ()
+    pool_map: tuple[Text, ...] = ()  # lines of text, the last one a legend
 
 
 class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
-    """Whether the step fits.
-
-    Attributes:
-        limit_bytes, limit_low_bytes, limit_high_bytes: The largest pool on the card plus the need's
-            ``beside_pool``, or the user's limit of the pool, and its range; None without one.
-        margin_bytes: Limit minus need; negative if the step does not fit.
-        cautions: Reasons to doubt the figures, the most important first.
-    """
+    """Whether the step fits."""
 
     outcome: Outcome
     basis: Basis
     limit_of: LimitOf | None = None
     card: Text | None = None
-    limit_bytes: Total | None = None
+    limit_bytes: Total | None = None  # the card's memory, or the user's limit of the pool
     limit_low_bytes: Total | None = None
     limit_high_bytes: Total | None = None
     need_of: NeedOf = NeedOf.ALLOCATED
@@ -180,9 +150,9 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     need_low_bytes: Total | None = None
     need_high_bytes: Total | None = None
     need: Need | None = None
-    margin_bytes: Signed | None = None
+    margin_bytes: Signed | None = None  # limit minus need; negative if the step does not fit
     headline: Text
-    cautions: tuple[Text, ...] = ()
+    cautions: tuple[Text, ...] = ()  # reasons to doubt the figures, the most important first
 
     @property
     def pool_limit_bytes(self) -> int | None:
@@ -203,25 +173,19 @@ class SourcedBytes(ReportRecord, frozen=True, kw_only=True):
 
 
 class CardFit(ReportRecord, frozen=True, kw_only=True):
-    """The pool on a card, and the memory on the card outside it.
-
-    Attributes:
-        needed_bytes, needed_low_bytes, needed_high_bytes: The part of the need in the pool.
-        growth_pool_bytes: Size of the pool with memory growth; None if that fails.
-        outside_pool: CUDA context, libraries and loaded kernels.
-    """
+    """The pool on a card, and the memory on the card outside it."""
 
     fits: Fits
     card: Name
     limit_bytes: Total | None
     limit_low_bytes: Total | None
     limit_high_bytes: Total | None
-    needed_bytes: Total | None
+    needed_bytes: Total | None  # the part of the need in the pool
     needed_low_bytes: Total | None
     needed_high_bytes: Total | None
     margin_bytes: Signed | None
-    growth_pool_bytes: Total | None
-    outside_pool: SourcedBytes
+    growth_pool_bytes: Total | None  # size of the pool with memory growth; None if that fails
+    outside_pool: SourcedBytes  # CUDA context, libraries and loaded kernels
     limit_source: Text
     says: tuple[Text, ...] = ()
 
@@ -275,21 +239,15 @@ class UnservedRequest(ReportRecord, frozen=True, kw_only=True):
 
 
 class PoolFacts(Struct, frozen=True, kw_only=True):
-    """Results of replays of a recording in the simulated allocator; None if not replayed.
-
-    Attributes:
-        fits_limit: Whether a prediction runs under its own limit.
-        pool_bytes, pool_ever_bytes: The pool in the steady step, and its maximum.
-        free_bytes, largest_free_bytes: In the pool at the allocated peak.
-    """
+    """Results of replays of a recording in the simulated allocator; None if not replayed."""
 
     replay_equals_trace: bool | None = None
     replay_check: ReplayCheck | None = None
-    fits_limit: bool = True
-    pool_bytes: Total | None = None
+    fits_limit: bool = True  # whether a prediction runs under its own limit
+    pool_bytes: Total | None = None  # in the steady step
     pool_ever_bytes: Total | None = None
     process_bytes: Total | None = None
-    free_bytes: Total | None = None
+    free_bytes: Total | None = None  # in the pool at the allocated peak
     largest_free_bytes: Total | None = None
     pool_timeline: tuple[PoolChange, ...] = ()
     minimum_limit_bytes: Total | None = None

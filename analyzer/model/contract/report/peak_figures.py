@@ -18,26 +18,17 @@ from analyzer.model.ranges import Range
 
 
 class PeakFigures(ReportRecord, frozen=True, kw_only=True):
-    """The peak of the steady step.
+    """The peak of the steady step."""
 
-    Attributes:
-        requested_bytes: Maximum of the bytes that live tensors requested.
-        allocated_bytes: Maximum of the bytes of chunks in use; possibly at another instant.
-        pool_bytes: Size of the allocator's pool; None if the replay failed.
-        process_bytes: The pool and the process' other memory on the card.
-        op, layer, source: The op whose request makes the requested peak; empty if unknown.
-        time_s: Of the allocated peak after the first event; ``time_ps`` on the trace's clock.
-    """
-
-    requested_bytes: Total
-    allocated_bytes: Total
-    pool_bytes: Total | None = None
-    process_bytes: Total | None = None
-    op: Name | None = ""
+    requested_bytes: Total  # maximum of the bytes that live tensors requested
+    allocated_bytes: Total  # maximum of the bytes of chunks in use
+    pool_bytes: Total | None = None  # size of the allocator's pool; None if the replay failed
+    process_bytes: Total | None = None  # with the process' other memory on the card
+    op: Name | None = ""  # of the requested peak; empty if unknown
     layer: Name | None = ""
     source: Name | None = ""
     step: Total | None = None
-    time_s: float | None = None
+    time_s: float | None = None  # of the allocated peak after the first event
     time_ps: Picoseconds | None = None
     requested_time_s: float | None = None
     instant: Instant
@@ -147,25 +138,18 @@ class RetainedTensor(BufferRow, frozen=True, kw_only=True):
 
 
 class OpBytes(ReportRecord, frozen=True, kw_only=True):
-    """The requests of one op in the steady step.
-
-    Attributes:
-        category: The category of most of its bytes.
-        requested_bytes, allocated_bytes: Sums over the step.
-        temporary_bytes: The requested part that is scratch memory of the op.
-        alive_at_peak_bytes: The requested part that is alive at the peak.
-    """
+    """The requests of one op in the steady step."""
 
     name: Name
     type: Name = ""
     layer: Name = ""
     source: Name = ""
-    category: Category
+    category: Category  # of most of its bytes
     allocations: Total = 0
-    requested_bytes: Total
+    requested_bytes: Total  # sums over the step
     allocated_bytes: Total
-    temporary_bytes: Total
-    alive_at_peak_bytes: Total
+    temporary_bytes: Total  # scratch memory of the op
+    alive_at_peak_bytes: Total  # the requested part that is alive at the peak
 
 
 class UnmodelledType(ReportRecord, frozen=True, kw_only=True):
@@ -194,16 +178,11 @@ class DamageRow(ReportRecord, frozen=True, kw_only=True):
 
 
 class TrustFigures(ReportRecord, frozen=True, kw_only=True):
-    """Whether a trace is complete: ``counter_peak`` figures are TensorFlow's own.
-
-    Attributes:
-        events: Compared with TensorFlow's bytes in use; 0 if it wrote none.
-        events_disagreeing: Events after which the sum differs.
-    """
+    """Whether a trace is complete: ``counter_peak`` figures are TensorFlow's own."""
 
     is_damaged: bool
-    events: Total = 0
-    events_disagreeing: Total = 0
+    events: Total = 0  # compared with TensorFlow's bytes in use; 0 if it wrote none
+    events_disagreeing: Total = 0  # events after which the sum differs
     first_disagreement_time_s: float | None = None
     largest_difference_bytes: Total = 0
     counter_peak_bytes: Total | None = None
@@ -239,39 +218,20 @@ class ScheduleRange(ReportRecord, frozen=True, kw_only=True):
 
 
 class WorkspaceFigures(ReportRecord, frozen=True, kw_only=True):
-    """Workspaces of cuDNN in a prediction for a card, in requested bytes.
+    """Workspaces of cuDNN in a prediction for a card, in requested bytes."""
 
-    Attributes:
-        bytes: Expected workspace that is alive at the peak of a steady step.
-        steady: Peak of a steady step over the likely algorithms.
-        first_step: From the chosen algorithms only to the largest trial of any candidate.
-        trial_bytes: Largest request of a trial: workspace and guards.
-        unmeasured: Convolutions without a published measurement of cuDNN's choice.
-        unmeasured_bytes: Upper bound of the workspace of one of them.
-    """
-
-    bytes: Total
-    steady: Range
-    first_step: Range
-    trial_bytes: Total
-    unmeasured: Total = 0
-    unmeasured_bytes: Total = 0
+    bytes: Total  # expected at the peak of a steady step
+    steady: Range  # peak of a steady step over the likely algorithms
+    first_step: Range  # from the chosen algorithms only to the largest trial of any
+    trial_bytes: Total  # largest request of a trial: workspace and guards
+    unmeasured: Total = 0  # convolutions without a published measurement
+    unmeasured_bytes: Total = 0  # upper bound of one of them
 
 
 class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
-    """The range of a prediction.
+    """The range of a prediction."""
 
-    Attributes:
-        limit_low_bytes: Lower bound of the least memory limit.
-        limit_high_bytes: From this limit on every schedule succeeds.
-        unsized: Tensors of unknown size, which count as 0.
-        workspace_bytes: Part of the upper bounds due to cuDNN's workspaces.
-        xla_workspace_bytes: The same in XLA's plans.
-        workspace: Of a step that runs op by op on a card.
-        stand_in: States that the plan is another device's.
-    """
-
-    limit_high_bytes: Total | None
+    limit_high_bytes: Total | None  # every schedule succeeds from this limit on
     low_bytes: Total | None
     high_bytes: Total | None
     allocated_low_bytes: Total | None
@@ -279,12 +239,12 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     because: tuple[Text, ...]
     deciding_ops: tuple[DecidingOp, ...]
     schedules: tuple[ScheduleRange, ...]
-    unsized: Total
-    workspace_bytes: Total | None = None
-    xla_workspace_bytes: Total | None = None
-    workspace: WorkspaceFigures | None = None
-    stand_in: Text = ""
-    limit_low_bytes: Total | None = None
+    unsized: Total  # tensors of unknown size, which count as 0
+    workspace_bytes: Total | None = None  # part of the upper bounds due to cuDNN
+    xla_workspace_bytes: Total | None = None  # the same in XLA's plans
+    workspace: WorkspaceFigures | None = None  # of a step that runs op by op on a card
+    stand_in: Text = ""  # states that the plan is another device's
+    limit_low_bytes: Total | None = None  # lower bound of the least memory limit
 
 
 def shift_bound(size_bytes: int | None, by_bytes: int) -> int | None:

@@ -49,34 +49,22 @@ REPORT_VERSION: Final = 1
 
 
 class ReportFile(ReportRecord, frozen=True, kw_only=True):
-    """The report of one step.
-
-    Attributes:
-        allocator: TensorFlow's name of the allocator of all figures.
-        peak: The peak of the steady step, which is the last one.
-        categories_at_peak: Requested bytes at the requested peak.
-        layers: The largest first.
-        tensors_at_peak: The largest first, as in ``layers``.
-        remedies: Changes that were tried, the largest saving first.
-        integrity: Whether a trace is complete; None for a prediction.
-        program: A watched program.
-        versions: Versions of the libraries and of this package.
-    """
+    """The report of one step."""
 
     schema_version: int = REPORT_VERSION
     kind: Kind
     target: TargetNote = TargetNote()
     device: Device
     step: StepConfig = StepConfig()
-    allocator: Name = ""
-    peak: PeakFigures
+    allocator: Name = ""  # TensorFlow's name of the allocator of all figures
+    peak: PeakFigures  # of the steady step, which is the last one
     peak_ever: PeakEver | None = None
     steps: tuple[StepPeak, ...] = ()
     resident: LiveBytes = LiveBytes()
-    categories_at_peak: CategoryBytes
-    layers: tuple[LayerBytes, ...] = ()
+    categories_at_peak: CategoryBytes  # requested bytes at the requested peak
+    layers: tuple[LayerBytes, ...] = ()  # the largest first
     ops: tuple[OpBytes, ...] = ()
-    tensors_at_peak: tuple[TensorAtPeak, ...] = ()
+    tensors_at_peak: tuple[TensorAtPeak, ...] = ()  # the largest first
     retained: tuple[RetainedTensor, ...] = ()
     fragmentation: FragmentationFigures | None = None
     pool_timeline: tuple[PoolChange, ...] = ()
@@ -85,10 +73,10 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     fit: CardFit | None = None
     what_if: OtherSettings | None = None
     findings: tuple[Finding, ...] = ()
-    remedies: tuple[StepRemedy, ...] = ()
+    remedies: tuple[StepRemedy, ...] = ()  # changes that were tried, the largest saving first
     unmodelled: tuple[UnmodelledType, ...] = ()
     uncertainty: StatedRange | None = None
-    integrity: TrustFigures | None = None
+    integrity: TrustFigures | None = None  # whether a trace is complete; None for a prediction
     warnings: tuple[Text, ...] = ()
     notes: tuple[Text, ...] = ()
     phantom: PhantomNotice | None = None
@@ -97,4 +85,4 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     error: Failure | None = None
     failure: UnservedRequest | None = None
     program: ProgramFigures | None = None
-    versions: dict[Name, Name] = field(default_factory=dict)
+    versions: dict[Name, Name] = field(default_factory=dict)  # of the libraries and of this package

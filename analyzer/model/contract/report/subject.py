@@ -80,48 +80,33 @@ class Severity(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One finding about a step.
+    """One finding about a step."""
 
-    Attributes:
-        id: Stable name, such as ``retained-activations``.
-        title: One line with the number of bytes.
-        detail: The meaning and what to change.
-        saves_bytes: Bytes that the change would save; None if unknown.
-        saves_kind: ``requested`` or ``allocated`` bytes at the peak, or of the least memory
-            ``limit``.
-        evidence: Rows that prove it, with values by column.
-    """
-
-    id: Name
+    id: Name  # stable name, such as ``retained-activations``
     severity: Severity
-    title: Text
-    detail: Text
-    saves_bytes: Total | None = None
+    title: Text  # one line with the number of bytes
+    detail: Text  # the meaning and what to change
+    saves_bytes: Total | None = None  # bytes that the change would save; None if unknown
+    # ``requested`` or ``allocated`` bytes at the peak, or of the least memory ``limit``
     saves_kind: Name = "requested"
-    evidence: tuple[EvidenceRow, ...] = ()
+    evidence: tuple[EvidenceRow, ...] = ()  # rows that prove it, with values by column
 
 
 class StepRemedy(ReportRecord, frozen=True, kw_only=True):
-    """A change of the step, with a new capture and estimate.
+    """A change of the step, with a new capture and estimate."""
 
-    Attributes:
-        id: Stable name, such as ``mixed-bfloat16``; a combination joins names with ``+``.
-        saves_bytes: Reduction of the requested peak, between the medians over the schedules.
-        saves_low_bytes, saves_high_bytes: Range between two runs with their own schedules.
-        failed: Why the change cannot be applied; the figures are then None.
-    """
-
-    id: Name
+    id: Name  # such as ``mixed-bfloat16``; a combination joins names with ``+``
     title: Text
     code: Text
     costs: Text = ""
+    # reduction of the requested peak, between the medians over the schedules
     saves_bytes: Signed | None = None
-    saves_low_bytes: Signed | None = None
+    saves_low_bytes: Signed | None = None  # range between two runs with their own schedules
     saves_high_bytes: Signed | None = None
     requested_bytes: Total | None = None
     allocated_bytes: Total | None = None
     fits: bool | None = None
-    failed: Text = ""
+    failed: Text = ""  # why it cannot be applied
 
 
 MOST_READINGS: Final = 256
