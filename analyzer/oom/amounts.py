@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
 
-from analyzer.model.contract.fields import ITEM_BYTES
+from analyzer.model.contract.fields import ITEM_BYTES, MOST_AXES, numpy_name
 from analyzer.model.ranges import Range
 from analyzer.model.units import GRANULE_BYTES, round_up
 
@@ -21,10 +21,6 @@ _PRINTED: Final = re.compile(r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:i?B|BYTES)?",
 _LONGEST: Final = 40  # characters of a number
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
 MOST_BYTES: Final = 1 << 44  # of a chunk, or of all chunks of one size; more is a damaged line
-_MOST_AXES: Final = 254  # of a tensor (``TensorShape``)
-
-_NUMPY_NAMES: Final = {"float": "float32", "half": "float16", "double": "float64"}
-"""TensorFlow's names of types (``DataTypeString`` in ``types.cc``) that differ from NumPy's."""
 
 ITEM_SIZES: Final = (4, 2, 1, 8, 16)
 """Element sizes to try if the log has no type (TensorFlow 1.4 and before); the likeliest first."""
@@ -80,7 +76,7 @@ def parse_count(text: str) -> int:
 def parse_shape(text: str) -> tuple[int, ...] | None:
     """Return the axes of a shape such as ``5, 4``; None if no tensor can have them."""
     axes = [axis for axis in text.replace(" ", "").split(",") if axis]
-    if len(axes) > _MOST_AXES or any(len(axis) > 18 or not axis.isdigit() for axis in axes):
+    if len(axes) > MOST_AXES or any(len(axis) > 18 or not axis.isdigit() for axis in axes):
         return None
     shape = tuple(map(int, axes))
     return shape if math.prod(shape) * max(ITEM_SIZES) <= _MOST else None
@@ -94,11 +90,6 @@ def round_up_request(size_bytes: int) -> int:
 def difference(whole: Range | None, part: Range | None) -> Range | None:
     """Return the difference, at least 0; None if one of the two is not known."""
     return None if whole is None or part is None else (whole - part).at_least(0)
-
-
-def numpy_name(dtype: str) -> str:
-    """Return NumPy's name of a type."""
-    return _NUMPY_NAMES.get(dtype, dtype)
 
 
 def item_bytes(dtype: str) -> float | None:

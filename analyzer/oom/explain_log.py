@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from analyzer.model.contract.fields import numpy_name
 from analyzer.model.contract.report.oom_file import (
     AskedFor,
     OomBuffer,
@@ -20,7 +21,7 @@ from analyzer.model.contract.report.oom_file import (
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
 from analyzer.oom.advice import find_advice, find_next_command
-from analyzer.oom.amounts import difference, numpy_name, round_up_request
+from analyzer.oom.amounts import difference, round_up_request
 from analyzer.oom.causes import find_cause, find_missing_lines
 from analyzer.oom.dumped_state import compute_state, describe_sizes, sizes_in_use
 from analyzer.oom.failure_case import (

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from analyzer.cards import find_gpu, gpus_named
 from analyzer.model.choice import Choice
+from analyzer.model.contract.fields import numpy_name
 from analyzer.model.contract.report.oom_file import OomSize
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import ITEM_SIZES, difference, item_bytes, numpy_name, round_up_request
+from analyzer.oom.amounts import ITEM_SIZES, difference, item_bytes, round_up_request
 from analyzer.oom.dumped_state import DumpedState
 from analyzer.oom.log_records import (
     FailedAllocator,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -11,20 +10,18 @@ import numpy as np
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import describe_largest
-from analyzer.model.contract.fields import ITEM_BYTES
+from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.report.limit_figures import UnservedRequest
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.timeline import alive_at
-from analyzer.model.units import format_bytes
+from analyzer.model.units import format_bytes, parse_bytes
 
 # op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"
 _REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
 # xla_ops.cc: "Out of memory while trying to allocate 1.50GiB", "... 6291456 bytes": one block
 _BLOCK: Final = re.compile(
-    r"ut of memory (?:while trying to allocate|allocating) (\d+(?:\.\d+)?) ?(bytes|[KMGT]?i?B)"
+    r"ut of memory (?:while trying to allocate|allocating) (\d+(?:\.\d+)?) ?(B(?!y)|[KMGT]iB|b(?=ytes))"
 )
-_UNITS: Final = {"bytes": 0, "B": 0, "KiB": 1, "MiB": 2, "GiB": 3, "TiB": 4}
-_TYPES: Final = {"float": "float32", "half": "float16", "double": "float64"}
 _LEAST_WAIT_PS: Final = 5 * 10**12  # half of the 10 s: other threads may continue at first
 
 
@@ -83,14 +80,11 @@ def requested_by(message: str) -> int | None:
 
     For a compiled step the message may round them to two decimals.
     """
-    match = _REQUEST.search(message)
-    if match is None:
-        block = _BLOCK.search(message)
-        power = None if block is None else _UNITS.get(block[2])
-        return None if block is None or power is None else round(float(block[1]) * 1024**power)
-    item = ITEM_BYTES.get(_TYPES.get(match[2], match[2]))
-    axes = [int(axis) for axis in match[1].split(",") if axis.strip()]
-    return None if item is None else item * math.prod(axes)
+    if match := _REQUEST.search(message):
+        axes = tuple(int(axis) for axis in match[1].split(",") if axis.strip())
+        return tensor_bytes(numpy_name(match[2]), axes)
+    block = _BLOCK.search(message)
+    return None if block is None else parse_bytes(block[1] + block[2])
 
 
 def _instant_of_failure(analysis: Analysis, last: int) -> int:

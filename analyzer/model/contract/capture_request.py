@@ -134,34 +134,29 @@ class Assumption:
 
     name: str  # for ``--assume NAME=N``
     what: str
-    usual: int  # default
     most: int  # the largest value that TensorFlow accepts or that is plausible
-    is_bytes: bool
     source: str  # of the default and the upper bound
+    usual: int = 0
+    is_bytes: bool = True
 
 
 WORKSPACE: Final = Assumption(
     name="workspace",
     what="workspace of each convolution, in place of those of cuDNN's algorithms",
-    usual=0,
     most=8 << 30,
-    is_bytes=True,
     source="TensorFlow rejects plans above TF_CUDNN_WORKSPACE_LIMIT_IN_MB (8 GiB; 4 GiB for fused "
     "convolutions); if the workspace cannot be allocated, it uses a plan without one",
 )
 PRODUCT_WORKSPACE: Final = Assumption(
     name="product-workspace",
     what="workspace of each matrix product of cuBLASLt",
-    usual=0,
     most=4 << 30,
-    is_bytes=True,
     source="TF_CUBLAS_WORKSPACE_LIMIT_IN_MB (4 GiB); cuBLASLt's heuristic chooses the size",
 )
 RECURRENT_RESERVE: Final = Assumption(
     name="recurrent-reserve",
     what="elements reserved for each unit, time step and example of a recurrent layer (0 means 6 for "
     "an LSTM, 5 for a GRU, 2 for a simple one)",
-    usual=0,
     most=12,
     is_bytes=False,
     source="gates, state and its tanh; cuDNN does not document the layout, so the bound is twice that",
@@ -169,9 +164,7 @@ RECURRENT_RESERVE: Final = Assumption(
 BATCH_NORM_RESERVE: Final = Assumption(
     name="batch-norm-reserve",
     what="reserve space of each batch normalization",
-    usual=0,
     most=64 << 20,
-    is_bytes=True,
     source="cudnnGetBatchNormalizationTrainingExReserveSpaceSize: 0 without a fused activation, one "
     "bit an element with one",
 )
@@ -180,7 +173,6 @@ CONTEXT: Final = Assumption(
     what="memory of the driver's context on a card",
     usual=320 << 20,
     most=450 << 20,
-    is_bytes=True,
     source="TensorFlow's start-up line in public logs of T4, V100, A100, H100, L4 and RTX 3090: 115 to "
     "450 MiB",
 )
