@@ -2,15 +2,15 @@
 
 The child is in this process' group, so the terminal's Ctrl-C and Ctrl-Z reach it as they would reach
 ``python script.py``. Signals sent only to this process are passed on. If this process is killed, the
-system kills the script. If a signal ends the script, its descendants are also ended.
+system kills the script.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import linecache
-import os
 import re
 import shutil
 import signal
@@ -18,7 +18,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -29,7 +29,6 @@ from analyzer.capture.process.child_environment import (
 )
 from analyzer.capture.process.child_process import make_start_command
 from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
-from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.contract.child_messages import write_message
@@ -38,21 +37,18 @@ from analyzer.model.interrupts import (
     ENDING,
     EXIT_BASE,
     delay_signals,
-    die_with_parent,
     ignore_one_interrupt,
 )
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-_GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL
 _FROM_KERNEL: Final = 0x80  # SI_KERNEL: from the terminal, which also signals the child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptEnd:
-    """How a script ended, and its run folder.
+    """How a script ended, with a shell's exit status.
 
     Attributes:
-        status: Its exit status as in a shell.
         folder: The run folder; None if no step was traced.
         note: Observations if no step was traced; None if there are none.
         has_tensorflow: Whether the script imported TensorFlow.
@@ -94,22 +90,16 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
             file.unlink(missing_ok=True)
             for name in (DUMP, PHANTOM_FOLDER):
                 shutil.rmtree(staging / name, ignore_errors=True)
-            fault = _take_text(staging / FAULT_FILE)
-            has_refused = _take_text(staging / USAGE_FILE) != ""
-            note = read_untraced(staging)
-            has_begun = (staging / BEGUN_FILE).exists()
-            (staging / BEGUN_FILE).unlink(missing_ok=True)
-            folder = None
-            if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
-                folder, note = publish(staging, out, force=force), None
-            return ScriptEnd(
+            end = ScriptEnd(
                 status=status,
-                folder=folder,
-                note=note,
-                has_tensorflow=has_begun,
-                has_refused=has_refused,
-                fault=fault,
+                note=read_untraced(staging),
+                has_tensorflow=_take_text(staging / BEGUN_FILE) != "",
+                has_refused=_take_text(staging / USAGE_FILE) != "",
+                fault=_take_text(staging / FAULT_FILE),
             )
+            if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
+                return replace(end, folder=publish(staging, out, force=force), note=None)
+            return end
 
 
 def _take_text(path: Path) -> str:
@@ -123,13 +113,10 @@ def _take_text(path: Path) -> str:
 
 def _run_in_terminal(command: list[str], environment: dict[str, str]) -> int:
     """Run a command with this process' terminal; return its status as in a shell."""
-    adopt_orphans()
     with _forwarding_signals() as wait:
-        child = subprocess.Popen(command, env=environment, preexec_fn=_prepare_child)
+        child = subprocess.Popen(command, env=environment, preexec_fn=_unblock_signals)
         wait(child)
-        code = child.returncode
-        if code < 0 and os.path.isdir("/proc/self/task"):
-            end_all(lambda: list(list_descendants(os.getpid())), _reap, _GRACE_S)
+        code = int(child.returncode)
     return code if code >= 0 else EXIT_BASE - code
 
 
@@ -167,17 +154,9 @@ def _wait_without_forwarding(child: subprocess.Popen[bytes]) -> None:
             continue  # from the terminal, which also signals the child
 
 
-def _prepare_child() -> None:
-    """Unblock signals between fork and exec, and let the system kill the child with this process."""
+def _unblock_signals() -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    die_with_parent()
-
-
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 _UNTRACED_FILE: Final = "watch.json"
@@ -187,7 +166,7 @@ FAULT_FILE: Final = "watch.error"
 """The traceback of an error of ours, which the script survives."""
 
 BEGUN_FILE: Final = "watch.begun"
-"""Empty; exists once the script has imported TensorFlow."""
+"""Exists once the script has imported TensorFlow."""
 
 USAGE_FILE: Final = "watch.usage"
 """Exists if the script's own ``argparse`` ended it."""
@@ -215,7 +194,8 @@ def read_untraced(folder: Path) -> WatchNote | None:
 _FOREIGN_CELL: Final = re.compile(r"%%(?!time|capture|prun|timeit)")
 """Cell magics whose cell is no Python: %%bash, %%writefile, %%html."""
 
-_HEAD: Final = "display = print\n"
+_MAGIC: Final = re.compile(r"^([ \t]*)([%!])", re.MULTILINE)
+"""The start of a magic or shell command."""
 
 
 def read_notebook(path: str) -> str:
@@ -229,8 +209,8 @@ def read_notebook(path: str) -> str:
     try:
         with open(path, "rb") as file:
             cells = json.load(file)["cells"]
-        code = [cell for cell in cells if cell["cell_type"] == "code"]
-        text = "\n".join([_HEAD, *(_convert_cell(n, cell) for n, cell in enumerate(code, 1))])
+        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        text = "display = print\n\n" + "\n".join(map(_convert_cell, itertools.count(1), sources))
     except (ValueError, KeyError, TypeError) as error:
         raise SystemExit(
             f"{path} is not a notebook of format 4 ({type(error).__name__}). Convert it: "
@@ -241,18 +221,6 @@ def read_notebook(path: str) -> str:
     return text
 
 
-def _convert_cell(number: int, cell: dict[str, Any]) -> str:
-    source = cell["source"]
-    lines = "".join(source).splitlines()
-    if lines and _FOREIGN_CELL.match(lines[0]):
-        lines = []
-    return "\n".join([f"# cell {number}", *_convert_lines(lines), ""])
-
-
-def _convert_lines(lines: list[str]) -> Iterator[str]:
-    for line in lines:
-        code = line.lstrip()
-        if code.startswith(("%", "!")):
-            yield f"{line[: len(line) - len(code)]}pass  # {code}"
-        else:
-            yield line
+def _convert_cell(number: int, source: str) -> str:
+    code = "" if _FOREIGN_CELL.match(source) else _MAGIC.sub(r"\1pass  # \2", source)
+    return f"# cell {number}\n{code}\n"
