@@ -23,7 +23,12 @@ from keras.src.backend.tensorflow.core import Variable as KerasVariable
 from keras.src.backend.tensorflow.core import name_scope as keras_name_scope
 from keras.src.trainers import trainer as keras_trainer
 from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import config_pb2, device_properties_pb2, meta_graph_pb2
+from tensorflow.core.protobuf import (
+    bfc_memory_map_pb2,
+    config_pb2,
+    device_properties_pb2,
+    meta_graph_pb2,
+)
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import cancellation, context
@@ -53,6 +58,7 @@ __all__ = [
     "ResourceVariable",
     "UninitializedVariable",
     "UnliftedInitializerVariable",
+    "bfc_memory_map_pb2",
     "cancellation",
     "config_pb2",
     "context",

@@ -30,6 +30,7 @@ from analyzer.explain.questions.scratch_memory import (
 )
 from analyzer.explain.questions.step_settings import find_recompiled, find_state, find_threads
 from analyzer.explain.running.data_held import find_data, find_filling_stage
+from analyzer.explain.running.failed_step import find_failed_step
 from analyzer.explain.running.kept_objects import (
     find_alive_at_end,
     find_held_over,
@@ -99,6 +100,7 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
         *find_tapes(analysis, watch),
         *find_models(watch),
     ]
+    yield from find_failed_step(analysis, watch)
     yield from causes
     if not causes and not find_filling_stage(analysis.recording, watch, trends.device):
         yield from find_unexplained(analysis, watch, trends)

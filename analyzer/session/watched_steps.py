@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -46,8 +46,11 @@ def watch(
     warmup: int = SCRIPT_WARMUP_STEPS,
     name: str = "watch",
     force: bool = False,
+    on_oom: str | os.PathLike[str] | None = None,
 ) -> Iterator[Watched]:
     """Find the training or inference steps in the block, trace a few, and explain them.
+
+    If a later step runs out of memory, the report also names the buffers that were alive.
 
     Args:
         out: The run folder, with ``report.html`` and ``report.json``; default ``traces/NAME-TIME``.
@@ -55,13 +58,17 @@ def watch(
         warmup: Steps before them.
         name: Name of the steps in the report.
         force: Replace an earlier run in ``out``.
+        on_oom: The run folder if a step runs out of memory. Without ``out``, nothing is written unless
+            that happens.
 
     Raises:
-        InputError: ``out`` cannot be used, or another block is active.
+        InputError: a folder cannot be used, or another block is active.
         TargetError: TensorFlow was imported with an allocator that records no memory events.
     """
-    block = begin_watch(out, steps=steps, warmup=warmup, name=name, force=force)
     watched = Watched()
+    block = begin_watch(
+        out, steps=steps, warmup=warmup, name=name, force=force, on_oom=on_oom, watched=watched
+    )
     try:
         yield watched
     except BaseException as error:
@@ -90,14 +97,33 @@ def begin_watch(
     warmup: int = SCRIPT_WARMUP_STEPS,
     name: str = "watch",
     force: bool = False,
+    on_oom: str | os.PathLike[str] | None = None,
+    watched: Watched | None = None,
 ) -> WatchBlock:
-    """Watch the steps of this process until ``end_watch``; arguments as for ``watch``."""
+    """Watch the steps of this process until ``end_watch``; arguments as for ``watch``.
+
+    If a step runs out of memory, the watching ends there and ``watched`` is filled.
+    """
     from analyzer.capture.watch.watch_block import WatchBlock
 
     folder = None if out is None else Path(out)
-    block = WatchBlock(folder, steps=steps, warmup=warmup, name=name, force=force)
+    block = WatchBlock(
+        folder,
+        steps=steps,
+        warmup=warmup,
+        name=name,
+        force=force,
+        on_oom=None if on_oom is None else Path(on_oom),
+    )
+    block.on_failure = lambda error: _end_at_failure(block, watched, error)
     block.begin()
     return block
+
+
+def _end_at_failure(block: WatchBlock, watched: Watched | None, error: BaseException) -> None:
+    """End the block; an error of ours must not replace the program's."""
+    with suppress(Exception):
+        end_watch(block, watched, error)
 
 
 def end_watch(
@@ -108,6 +134,8 @@ def end_watch(
     ``watched`` is filled, a new one if None; ``error`` is the exception that ended the steps.
     """
     watched = watched or Watched()
+    if not block.is_running:  # it ended when a step ran out of memory
+        return watched
     folder = block.end(error)
     if folder is None:
         watched.steps = 0 if block.note is None else block.note.steps

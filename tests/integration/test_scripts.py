@@ -213,3 +213,53 @@ def test_steps_of_ones_own_process_are_watched(tmp_path: Path) -> None:
     for name in ("callback", "block", "failed", "eager"):
         assert (tmp_path / name / "report.html").is_file()
     assert {path.name for path in tmp_path.iterdir()} == {"callback", "block", "failed", "eager"}
+
+
+@pytest.mark.slow
+def test_the_owners_of_a_full_card_are_named_in_a_late_step(tmp_path: Path) -> None:
+    done, report = run(tmp_path, "late_failure.py", "--gpu", "t4", "--limit", "280MiB")
+    assert done.returncode == 1
+    first = report["findings"][0]
+    assert first["id"] == "out-of-memory"
+    assert line_of("late_failure.py", "kept.append(") in first["title"]
+    sizes = {row["name"]: row["bytes"] for row in first["evidence"]}
+    unnamed = sum(row["bytes"] for row in first["evidence"] if row["what"] == "unattributed")
+    assert sizes["the global list `kept`"] > 250 << 20
+    assert unnamed <= 0.05 * sum(row["bytes"] for row in first["evidence"])
+    assert report["program"]["steps"] >= 1000
+
+
+WATCHED = """
+import os, sys
+os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "1"
+os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = "32"
+import analyzer, tensorflow as tf
+kept = []
+double = tf.function(lambda x: x * 2.0)
+def run(count):
+    with analyzer.watch(on_oom="full", steps=2) as watched:
+        for _ in range(count):
+            kept.append(double(tf.ones([1 << 18])))
+    return watched
+print(run(8).result, os.path.exists("full"))
+try:
+    run(40)
+except tf.errors.ResourceExhaustedError:
+    print(os.path.exists("full/report.html"))
+"""
+
+
+def test_a_flight_recorder_writes_only_if_memory_runs_out(tmp_path: Path) -> None:
+    (tmp_path / "watched.py").write_text(WATCHED)
+    done = subprocess.run(
+        [sys.executable, "watched.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stdout.split() == ["None", "False", "True"], done.stderr
+    report = json.loads((tmp_path / "full" / "report.json").read_text())
+    assert "the global list `kept`" in report["findings"][0]["title"]

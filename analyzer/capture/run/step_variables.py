@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -194,7 +195,9 @@ class StepVariables:
         )
         for thing in find_live_objects((*optimizers, *metrics, *layers)):
             is_optimizer = issubclass(type(thing), optimizers)
-            owned = get_optimizer_variables(thing) if is_optimizer else thing.variables
+            owned: list[Any] = []
+            with contextlib.suppress(AttributeError):  # of an object whose constructor failed
+                owned = get_optimizer_variables(thing) if is_optimizer else thing.variables
             used = [one for one in owned if id(get_raw_variable(one)) in wanted]
             is_metric = issubclass(type(thing), metrics)
             if is_optimizer and used:

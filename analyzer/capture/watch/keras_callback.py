@@ -20,7 +20,6 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     Attributes:
         result: The report's result; None before the end, or if no step was traced.
-        steps_made: Number of steps.
 
     Args:
         out: The run folder, with ``report.html`` and ``report.json``; default ``traces/NAME-TIME``.
@@ -28,9 +27,11 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         warmup: Steps before them.
         name: Name of the steps in the report.
         force: Whether to replace an earlier run in ``out``.
+        on_oom: The run folder if a step runs out of memory. Without ``out``, nothing is written unless
+            that happens.
 
     Raises:
-        InputError: when training begins, if ``out`` cannot be used or steps are already watched.
+        InputError: when training begins, if a folder cannot be used or steps are already watched.
     """
 
     begin_watch: ClassVar[Callable[..., Any]]
@@ -45,23 +46,28 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         warmup: int = SCRIPT_WARMUP_STEPS,
         name: str = "fit",
         force: bool = False,
+        on_oom: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
-        self.result: Any = None
-        self.steps_made = 0
         self._options = {"out": out, "steps": steps, "warmup": warmup, "name": name, "force": force}
+        self._options |= {"on_oom": on_oom, "watched": self}
+        self.result: Any = None
+        self.steps = 0
         self._block: Any = None
+
+    @property
+    def steps_made(self) -> int:
+        """Number of steps."""
+        return self.steps
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Start to watch."""
-        if self._block is None:
+        if self._block is None or not self._block.is_running:
             self._block = type(self).begin_watch(**self._options)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Stop, and write the report."""
-        block, self._block = self._block, None
-        if block is not None:
-            watched = type(self).end_watch(block)
-            self.result, self.steps_made = watched.result, watched.steps
+        if self._block is not None:
+            type(self).end_watch(self._block, self)
 
     on_predict_begin, on_predict_end = on_train_begin, on_train_end

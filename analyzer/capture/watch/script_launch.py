@@ -88,7 +88,7 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
         is_interrupted = status == EXIT_BASE + signal.SIGINT
         with ignore_one_interrupt() if is_interrupted else delay_signals():
             file.unlink(missing_ok=True)
-            for name in (DUMP, PHANTOM_FOLDER):
+            for name in (DUMP, PHANTOM_FOLDER, POOL_FOLDER):
                 shutil.rmtree(staging / name, ignore_errors=True)
             end = ScriptEnd(
                 status=status,
@@ -173,6 +173,9 @@ USAGE_FILE: Final = "watch.usage"
 
 DUMP: Final = ".xla"
 """Folder of XLA's compiled modules while the script runs."""
+
+POOL_FOLDER: Final = ".pool"
+"""Folder of TensorFlow's records of full memory pools while the program runs."""
 
 
 def write_untraced(folder: Path, note: WatchNote) -> None:

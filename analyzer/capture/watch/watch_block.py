@@ -20,6 +20,7 @@ from analyzer.model.errors import InputError, TargetError
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from analyzer.capture.watch.watcher import Watcher
@@ -33,27 +34,38 @@ class WatchBlock:
 
     Attributes:
         note: Observations if no step was traced.
+        on_failure: Called when a step has run out of memory, to end the block.
 
     Args:
-        out: The run folder; None for the default.
-        steps, warmup: Steps to trace, and steps before them.
-        name: Name of the steps in the report.
-        force: Whether to replace an earlier run in ``out``.
+        out: The run folder; None for the default, or for none if ``on_oom`` is given.
+        on_oom: The run folder if a step runs out of memory; None for ``out``.
+        force: Whether to replace an earlier run.
 
     Raises:
-        InputError: ``out`` cannot be used.
+        InputError: a folder cannot be used.
         TargetError: this process' allocator writes no memory events.
     """
 
     def __init__(
-        self, out: Path | None, *, steps: int, warmup: int, name: str, force: bool
+        self,
+        out: Path | None,
+        *,
+        steps: int,
+        warmup: int,
+        name: str,
+        force: bool,
+        on_oom: Path | None = None,
     ) -> None:
         if steps < 1 or warmup < 1:
             raise InputError(f"steps={steps}, warmup={warmup}: both must be at least 1.")
         spec = TargetSpec(text=name, kind=TargetKind.SCRIPT, path="", attribute=name)
-        self._out = (out or make_default_path(spec)).absolute()
+        # Absolute, because the steps may change the working folder.
+        self._out = None if on_oom and not out else (out or make_default_path(spec)).absolute()
+        self._on_oom = on_oom.absolute() if on_oom else self._out
         self._force, self._steps, self._warmup, self._spec = force, steps, warmup, spec
-        check_writable(self._out, force=force)
+        self._places = [folder for folder in (self._out, self._on_oom) if folder is not None]
+        for folder in self._places:
+            check_writable(folder, force=force)
         if not can_trace_here():
             raise TargetError(
                 "TensorFlow runs in this process on an allocator that writes no memory events.",
@@ -64,6 +76,7 @@ class WatchBlock:
         self._folder = Path()
         self._watcher: Watcher | None = None
         self.note: WatchNote | None = None
+        self.on_failure: Callable[[BaseException], None] = lambda error: None
 
     def begin(self) -> None:
         """Start to watch.
@@ -77,24 +90,36 @@ class WatchBlock:
             )
         from analyzer.capture.watch.watcher import Watcher
 
-        self._staging = make_staging_folder(self._out)
+        self._staging = make_staging_folder(self._places[0])
         self._folder = self._staging.__enter__()
         target = TargetNote(text=self._spec.text, kind="live", name=self._spec.name)
-        self._watcher = Watcher(self._folder, steps=self._steps, warmup=self._warmup, target=target)
+        self._watcher = Watcher(
+            self._folder,
+            steps=self._steps,
+            warmup=self._warmup,
+            target=target,
+            on_failure=lambda error: self.on_failure(error),
+        )
         _running.append(self)
         self._watcher.begin()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the block has begun and not ended."""
+        return self._watcher is not None
+
     def end(self, error: BaseException | None = None) -> Path | None:
-        """Stop, and return the run folder; None if no step was traced."""
+        """Stop, and return the run folder; None if no step was traced or no report is wanted."""
         if self._watcher is None or self._staging is None:
             return None
         watcher, self._watcher = self._watcher, None
         try:
             watcher.finish("" if error is None else type(error).__name__, error)
-            if not (self._folder / RUN_FILE).is_file():
+            out = self._on_oom if watcher.has_failed else self._out
+            if out is None or not (self._folder / RUN_FILE).is_file():
                 self.note = read_untraced(self._folder)
                 return None
-            return publish(self._folder, self._out, force=self._force)
+            return publish(self._folder, out, force=self._force)
         finally:
             _running.clear()
             self._staging.__exit__(None, None, None)

@@ -26,6 +26,7 @@ from analyzer.capture.private_names import context, is_eager
 from analyzer.capture.run.step_capture import Captured
 from analyzer.capture.run.step_failure import describe_failure
 from analyzer.capture.watch.data_ledger import DataLedger
+from analyzer.capture.watch.failure_record import FailureRecord
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, takes_gradients
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.live_holders import (
@@ -45,7 +46,7 @@ from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.step_readings import StepReadings
 from analyzer.capture.watch.step_trace import StepTrace
 from analyzer.model.contract.run_note import TargetNote
-from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
 
@@ -62,6 +63,7 @@ class Watcher:
     Args:
         dump: Folder of XLA's compiled modules; None if XLA writes none.
         complete: Adds facts that only this process knows to the traced steps.
+        on_failure: Called when a step has run out of memory and the run folder is written.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Watcher:
         target: TargetNote,
         dump: Path | None = None,
         complete: Callable[[Captured], None] = lambda captured: None,
+        on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self._folder, self._warmup = folder, warmup
         self._owner = os.getpid()
@@ -85,6 +88,9 @@ class Watcher:
         self._gradients = GradientSteps()
         self._readings = StepReadings()
         self._held = HeldObjects()
+        self._failure_record = FailureRecord(folder)
+        self._on_failure = on_failure
+        self._failed: FailedStep | None = None
         self._growth: GrowthCheck | None = None
         self._record: FunctionRecord | None = None
         self._chosen: FunctionRecord | None = None
@@ -95,6 +101,7 @@ class Watcher:
         """Install the hooks, and trace the run."""
         self._trace.observe()
         self._hooks.install()
+        self._failure_record.begin()
         threading.Thread(target=self._limit_run, daemon=True).start()
 
     def _limit_run(self) -> None:
@@ -130,6 +137,7 @@ class Watcher:
     def forget(self) -> None:
         """Remove the hooks without a result, as in a fork of the program."""
         self._is_over.set()
+        self._failure_record.end()
         self._hooks.remove()
         self._trace.stop_observing()
 
@@ -226,9 +234,14 @@ class Watcher:
         """Allow a trace again after the program's own profile."""
         self._trace.resume()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a step ran out of memory."""
+        return self._trace.failure is not None or self._failed is not None
+
     def note_failure(self, error: BaseException) -> None:
-        """Note a call that ran out of memory, and end the trace if it has it."""
-        if self._trace.failure is not None or self._is_over.is_set():
+        """Note the first call that ran out of memory; end the trace if it has it."""
+        if self.has_failed or self._is_over.is_set():
             return
         failure = describe_failure(error)
         if failure.kind is not FailureKind.OUT_OF_MEMORY:
@@ -237,6 +250,13 @@ class Watcher:
             if self._trace.captured is None:
                 self._trace.failure = failure
                 self._close_trace(interrupted=True)
+            else:
+                step = self._candidates.steps + 1
+                self._failed = self._failure_record.read(
+                    failure, step, self._trace.variables, inspect.currentframe()
+                )
+                self._trace.rewrite(self._make_note(""))
+        self._on_failure(error)
 
     def _count_traces(self, function: Any) -> tuple[int, int]:
         """Return how often a function was traced, and how many gradients were seen so far."""
@@ -330,6 +350,7 @@ class Watcher:
             whole_run=self._trace.is_whole,
             is_cut=self._trace.is_cut,
             misses_gpu=self.misses_gpu,
+            failed=self._failed,
             readings=tuple(self._readings.rows),
             held=held.tensors,
             on_host=held.on_host,

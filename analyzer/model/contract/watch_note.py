@@ -121,6 +121,27 @@ class LiveModels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LiveChunk:
+    """A chunk of the memory pool at a failed allocation."""
+
+    address: Address
+    size_bytes: Bytes
+    requested_bytes: Bytes
+    variable: Name = ""  # path of the variable that it holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedStep:
+    """The live buffers at a failed allocation after the traced steps."""
+
+    step: Index  # number of the failed step
+    message: Text
+    in_use_bytes: Bytes  # of the pool
+    chunks: Annotated[tuple[LiveChunk, ...], Meta(max_length=MOST_ROWS)] = ()  # the largest
+    held: Annotated[tuple[HeldTensors, ...], Meta(max_length=MOST_ROWS)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchNote:
     """All observations of one program."""
 
@@ -150,3 +171,4 @@ class WatchNote:
     whole_run: bool = False  # whether the run counts as one step, as no call repeats
     is_cut: bool = False  # whether the program went on after its trace ended
     misses_gpu: bool = False  # whether the program asked for a GPU and none is visible
+    failed: FailedStep | None = None  # the first step after the traced ones without memory

@@ -130,7 +130,7 @@ def test_memory_that_it_held_is_told(mark: Mark, tmp_path: Path) -> None:
     list(child.messages())
     child.close()
     assert child.end is not None
-    assert 200 << 20 < child.end.peak_rss_bytes < 400 << 20
+    assert child.end.peak_rss_bytes > 200 << 20
 
 
 def test_the_end_of_who_waits_for_it(mark: Mark, tmp_path: Path) -> None:
