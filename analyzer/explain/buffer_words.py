@@ -11,6 +11,7 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.fields import Cell, EvidenceRow
 from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.model.contract.watch_note import HeldTensors
+from analyzer.model.graph.value_roles import PASSING_ROLES
 from analyzer.tracing.measure.buffer_uses import BufferUse
 
 if TYPE_CHECKING:
@@ -97,6 +98,16 @@ def in_brackets(where: str) -> str:
     return f" ({where})" if where else ""
 
 
+def is_passing(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Return which buffers are activations and gradients that are freed in the pass that made them."""
+    return rows["role"].isin(PASSING_ROLES)
+
+
+def is_retained(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Return which buffers are activations that wait for the backward pass."""
+    return (rows["category"] == Category.ACTIVATION.value) & ~is_passing(rows)
+
+
 def why_alive(row: Mapping[str, Any], use: BufferUse | None, *, end: int | None = None) -> str:
     """Return why a buffer is alive, in words; one that dies at ``end`` or later is never freed."""
     category = str(row["category"])
@@ -112,7 +123,8 @@ def why_alive(row: Mapping[str, Any], use: BufferUse | None, *, end: int | None 
     if category == Category.CONSTANT:
         return f"{row['role'] or 'constant'}, until its owner is freed"
     if use is not None and use.waits_for:
-        verb = "kept for" if category == Category.ACTIVATION else "waits for"
+        is_kept = category == Category.ACTIVATION and row["role"] not in PASSING_ROLES
+        verb = "kept for" if is_kept else "waits for"
         return f"{verb} {use.waits_for}{_type_in_brackets(use.waits_for, use.waits_for_type)}"
     return str(row["role"]) or "unknown"
 

@@ -15,10 +15,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
+from analyzer.explain.buffer_words import is_passing
 from analyzer.explain.running.program_summary import find_own_peak
 from analyzer.explain.trace_integrity import counted_peak
 from analyzer.explain.verdict import BASES
-from analyzer.model.choice import Category
 from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need
 from analyzer.model.contract.report.peak_figures import WorkspaceFigures
 from analyzer.model.ranges import BoundedBytes, Range
@@ -186,7 +186,7 @@ def first_step_only_bytes(analysis: Analysis) -> int:
     repeated = set(zip(last["op"].astype(str), last["requested_bytes"], strict=True))
     alive = alive_at(rows, instant)
     alive = alive[
-        alive["category"].isin([Category.TEMPORARY.value, Category.WORKSPACE.value])
+        (alive["category"].isin(["temporary", "workspace"]) | is_passing(alive))
         & (alive["dies"] <= steps[0].last)
         & (alive["born"] >= steps[0].first)
     ]

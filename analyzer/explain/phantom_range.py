@@ -20,6 +20,7 @@ from analyzer.model.contract.capture_request import (
 from analyzer.model.contract.report.peak_figures import StatedRange
 from analyzer.model.contract.report.subject import AssumedSetting
 from analyzer.model.recording.records import Kind
+from analyzer.model.recording.schema import COPY_ROLE
 from analyzer.model.units import format_bytes
 
 _RECURRENT = "CudnnRNN"
@@ -84,7 +85,7 @@ def _share(alive: pd.DataFrame, assumption: Assumption, value: int) -> int:
             & ~kinds.str.contains("Backprop")
             & alive["tensor"].astype(str).str.endswith(":3")
         ),
-        WORKSPACE: alive["category"].astype(str) == Category.WORKSPACE.value,
+        WORKSPACE: (alive["category"] == Category.WORKSPACE.value) & (alive["role"] != COPY_ROLE),
         PRODUCT_WORKSPACE: kinds.str.contains("MatMul") & is_assumed,
         BATCH_NORM_RESERVE: kinds.str.contains("BatchNorm") & is_assumed,
     }.get(assumption)

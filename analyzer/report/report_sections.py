@@ -251,7 +251,7 @@ def tensors_section(report: ReportFile, most: int) -> Section:
 def layers_section(report: ReportFile, most: int) -> Section:
     """Return the layers with the most bytes at the peak."""
     rows = tuple(
-        (row.total_bytes, row.activation, row.parameter + row.optimizer_state + row.gradient,
+        (row.total_bytes, row.activation, row.parameter + row.optimizer_state,
          row.layer)
         for row in [row for row in report.layers if row.layer][:most]
     )  # fmt: skip

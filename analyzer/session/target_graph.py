@@ -20,6 +20,7 @@ from analyzer.model.contract.capture_request import (
     TargetSpec,
 )
 from analyzer.model.errors import InputError
+from analyzer.model.recording.schema import COPY_ROLE, TRIAL_ROLE
 from analyzer.report.result import Result
 from analyzer.session.opening import Progress, is_estimate, make_result, open_result
 from analyzer.simulate.predict.measured_workspaces import CONVOLUTION_KINDS
@@ -150,9 +151,6 @@ def _capture_source(
     return SourceGraph(f"the graph of {target.text}", "target", index, note.step.batch_size)
 
 
-_TRIAL: Final = "trial"
-
-
 def read_like(path: Path, gpu: str = "") -> LikeNote:
     """Return the card, the limit and the workspaces of a trace; an empty ``gpu`` is the trace's own.
 
@@ -197,10 +195,9 @@ def _find_convolutions(recording: Recording) -> list[MeasuredConvolution]:
         shape = str(outputs["shape"].iloc[0]).strip("[]").split(",") if len(outputs) else [""]
         if not all(axis.isdecimal() for axis in shape):
             continue
-        is_trial = rows["role"].astype(str).str.contains(_TRIAL)
-        scratch = rows[(rows["category"] == Category.WORKSPACE.value) & ~is_trial].sort_values(
-            "requested_bytes"
-        )
+        is_other = rows["role"].isin([TRIAL_ROLE, COPY_ROLE])
+        is_workspace = (rows["category"] == Category.WORKSPACE.value) & ~is_other
+        scratch = rows[is_workspace].sort_values("requested_bytes")
         role = str(scratch["role"].iloc[-1]) if len(scratch) else ""
         found.append(
             MeasuredConvolution(

@@ -93,7 +93,7 @@ def compare(run: Path, *, bare: bool) -> float:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "run"
         shutil.copytree(run, copy)
-        (copy / "graph.json.gz").unlink()
+        (copy / "graph.json.gz").unlink(missing_ok=True)
         if bare:
             (copy / "run.json").unlink()
         else:

@@ -21,7 +21,13 @@ from analyzer.explain.analysis import (
     saved_without,
     severity_of,
 )
-from analyzer.explain.buffer_words import buffer_row, describe_buffer, why_alive
+from analyzer.explain.buffer_words import (
+    buffer_row,
+    describe_buffer,
+    is_passing,
+    is_retained,
+    why_alive,
+)
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.peak_figures import BufferRow
@@ -83,15 +89,15 @@ def find_largest(analysis: Analysis) -> Iterator[Finding]:
     ``retained_tensors`` reports activations kept for the backward pass.
     """
     alive, peak = analysis.alive, analysis.peak.requested_bytes
-    skipped = {*PERSISTENT, Category.WORKSPACE.value}
+    is_skipped = alive["category"].isin({*PERSISTENT, Category.WORKSPACE.value})
     if analysis.recording.step_config.mode != "infer":
-        skipped.add(Category.ACTIVATION.value)
-    is_earlier = (  # the sum of all memory from before the trace, no tensor
+        is_skipped |= is_retained(alive)
+    is_skipped |= (  # the sum of all memory from before the trace, no tensor
         (alive["category"] == Category.UNATTRIBUTED.value)
         & alive["address"].isna()
         & (alive["born"] < 0)
     )
-    alive = alive[~alive["category"].isin(skipped) & ~is_earlier]
+    alive = alive[~is_skipped]
     if alive.empty:
         return
     row = alive.loc[alive["requested_bytes"].idxmax()]
@@ -172,7 +178,7 @@ def _gradient_copies(analysis: Analysis) -> Iterator[GradientCopies]:
     key = ["layer", "shape", "dtype"]  # which a gradient and its variable share
     parameters = alive[is_variable & (category == Category.PARAMETER.value)]
     owners = parameters.groupby(key, observed=True)["variable"].unique().to_dict()
-    gradients = alive[~is_variable & (category == Category.GRADIENT.value)]
+    gradients = alive[~is_variable & (category == Category.GRADIENT.value) & ~is_passing(alive)]
     for shared, rows in gradients.groupby(key, observed=True, sort=False):
         variables = sorted(map(str, owners.get(shared, ())))
         each = len(rows) // max(len(variables), 1)

@@ -14,6 +14,7 @@ from analyzer.explain.buffer_words import (
     buffer_row,
     describe_buffer,
     describe_largest,
+    is_retained,
     why_alive,
 )
 from analyzer.model.choice import Category
@@ -39,7 +40,7 @@ _EVIDENCE: Final = (
 
 def retained_rows(analysis: Analysis) -> list[RetainedTensor]:
     """Return the activations alive at the peak that wait for the backward pass, largest first."""
-    kept = analysis.alive[analysis.alive["category"] == Category.ACTIVATION.value]
+    kept = analysis.alive[is_retained(analysis.alive)]
     if analysis.recording.step_config.mode == "infer":
         return []
     kept = kept.sort_values("requested_bytes", ascending=False)
@@ -125,7 +126,7 @@ def find_recomputation(analysis: Analysis) -> Recomputation:
     """
     rows = analysis.rows
     inside = (rows["born"] >= analysis.first) & (rows["born"] <= analysis.last)
-    chosen = inside & (rows["category"] == Category.ACTIVATION.value) & (rows["variable"] == "")
+    chosen = inside & is_retained(rows) & (rows["variable"] == "")
     kept = rows[chosen].sort_values("born", kind="stable")
     if kept.empty:
         return Recomputation(saves_bytes=0, segments=0, half_saves_bytes=0)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pandas as pd
+
 from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
 from analyzer.explain.buffer_words import describe_buffer, describe_largest
 from analyzer.model.choice import Category
 from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.recording.schema import TRIAL_ROLE
+from analyzer.model.recording.schema import COPY_ROLE, TRIAL_ROLE
 from analyzer.model.recording.timeline import alive_at
 from analyzer.model.units import format_bytes
 
@@ -19,11 +21,11 @@ from analyzer.model.units import format_bytes
 def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     """Report workspaces that are alive at the peak, and the most that smaller ones can save."""
     alive, peak = analysis.alive, analysis.peak.requested_bytes
-    at_peak = alive[(alive["category"] == Category.WORKSPACE.value) & (alive["role"] != TRIAL_ROLE)]
+    at_peak = alive[_is_workspace(alive) & (alive["role"] != TRIAL_ROLE)]
     total = int(at_peak["requested_bytes"].sum())
     if not total or total < LOW * peak:
         return
-    own = analysis.rows[analysis.rows["category"] == Category.WORKSPACE.value]
+    own = analysis.rows[_is_workspace(analysis.rows)]
     saves = saved_without(analysis, own["requested_bytes"], own["born"], own["dies"])
     row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
     size = int(row["requested_bytes"])
@@ -44,10 +46,15 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     )
 
 
+def _is_workspace(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Return which buffers an algorithm needs, other than layout copies."""
+    return (rows["category"] == Category.WORKSPACE.value) & (rows["role"] != COPY_ROLE)
+
+
 def find_layout_copies(analysis: Analysis) -> Iterator[Finding]:
     """Report copies of tensors into the layout of cuDNN that are alive at the peak."""
     alive, peak = analysis.alive, analysis.peak.requested_bytes
-    copies = alive[alive["role"] == "layout copy"]
+    copies = alive[alive["role"] == COPY_ROLE]
     saves = saved_without(analysis, copies["requested_bytes"], copies["born"], copies["dies"])
     if saves < LOW * peak or not saves:
         return

@@ -8,7 +8,7 @@ from typing import Final
 import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
-from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets
+from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets, is_passing
 from analyzer.explain.running.leaks import leaks_by_holder, tensors_left
 from analyzer.model.contract.watch_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
@@ -72,6 +72,7 @@ def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
     named = {address for held in watch.held for address in held.addresses}
     rows = rows[~rows["address"].astype("int64").isin(named)]
     kept = rows["category"].isin(("activation", "temporary", "input", "unattributed"))
+    kept |= is_passing(rows)
     return int(rows.loc[kept, "allocated_bytes"].sum())
 
 

@@ -23,6 +23,9 @@ TRIAL: Final = "trial"
 TRIAL_ROLE: Final = "trial of an algorithm"
 """Role of all buffers that a convolution requests for trials."""
 
+COPY_ROLE: Final = "layout copy"
+"""Role of a convolution's copy of an operand or result in the layout of cuDNN."""
+
 WORKSPACE: Final = "workspace"
 """Region of a library's workspace, without which TensorFlow uses another algorithm."""
 

@@ -4,9 +4,8 @@ The first rule that matches a buffer decides:
 
 1. A buffer of a variable is a parameter, optimizer state, a gradient accumulator or other state.
 2. A buffer of an input of the step is an input.
-3. A buffer of an op in the graph is classified by the op's phase and consumers: a constant's buffer is
-   a constant, a gradient of a parameter a gradient, a forward output that a backward op uses an
-   activation, any other a temporary.
+3. A buffer of an op in the graph is classified by the op's phase and consumers (``value_roles``);
+   constants, workspaces and copies of inputs by the op's type.
 4. A buffer of an op outside the graph is classified by the phase of the step (eager steps), or as a
    constant or a temporary by whether it outlives the step.
 5. A buffer without an op is unattributed.
@@ -27,7 +26,15 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_reduce_roles
 from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.value_roles import (
+    GRADIENT_ROLE,
+    describe_value,
+    find_gradient_ops,
+    is_float,
+    makes_activation,
+)
 from analyzer.model.recording.records import Step
+from analyzer.model.recording.schema import COPY_ROLE
 from analyzer.tracing.derive.op_names import FOLDED
 from analyzer.tracing.measure.attribution_labels import Labels, Mask
 from analyzer.tracing.measure.variable_buffers import Holding
@@ -158,13 +165,14 @@ def label_graph(
         infer: Whether the step has no backward pass.
         backward_starts: Step -> instant of the first birth in a backward op.
     """
-    gradients = _with_partial_sums(structure)
+    values = _Values(structure, sharing, infers=infer)
     reduced = find_all_reduce_roles(structure)
     ops = allocations["op"].astype(object).to_numpy()
     regions = allocations["region"].astype(object).to_numpy()
     dtypes = allocations["dtype"].astype(object).to_numpy()
     dies = allocations["dies"].to_numpy()
     steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
+    on_card = _is_on_card(allocations)
     for row, name in enumerate(ops):
         op = structure.ops.get(name)
         if op is None:
@@ -178,21 +186,24 @@ def label_graph(
             labels.tensor[row] = tensor
         if not labels.is_open(row):
             continue
+        is_scratch = not tensor or (regions[row] == "temp" and tensor not in structure.consumers)
         if op.type in CONSTANTS:
             labels.set(row, Category.CONSTANT, role="constant")
         elif op.type in CONVOLUTIONS and dtypes[row] == "uint8":
             labels.set(row, Category.WORKSPACE, role=f"{structure.phases[name]} workspace")
+        elif op.type in CONVOLUTIONS and on_card[row] and is_scratch:
+            labels.set(row, Category.WORKSPACE, role=COPY_ROLE)
         elif op.type == ITERATOR:
             labels.set(row, Category.INPUT, role=BATCH_ROLE)
         elif op.type == "_Recv" and (role := _find_copy_role(op, structure)):
             labels.set(row, Category.INPUT, role=role)
         elif tensor in reduced:
             labels.set(row, Category.GRADIENT, role=reduced[tensor])
-        elif not tensor or (regions[row] == "temp" and tensor not in structure.consumers):
+        elif is_scratch:
             labels.set(row, Category.TEMPORARY, role=f"{structure.phases[name]} scratch")
         else:
-            waits = dies[row] > backward_starts.get(int(steps[row]), 1 << 62)
-            category, role = _of_output(tensor, op, structure, sharing, gradients, infer, waits)
+            is_alive = dies[row] > backward_starts.get(int(steps[row]), 1 << 62)
+            category, role = values.describe(op, tensor, dtypes[row], is_alive=is_alive)
             labels.set(row, category, role=role)
 
 
@@ -228,30 +239,30 @@ def match_outputs(
     return tensors
 
 
-def _of_output(
-    tensor: str,
-    op: Op,
-    structure: GraphIndex,
-    sharing: Sharing,
-    gradients: set[str],
-    infer: bool,
-    alive_in_backward: bool,
-) -> tuple[Category, str]:
-    phase = structure.phases[op.name]
-    if phase is Phase.UPDATE:
-        if tensor in gradients:
-            return Category.GRADIENT, "gradient"
-        return Category.TEMPORARY, "optimizer temporary"
-    if phase is Phase.BACKWARD:
-        if any(member in gradients for member in sharing.members(tensor)):
-            return Category.GRADIENT, "gradient"
-        return Category.TEMPORARY, "backward temporary"
-    if infer:
-        return Category.ACTIVATION, "activation"
-    kept = any(structure.phases[user] is Phase.BACKWARD for user in sharing.consumers(tensor))
-    if kept or alive_in_backward:
-        return Category.ACTIVATION, "kept for the backward pass" if kept else "alive in backward"
-    return Category.TEMPORARY, "forward temporary"
+class _Values:
+    """The outputs of a graph's ops, as ``value_roles`` describes them."""
+
+    def __init__(self, structure: GraphIndex, sharing: Sharing, *, infers: bool) -> None:
+        self._structure, self._sharing, self._infers = structure, sharing, infers
+        self._gradients = _with_partial_sums(structure)
+        self._gradient_ops = find_gradient_ops(structure)
+
+    def describe(self, op: Op, tensor: str, dtype: str, *, is_alive: bool) -> tuple[Category, str]:
+        """Return the category and the role of an op's output."""
+        phases = self._structure.phases
+        phase = phases[op.name]
+        members = self._sharing.members(tensor) if phase is Phase.BACKWARD else (tensor,)
+        readers = {phases[user] for user in self._sharing.consumers(tensor)}
+        is_read = bool(readers) and is_float(dtype)
+        return describe_value(
+            phase,
+            infers=self._infers,
+            of_variable=not self._gradients.isdisjoint(members),
+            carries_gradient=is_read and op.name in self._gradient_ops,
+            is_kept=Phase.BACKWARD in readers,
+            is_alive=is_alive,
+            is_activation=is_read and makes_activation(op.type),
+        )
 
 
 def _with_partial_sums(structure: GraphIndex) -> set[str]:
@@ -328,8 +339,11 @@ def label_eager(
     named = _mask_of_categories([name != "" for name in op.categories], codes)
     folded = _mask_of_categories([FOLDED in name for name in op.categories], codes)
     given = _mask_of_categories([name == _HOST_CONSTANT for name in op.categories], codes)
-    on_card = allocations["allocator"].astype(str).str.startswith("GPU_").to_numpy()
+    on_card = _is_on_card(allocations)
     ring = _mask_of_categories([name == _RING_CHUNK for name in op.categories], codes)
+    is_output = (allocations["region"] == "output").to_numpy()
+    is_output = is_output & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
+    has_phases = bool(backward_starts)
     lives = _Lifetimes(allocations, steps, backward_starts)
     inside, short = lives.inside, lives.short
     is_gradient = np.isin(np.arange(len(codes)), list(gradient_rows))
@@ -338,7 +352,7 @@ def label_eager(
     outside = "building the model" if is_captured else "outside the steps"
     # The first rule that matches decides; None leaves a buffer unattributed.
     rules: tuple[tuple[Mask, Category | None, str], ...] = (
-        (is_gradient, Category.GRADIENT, "gradient"),
+        (is_gradient, Category.GRADIENT, GRADIENT_ROLE),
         (short & jit, Category.TEMPORARY, XLA_ROLE),
         (lives.until_next & ~named & jit, result, "result of the step"),
         (inside & (given | (~named & by_python)), Category.INPUT, HOST_COPY_ROLE),
@@ -350,11 +364,13 @@ def label_eager(
         (lives.before & is_captured, Category.CONSTANT, "tensor held by Python"),
         (lives.before, Category.UNATTRIBUTED, outside),
         (~inside, Category.TEMPORARY, outside),
-        (phases == 1, Category.TEMPORARY, "backward temporary"),
-        (phases == 2, Category.TEMPORARY, "optimizer temporary"),
-        (short & infer, Category.ACTIVATION, "activation"),
-        (lives.over_backward_start, Category.ACTIVATION, "kept for the backward pass"),
-        (inside, Category.TEMPORARY, "forward temporary"),
+        ((phases == 1) & is_output, *describe_value(Phase.BACKWARD, carries_gradient=True)),
+        (phases == 1, *describe_value(Phase.BACKWARD)),
+        (phases == 2, *describe_value(Phase.UPDATE)),
+        (short & infer, *describe_value(Phase.FORWARD, infers=True)),
+        (lives.over_backward_start, *describe_value(Phase.FORWARD, is_kept=True)),
+        (inside & is_output & has_phases, *describe_value(Phase.FORWARD, is_activation=True)),
+        (inside, *describe_value(Phase.FORWARD)),
     )
     left = labels.open_rows()
     for rows, category, role in rules:
@@ -391,6 +407,12 @@ class _Lifetimes:
         starts = np.array([backward_starts.get(step.index, -1) for step in steps] or [-1], np.int64)
         start = starts[step]
         self.over_backward_start: Mask = (born < start) & (start < dies)
+
+
+def _is_on_card(allocations: pd.DataFrame) -> Mask:
+    """Return which buffers are of a card's allocator, shape ``(n,)``."""
+    found: Mask = allocations["allocator"].astype(str).str.startswith("GPU_").to_numpy()
+    return found
 
 
 def _mask_of_categories(chosen: Sequence[bool], codes: np.ndarray) -> Mask:

@@ -27,12 +27,11 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS
-from analyzer.model.recording.schema import TRIAL, TRIAL_ROLE, WORKSPACE
+from analyzer.model.recording.schema import COPY_ROLE, TRIAL, TRIAL_ROLE, WORKSPACE
 from analyzer.model.recording.timeline import HOST_ALLOCATORS
 from analyzer.tracing.derive.op_names import GUARDS_BYTES
 from analyzer.tracing.parse.wire.plane_names import split_annotation
 
-COPY_ROLE: Final = "layout copy"
 _ALGORITHMS: Final = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
@@ -62,13 +61,11 @@ def label_workspaces(table: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame
         return table
     region = table["region"].astype(str)
     is_trial = own & region.isin(["", TRIAL]) & (table["born"] >= 0)
-    is_copy = own & (region == "temp") & (table["shape"].astype(str).str.count(",") >= 3)
-    is_copy &= table["role"].astype(str).str.endswith(" scratch")
     category, role = table["category"].astype(object), table["role"].astype(object)
     category[is_trial] = Category.WORKSPACE.value
-    role[is_trial], role[is_copy] = TRIAL_ROLE, COPY_ROLE
+    role[is_trial] = TRIAL_ROLE
     launches = _launches_by_op(kernels)
-    is_workspace = own & (category == Category.WORKSPACE.value) & ~is_trial
+    is_workspace = own & (category == Category.WORKSPACE.value) & ~is_trial & (role != COPY_ROLE)
     for row in table.index[is_workspace]:
         born, dies = table.at[row, "born_ps"], table.at[row, "dies_ps"]
         times, names = launches.get(str(table.at[row, "op"]).partition("#")[0], ((), ()))

@@ -5,8 +5,7 @@ graph gives the op's phase, layer and source line.
 
 The compiler may compute some values of the backward pass early, such as masks. The backward pass is
 assumed to begin at the moment that minimises the bytes of values on the wrong side. A value that is made
-before and still alive then is an activation. The output of a gradient's op is a gradient. All others are
-temporaries.
+before and still alive then is kept for it. Others are classified by the phase (``value_roles``).
 """
 
 from __future__ import annotations
@@ -22,12 +21,18 @@ from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.errors import AccountingError, TraceError
 from analyzer.model.graph.graph_index import GraphIndex, find_inlined
 from analyzer.model.graph.phases import Phase, is_in_gradient_scope
+from analyzer.model.graph.value_roles import (
+    describe_value,
+    find_gradient_ops,
+    is_float,
+    makes_activation,
+)
 from analyzer.model.recording.records import Step
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.assignment import build_plan
 from analyzer.tracing.xla.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion
 from analyzer.tracing.xla.plan_division import Divided, Division, divide
-from analyzer.tracing.xla.trace_modules import find_jax_layer, runs_backward
+from analyzer.tracing.xla.trace_modules import find_jax_layer, is_workspace, runs_backward
 
 _LEAST_BYTES: Final = 4096
 """Smaller buffers of a trace are not divided, because their size does not identify them."""
@@ -127,6 +132,7 @@ def label_holders(
     """
     tensors = () if structure is None else structure.gradients
     makers = {split_tensor(tensor)[0]: True for tensor in tensors}
+    passing = {} if structure is None else dict.fromkeys(find_gradient_ops(structure), True)
     phases = _find_phases(region, structure)
     start = _find_backward_start(region, phases)
     labels = []
@@ -134,9 +140,14 @@ def label_holders(
         name = _find_graph_name(holder.op_name, structure)
         op = structure.ops.get(name) if structure is not None else None
         metadata_name = "" if holder.op_name in _NAMELESS else holder.op_name
-        makes_gradient = bool(holder.op_name) and find_inlined(holder.op_name, makers) is not None
+        is_passed = structure is None or find_inlined(holder.op_name, passing) is not None
         category, role = _find_category(
-            holder, phase, start, makes_gradient=makes_gradient, infer=infer
+            holder,
+            phase,
+            is_kept=holder.first < start < holder.until,
+            of_variable=find_inlined(holder.op_name, makers) is not None,
+            is_passed=is_passed,
+            infer=infer,
         )
         labels.append(
             {
@@ -207,18 +218,25 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
 
 
 def _find_category(
-    holder: Holder, phase: Phase, start: int, *, makes_gradient: bool, infer: bool
+    holder: Holder,
+    phase: Phase,
+    *,
+    is_kept: bool,
+    of_variable: bool,
+    is_passed: bool,
+    infer: bool,
 ) -> tuple[Category, str]:
-    """Return category and role; ``start`` is the moment at which the backward pass begins."""
+    """Return category and role; ``is_passed`` is of an op whose results carry a gradient."""
     if holder.argument is not None:
         return Category.TEMPORARY, "copy of an argument in another layout"
-    if infer:
-        return Category.ACTIVATION, "activation"
-    if holder.first < start < holder.until:
-        return Category.ACTIVATION, "kept for the backward pass"
-    if phase is Phase.FORWARD:
-        return Category.TEMPORARY, "forward temporary"
-    if makes_gradient:
-        return Category.GRADIENT, "gradient"
-    kind = "backward" if phase is Phase.BACKWARD else "optimizer"
-    return Category.TEMPORARY, f"{kind} temporary"
+    if is_workspace(holder):
+        return Category.WORKSPACE, "workspace"
+    is_value = bool(holder.op_name) and is_float(holder.dtype)
+    return describe_value(
+        Phase.FORWARD if infer or is_kept else phase,
+        infers=infer,
+        of_variable=of_variable,
+        carries_gradient=is_value and is_passed,
+        is_kept=is_kept,
+        is_activation=is_value and makes_activation(holder.op_type),
+    )

@@ -25,12 +25,14 @@ from analyzer.model.graph.phases import is_in_gradient_scope
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.xplane import RawTrace
 from analyzer.tracing.xla.assignment import build_plan
-from analyzer.tracing.xla.buffer_plan import BufferPlan, PlanRegion, ValueUse
+from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse
 
 _NUMBER: Final = re.compile(r"\(\d+\)$")
 _TRANSFORM: Final = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint)\((.*)\)$")
 _MODULE_NAME: Final = re.compile(r"^[\w.-]+$")
 _REQUESTED: Final = frozenset({ValueUse.OUTPUT, ValueUse.TEMPORARY})
+_BYTES: Final = frozenset({"int8", "uint8"})
+"""Element types of a workspace."""
 _LEAST_UNIQUE: Final = 4096
 """A lone request below this size does not identify a module."""
 
@@ -140,7 +142,7 @@ def _labels(name: str, regions: Sequence[PlanRegion], is_training: bool) -> dict
     shape = shapes.pop() if len(shapes) == 1 else None
     is_result = all(region.use is ValueUse.OUTPUT for region in regions)
     if not is_result:
-        category = Category.TEMPORARY
+        category = _find_category(regions, is_training)
     elif is_in_gradient_scope(op_name):
         category = Category.GRADIENT
     else:
@@ -155,6 +157,21 @@ def _labels(name: str, regions: Sequence[PlanRegion], is_training: bool) -> dict
         "dtype": regions[0].dtype if shape is not None else "",
         "shape": "" if shape is None else f"[{','.join(map(str, shape))}]",
     }
+
+
+def is_workspace(holder: Holder) -> bool:
+    """Say whether a value is the workspace of a library's call (``cublas_gemm``, ``cudnn``)."""
+    return holder.dtype in _BYTES and holder.opcode.startswith("custom-call __cu")
+
+
+def _find_category(regions: Sequence[PlanRegion], is_training: bool) -> Category:
+    """Return the category of the temporaries' values, of at least half of the bytes in each region."""
+    if all(
+        2 * sum(one.size_bytes for one in region.holders if is_workspace(one)) >= region.size_bytes
+        for region in regions
+    ):
+        return Category.WORKSPACE
+    return Category.TEMPORARY if is_training else Category.ACTIVATION
 
 
 def find_jax_layer(op_name: str) -> str:

@@ -65,7 +65,7 @@ def test_every_number_of_a_report_is_whole(name: str, width: int) -> None:
     sizes += [step[key] for step in steps for key in ("requested_bytes", "allocated_bytes")]
     sizes += [row["requested_bytes"] for row in shown["tensors_at_peak"][:12]]
     for row in [row for row in shown["layers"] if row["layer"]][:12]:
-        state = row["parameter"] + row["optimizer_state"] + row["gradient"]
+        state = row["parameter"] + row["optimizer_state"]
         sizes += [row["total_bytes"], row["activation"], state]
     sizes += [finding["saves_bytes"] or None for finding in shown["findings"]]
     check_whole(

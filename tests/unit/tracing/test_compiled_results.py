@@ -18,6 +18,8 @@ def test_what_outlives_a_compiled_step_is_its_result(infer: bool) -> None:
         {
             "op": pd.Categorical(["", "", ""]),
             "allocator": "mklcpu",
+            "region": "",
+            "dtype": "",
             "born": [10, 11, 12],
             "dies": [
                 12,
@@ -44,6 +46,8 @@ def test_what_python_brings_into_a_step_is_an_input_and_a_pool_threads_is_not() 
         {
             "op": pd.Categorical(["", "", "_EagerConst", "Relu"]),
             "allocator": "mklcpu",
+            "region": "",
+            "dtype": "",
             "born": [10, 11, 12, 13],
             "dies": [18, 18, 18, 18],
             "step": pd.array([0, 0, 0, 0], dtype="Int64"),

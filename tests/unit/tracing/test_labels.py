@@ -72,11 +72,11 @@ def test_a_mask_of_the_backward_pass_made_early_does_not_begin_it() -> None:
     # THEN all that waits for the backward pass is an activation, the mask too
     assert found == [
         Category.ACTIVATION,
-        Category.TEMPORARY,
         Category.ACTIVATION,
         Category.ACTIVATION,
-        Category.TEMPORARY,
-        Category.TEMPORARY,
+        Category.ACTIVATION,
+        Category.GRADIENT,
+        Category.GRADIENT,
         Category.GRADIENT,
     ]
 

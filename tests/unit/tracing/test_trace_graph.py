@@ -99,8 +99,8 @@ def test_a_run_of_a_function_is_a_step(tmp_path: Path) -> None:
 def test_names_kernels_and_frees_give_category_and_layer(tmp_path: Path) -> None:
     found = labels_of(measured(training(), tmp_path))
     assert found["IteratorGetNext/_4", "dynamic"][0] == "input"
-    assert found[FORWARD, "output"] == ("temporary", "forward temporary", "net/conv")
-    assert found[FORWARD, "temp"] == ("temporary", "layout copy", "net/conv")
+    assert found[FORWARD, "output"] == ("activation", "read in the forward pass only", "net/conv")
+    assert found[FORWARD, "temp"] == ("workspace", "layout copy", "net/conv")
     assert found[FORWARD, "workspace"] == (
         "workspace",
         "forward workspace, FFT with tiles",
@@ -108,8 +108,8 @@ def test_names_kernels_and_frees_give_category_and_layer(tmp_path: Path) -> None
     )
     assert found["net/Relu", "output"] == ("activation", "kept for the backward pass", "net")
     assert found["gradient_tape/net/ReluGrad", "output"] == (
-        "temporary",
-        "backward temporary",
+        "gradient",
+        "gradient read in the backward pass",
         "net",
     )
     assert found[f"{BACKWARD}Conv2DBackpropFilter", "output"] == (
