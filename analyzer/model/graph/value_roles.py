@@ -37,8 +37,8 @@ _FROM_NOTHING: Final = re.compile(
 """Types of ops that make random numbers or constants, which are no activations."""
 _ONE_INPUT: Final = op_types(
     """
-    Cast Erf Exp Identity Log Log1p Neg Pad PadV2 Pow Reciprocal Reshape Rsqrt Sigmoid Sin Cos Slice
-    Softmax Softplus Sqrt Square StridedSlice Tanh Tile Transpose
+    Cast Cos Erf Exp Identity Log Log1p Neg Pow Reciprocal Reshape Rsqrt Sigmoid Sin Softmax Softplus
+    Sqrt Square Tanh Transpose
     """
 )
 """Types of ops with one input besides sizes and constants."""

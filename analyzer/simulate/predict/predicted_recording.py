@@ -43,10 +43,9 @@ from analyzer.simulate.predict.uncertainty.stated_range import state_range
 from analyzer.tracing.measure.attribution import (
     label_eager,
     label_graph,
-    label_variables,
     match_outputs,
 )
-from analyzer.tracing.measure.attribution_labels import Labels
+from analyzer.tracing.measure.attribution_labels import Labels, label_variables
 from analyzer.tracing.measure.graph_choice import index_note_graph
 from analyzer.tracing.measure.measured_recording import (
     Measured,
@@ -234,7 +233,7 @@ def _attribute(
     label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
     phases = np.zeros(len(table), dtype=np.int8)
     none = np.zeros(len(table), dtype=bool)
-    label_eager(labels, table, history.steps, phases, {}, set(), none, infer=infer, jit=False)
+    label_eager(labels, table, history.steps, phases, {}, none, infer=infer, jit=False)
     return labels.apply(table), sharing
 
 

@@ -38,6 +38,8 @@ from analyzer.tracing.derive.op_names import (
 from analyzer.tracing.derive.op_sequence import RECEIVED, OpSequence, find_copies
 from analyzer.tracing.parse.xplane import RawTrace
 
+_CALL: Final = "StatefulPartitionedCall/"
+"""Prefix of the ops of an inlined function."""
 _MOST_OUTPUTS: Final = 64
 """Limit of the outputs of one op; a loop's buffers are its outputs in turn."""
 
@@ -287,9 +289,11 @@ class _Building:
                 continue
             if self._gradients.intersection(self._inputs.get(name, ())):
                 phases[name] = Phase.UPDATE  # such as clipping
-            elif "/" not in name and self._first.get(name, 0) > begin:
+            elif "/" not in name.removeprefix(_CALL) and self._first.get(name, 0) > begin:
                 # The tape adds gradients outside its scope, as does the layout optimizer.
-                is_backward = Phase.BACKWARD in readers.get(name, ())
+                makers = {split_tensor(tensor)[0] for tensor in self._inputs.get(name, ())}
+                around = {*readers.get(name, ()), *(phases.get(maker) for maker in makers)}
+                is_backward = Phase.BACKWARD in around
                 phases[name] = Phase.BACKWARD if is_backward else Phase.FORWARD
         return phases
 

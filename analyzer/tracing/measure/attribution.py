@@ -13,7 +13,6 @@ The first rule that matches a buffer decides:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -27,7 +26,6 @@ from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_reduce_roles
 from analyzer.model.graph.phases import Phase
 from analyzer.model.graph.value_roles import (
-    GRADIENT_ROLE,
     describe_value,
     find_gradient_ops,
     is_float,
@@ -36,14 +34,13 @@ from analyzer.model.graph.value_roles import (
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import COPY_ROLE
 from analyzer.tracing.derive.op_names import FOLDED
-from analyzer.tracing.measure.attribution_labels import Labels, Mask
-from analyzer.tracing.measure.variable_buffers import Holding
-from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.measure.attribution_labels import COPIED_INPUT, Labels, Mask
 
 CONSTANTS: Final = frozenset({"Const", "HostConst"})
 XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
 _RING_CHUNK: Final = "CollectiveAdapterImpl::TempChunk"
 """Name that an all-reduce between CPU devices uses for its op (``base_collective_executor.cc``)."""
+_RING_ROLE: Final = "part of an all-reduce, from another device"
 POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
 """Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a
 product into their own scratch memory, do not."""
@@ -54,94 +51,9 @@ HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
 (``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
 _HOST_CONSTANT: Final = "_EagerConst"
 """The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
-_COPIED_INPUT: Final = "step input, copied to the device"
 BATCH_ROLE: Final = "batch of a data set"
 COPIED_BATCH: Final = f"{BATCH_ROLE}, copied to the device"
-_REPLICA: Final = re.compile(r"/replica_\d+$")
-"""Suffix of the path of a variable that a strategy mirrors on another device."""
 _ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
-
-
-def label_variables(
-    labels: Labels, note: RunNote, holdings: Sequence[Holding], roles: dict[int, tuple[str, str]]
-) -> None:
-    """Label the buffers that hold variables.
-
-    Args:
-        roles: Variable -> category and role, if the graph shows more than the note.
-    """
-    layers = _layers_by_slot(note)
-    for holding in holdings:
-        variable = note.variables[holding.variable]
-        category, role = roles.get(holding.variable, (variable.category, variable.role))
-        labels.set(holding.row, category, role=role, turns_at=holding.since)
-        labels.variable[holding.row] = variable.path
-        if variable.shape is not None:
-            labels.specs[holding.row] = TensorSpec(variable.dtype, variable.shape)
-        labels.layer[holding.row] = _layer_of_variable(variable.path, variable.category, layers)
-
-
-def _layers_by_slot(note: RunNote) -> dict[str, str]:
-    """Return a parameter's layer by the name that its slot variables contain."""
-    return {
-        _REPLICA.sub("", variable.path).replace("/", "_"): _layer_of(variable.path)
-        for variable in note.variables
-        if variable.category == Category.PARAMETER.value
-    }
-
-
-def _layer_of(path: str) -> str:
-    return _REPLICA.sub("", path).rpartition("/")[0]
-
-
-def _layer_of_variable(path: str, category: str, layers: dict[str, str]) -> str:
-    if category == Category.PARAMETER.value:
-        return _layer_of(path)
-    name = _REPLICA.sub("", path).rpartition("/")[2]
-    while name:  # adam/conv1_kernel_momentum: find the longest prefix that names a parameter
-        if name in layers:
-            return layers[name]
-        name = name.rpartition("_")[0]
-    return ""
-
-
-def label_inputs(labels: Labels, note: RunNote, rows: Sequence[int | None]) -> None:
-    """Label the buffers of the step's inputs.
-
-    Args:
-        rows: Row of the allocations table of each input, in the note's order; None if not found.
-    """
-    for given, row in zip(note.inputs, rows, strict=True):
-        if row is not None and labels.is_open(row):
-            labels.set(row, Category.INPUT, role="step input")
-            labels.tensor[row] = given.name
-
-
-def label_copied_inputs(labels: Labels, note: RunNote, allocations: pd.DataFrame) -> None:
-    """Label the copies on a card of a compiled step's ``int32`` inputs, which lie on the host.
-
-    A function that XLA compiles needs its arguments on the card. The first call begins with these
-    copies, which live as long as the input (``execute.cc``: ``ValidateInputTypeAndPlacement``). If
-    another function calls the compiled one, each step begins with them.
-    """
-    specs = [TensorSpec(given.dtype, given.shape) for given in note.inputs]
-    copied = [
-        (given.name, spec.size_bytes)
-        for given, spec in zip(note.inputs, specs, strict=True)
-        if spec.dtype == "int32" and spec.size_bytes
-    ]
-    copied.sort(key=lambda one: one[1])
-    in_order = allocations.assign(row=np.arange(len(allocations))).sort_values(
-        "born", kind="stable"
-    )
-    for _, born in in_order.groupby("step"):
-        first = born.head(len(copied)).sort_values("requested_bytes", kind="stable")
-        if first["requested_bytes"].tolist() != [size for _, size in copied]:
-            continue
-        for row, (name, _) in zip(first["row"].tolist(), copied, strict=True):
-            if labels.is_open(row):
-                labels.set(row, Category.INPUT, role=_COPIED_INPUT)
-                labels.tensor[row] = name
 
 
 def label_graph(
@@ -166,7 +78,6 @@ def label_graph(
         backward_starts: Step -> instant of the first birth in a backward op.
     """
     values = _Values(structure, sharing, infers=infer)
-    reduced = find_all_reduce_roles(structure)
     ops = allocations["op"].astype(object).to_numpy()
     regions = allocations["region"].astype(object).to_numpy()
     dtypes = allocations["dtype"].astype(object).to_numpy()
@@ -184,26 +95,15 @@ def label_graph(
         tensor = tensors[row]
         if tensor and not labels.tensor[row]:
             labels.tensor[row] = tensor
-        if not labels.is_open(row):
-            continue
-        is_scratch = not tensor or (regions[row] == "temp" and tensor not in structure.consumers)
-        if op.type in CONSTANTS:
-            labels.set(row, Category.CONSTANT, role="constant")
-        elif op.type in CONVOLUTIONS and dtypes[row] == "uint8":
-            labels.set(row, Category.WORKSPACE, role=f"{structure.phases[name]} workspace")
-        elif op.type in CONVOLUTIONS and on_card[row] and is_scratch:
-            labels.set(row, Category.WORKSPACE, role=COPY_ROLE)
-        elif op.type == ITERATOR:
-            labels.set(row, Category.INPUT, role=BATCH_ROLE)
-        elif op.type == "_Recv" and (role := _find_copy_role(op, structure)):
-            labels.set(row, Category.INPUT, role=role)
-        elif tensor in reduced:
-            labels.set(row, Category.GRADIENT, role=reduced[tensor])
-        elif is_scratch:
-            labels.set(row, Category.TEMPORARY, role=f"{structure.phases[name]} scratch")
-        else:
+        if labels.is_open(row):
             is_alive = dies[row] > backward_starts.get(int(steps[row]), 1 << 62)
-            category, role = values.describe(op, tensor, dtypes[row], is_alive=is_alive)
+            copies = on_card[row] and regions[row] == "temp"
+            is_scratch = not tensor or (
+                regions[row] == "temp" and tensor not in structure.consumers
+            )
+            category, role = values.describe_buffer(
+                op, tensor, dtypes[row], is_scratch=is_scratch, copies=copies, is_alive=is_alive
+            )
             labels.set(row, category, role=role)
 
 
@@ -211,7 +111,7 @@ def _find_copy_role(op: Op, structure: GraphIndex) -> str:
     """Return the role of a copy to the device if it copies an input; else empty."""
     sources = (structure.ops.get(split_tensor(tensor)[0]) for tensor in op.inputs)
     types = {source.type for source in sources if source is not None}
-    return COPIED_BATCH if ITERATOR in types else _COPIED_INPUT if types & INPUT_TYPES else ""
+    return COPIED_BATCH if ITERATOR in types else COPIED_INPUT if types & INPUT_TYPES else ""
 
 
 def match_outputs(
@@ -246,9 +146,46 @@ class _Values:
         self._structure, self._sharing, self._infers = structure, sharing, infers
         self._gradients = _with_partial_sums(structure)
         self._gradient_ops = find_gradient_ops(structure)
+        self._reduced = find_all_reduce_roles(structure)
 
-    def describe(self, op: Op, tensor: str, dtype: str, *, is_alive: bool) -> tuple[Category, str]:
-        """Return the category and the role of an op's output."""
+    def describe_buffer(
+        self,
+        op: Op,
+        tensor: str,
+        dtype: str,
+        *,
+        is_scratch: bool,
+        copies: bool,
+        is_alive: bool,
+    ) -> tuple[Category, str]:
+        """Return the category and the role of a buffer that an op requested.
+
+        Args:
+            tensor: The output that it holds; empty for none.
+            is_scratch: Whether no op reads it.
+            copies: Whether a convolution requests such a buffer for another layout.
+            is_alive: Whether it is alive when the backward pass begins.
+        """
+        phase = self._structure.phases[op.name]
+        if op.type in CONSTANTS:
+            return Category.CONSTANT, "constant"
+        if op.type in CONVOLUTIONS and dtype == "uint8":
+            return Category.WORKSPACE, f"{phase} workspace"
+        if op.type in CONVOLUTIONS and is_scratch and copies:
+            return Category.WORKSPACE, COPY_ROLE
+        if op.type == ITERATOR:
+            return Category.INPUT, BATCH_ROLE
+        if op.type == "_Recv" and (role := _find_copy_role(op, self._structure)):
+            return Category.INPUT, role
+        if tensor in self._reduced:
+            return Category.GRADIENT, self._reduced[tensor]
+        if is_scratch:
+            return Category.TEMPORARY, f"{phase} scratch"
+        return self._describe_output(op, tensor, dtype, is_alive=is_alive)
+
+    def _describe_output(
+        self, op: Op, tensor: str, dtype: str, *, is_alive: bool
+    ) -> tuple[Category, str]:
         phases = self._structure.phases
         phase = phases[op.name]
         members = self._sharing.members(tensor) if phase is Phase.BACKWARD else (tensor,)
@@ -318,7 +255,6 @@ def label_eager(
     steps: Sequence[Step],
     phases: np.ndarray,
     backward_starts: dict[int, int],
-    gradient_rows: set[int],
     by_python: Mask,
     *,
     infer: bool,
@@ -334,42 +270,35 @@ def label_eager(
         infer, jit: Whether the step has no backward pass, and whether XLA runs it.
         is_captured: Whether the capture began the process.
     """
-    op = allocations["op"].cat
-    codes = op.codes.to_numpy()
-    named = _mask_of_categories([name != "" for name in op.categories], codes)
-    folded = _mask_of_categories([FOLDED in name for name in op.categories], codes)
-    given = _mask_of_categories([name == _HOST_CONSTANT for name in op.categories], codes)
-    on_card = _is_on_card(allocations)
-    ring = _mask_of_categories([name == _RING_CHUNK for name in op.categories], codes)
-    is_output = (allocations["region"] == "output").to_numpy()
-    is_output = is_output & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
-    has_phases = bool(backward_starts)
+    op = allocations["op"]
+    named, given = (op != "").to_numpy(), (op == _HOST_CONSTANT).to_numpy()
+    is_value = (allocations["region"] == "output").to_numpy()
+    is_value = is_value & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
     lives = _Lifetimes(allocations, steps, backward_starts)
     inside, short = lives.inside, lives.short
-    is_gradient = np.isin(np.arange(len(codes)), list(gradient_rows))
+    is_read = is_value & bool(backward_starts)
     result = Category.ACTIVATION if infer else Category.TEMPORARY
     unnamed = short & ~named & is_captured
     outside = "building the model" if is_captured else "outside the steps"
     # The first rule that matches decides; None leaves a buffer unattributed.
     rules: tuple[tuple[Mask, Category | None, str], ...] = (
-        (is_gradient, Category.GRADIENT, GRADIENT_ROLE),
         (short & jit, Category.TEMPORARY, XLA_ROLE),
         (lives.until_next & ~named & jit, result, "result of the step"),
         (inside & (given | (~named & by_python)), Category.INPUT, HOST_COPY_ROLE),
-        (unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
+        (unnamed & _is_on_card(allocations), Category.TEMPORARY, _CARD_SCRATCH_ROLE),
         (unnamed, Category.TEMPORARY, POOL_THREAD_ROLE),
         (~named, None, ""),
-        (folded, Category.CONSTANT, "constant computed beforehand"),
-        (ring & inside, Category.TEMPORARY, "part of an all-reduce, from another device"),
+        (op.str.contains(FOLDED).to_numpy(), Category.CONSTANT, "constant computed beforehand"),
+        (inside & (op == _RING_CHUNK), Category.TEMPORARY, _RING_ROLE),
         (lives.before & is_captured, Category.CONSTANT, "tensor held by Python"),
         (lives.before, Category.UNATTRIBUTED, outside),
         (~inside, Category.TEMPORARY, outside),
-        ((phases == 1) & is_output, *describe_value(Phase.BACKWARD, carries_gradient=True)),
+        ((phases == 1) & is_value, *describe_value(Phase.BACKWARD, carries_gradient=True)),
         (phases == 1, *describe_value(Phase.BACKWARD)),
         (phases == 2, *describe_value(Phase.UPDATE)),
         (short & infer, *describe_value(Phase.FORWARD, infers=True)),
         (lives.over_backward_start, *describe_value(Phase.FORWARD, is_kept=True)),
-        (inside & is_output & has_phases, *describe_value(Phase.FORWARD, is_activation=True)),
+        (inside & is_read, *describe_value(Phase.FORWARD, is_activation=True)),
         (inside, *describe_value(Phase.FORWARD)),
     )
     left = labels.open_rows()
@@ -413,9 +342,3 @@ def _is_on_card(allocations: pd.DataFrame) -> Mask:
     """Return which buffers are of a card's allocator, shape ``(n,)``."""
     found: Mask = allocations["allocator"].astype(str).str.startswith("GPU_").to_numpy()
     return found
-
-
-def _mask_of_categories(chosen: Sequence[bool], codes: np.ndarray) -> Mask:
-    """Return the mask of the rows whose category is chosen, shape ``(n,)``."""
-    mask: Mask = np.array([*chosen, False], bool)[codes]
-    return mask

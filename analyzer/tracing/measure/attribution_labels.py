@@ -1,8 +1,10 @@
-"""The attribution columns of the allocations table while they are filled."""
+"""The attribution columns of the allocations table, and the labels of variables and inputs."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import re
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +13,14 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.recording.schema import TextColumn
+from analyzer.tracing.measure.variable_buffers import Holding
+from analyzer.tracing.parse.run_folder import RunNote
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+
+COPIED_INPUT: Final = "step input, copied to the device"
+_REPLICA: Final = re.compile(r"/replica_\d+$")
+"""Suffix of the path of a variable that a strategy mirrors on another device."""
 
 
 class Labels:
@@ -87,3 +95,85 @@ class Labels:
             if not shape[row]:
                 dtype[row], shape[row] = spec.dtype, spec.shape_text
         return {"dtype": pd.Categorical(dtype), "shape": pd.Categorical(shape)}
+
+
+def label_variables(
+    labels: Labels, note: RunNote, holdings: Sequence[Holding], roles: dict[int, tuple[str, str]]
+) -> None:
+    """Label the buffers that hold variables.
+
+    Args:
+        roles: Variable -> category and role, if the graph shows more than the note.
+    """
+    layers = _layers_by_slot(note)
+    for holding in holdings:
+        variable = note.variables[holding.variable]
+        category, role = roles.get(holding.variable, (variable.category, variable.role))
+        labels.set(holding.row, category, role=role, turns_at=holding.since)
+        labels.variable[holding.row] = variable.path
+        if variable.shape is not None:
+            labels.specs[holding.row] = TensorSpec(variable.dtype, variable.shape)
+        labels.layer[holding.row] = _layer_of_variable(variable.path, variable.category, layers)
+
+
+def _layers_by_slot(note: RunNote) -> dict[str, str]:
+    """Return a parameter's layer by the name that its slot variables contain."""
+    return {
+        _REPLICA.sub("", variable.path).replace("/", "_"): _layer_of(variable.path)
+        for variable in note.variables
+        if variable.category == Category.PARAMETER.value
+    }
+
+
+def _layer_of(path: str) -> str:
+    return _REPLICA.sub("", path).rpartition("/")[0]
+
+
+def _layer_of_variable(path: str, category: str, layers: dict[str, str]) -> str:
+    if category == Category.PARAMETER.value:
+        return _layer_of(path)
+    name = _REPLICA.sub("", path).rpartition("/")[2]
+    while name:  # adam/conv1_kernel_momentum: find the longest prefix that names a parameter
+        if name in layers:
+            return layers[name]
+        name = name.rpartition("_")[0]
+    return ""
+
+
+def label_inputs(labels: Labels, note: RunNote, rows: Sequence[int | None]) -> None:
+    """Label the buffers of the step's inputs.
+
+    Args:
+        rows: Row of the allocations table of each input, in the note's order; None if not found.
+    """
+    for given, row in zip(note.inputs, rows, strict=True):
+        if row is not None and labels.is_open(row):
+            labels.set(row, Category.INPUT, role="step input")
+            labels.tensor[row] = given.name
+
+
+def label_copied_inputs(labels: Labels, note: RunNote, allocations: pd.DataFrame) -> None:
+    """Label the copies on a card of a compiled step's ``int32`` inputs, which lie on the host.
+
+    A function that XLA compiles needs its arguments on the card. The first call begins with these
+    copies, which live as long as the input (``execute.cc``: ``ValidateInputTypeAndPlacement``). If
+    another function calls the compiled one, each step begins with them.
+    """
+    specs = [TensorSpec(given.dtype, given.shape) for given in note.inputs]
+    copied = [
+        (given.name, spec.size_bytes)
+        for given, spec in zip(note.inputs, specs, strict=True)
+        if spec.dtype == "int32" and spec.size_bytes
+    ]
+    copied.sort(key=lambda one: one[1])
+    in_order = allocations.assign(row=np.arange(len(allocations))).sort_values(
+        "born", kind="stable"
+    )
+    for _, born in in_order.groupby("step"):
+        first = born.head(len(copied)).sort_values("requested_bytes", kind="stable")
+        if first["requested_bytes"].tolist() != [size for _, size in copied]:
+            continue
+        for row, (name, _) in zip(first["row"].tolist(), copied, strict=True):
+            if labels.is_open(row):
+                labels.set(row, Category.INPUT, role=COPIED_INPUT)
+                labels.tensor[row] = name

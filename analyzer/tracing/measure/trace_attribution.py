@@ -13,19 +13,22 @@ from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.value_roles import GRADIENT_ROLE
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import FOLDED
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.measure.attribution import (
     CONSTANTS,
-    label_copied_inputs,
     label_eager,
     label_graph,
-    label_inputs,
-    label_variables,
     match_outputs,
 )
-from analyzer.tracing.measure.attribution_labels import Labels
+from analyzer.tracing.measure.attribution_labels import (
+    Labels,
+    label_copied_inputs,
+    label_inputs,
+    label_variables,
+)
 from analyzer.tracing.measure.batch_labels import label_batches
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
@@ -85,21 +88,28 @@ def attribute(
     if note is not None and note.watch is not None and note.watch.micro_batches > 1:
         marks = [find_instant(times, span) for span in find_marks(raw.markers, "gradients")]
         _label_accumulators(labels, table, sorted(gradient_rows), np.sort(marks))
+    for at in gradient_rows:
+        if labels.is_open(at):
+            labels.set(at, Category.GRADIENT, role=GRADIENT_ROLE)
     _eager_layers(labels, table, raw)
     if note is not None and note.watch is not None and note.watch.whole_run:
         _label_held(labels, AddressIndex(table), note.watch, moments)
     options = {"infer": infer, "jit": jit, "is_captured": note is not None}
-    label_eager(labels, table, steps, phases, starts, gradient_rows, python, **options)
+    label_eager(labels, table, steps, phases, starts, python, **options)
     return labels.apply(table), sharing
 
 
 def find_scratch(table: pd.DataFrame, raw: RawTrace) -> np.ndarray:
-    """Return which temporary buffers the op that requested them also frees, shape ``(n,)``."""
+    """Return which buffers the op that requested them also frees, shape ``(n,)``.
+
+    A convolution on a card that computes into scratch memory frees its output and returns that memory
+    (``conv_grad_input_ops.cc``).
+    """
     dies = table["dies"].to_numpy()
     ops = raw.events["op"].astype(object).to_numpy()
     at = np.minimum(dies, len(ops) - 1)
     own = table["op"].astype(object).to_numpy() == ops[at]
-    found: np.ndarray = own & (dies < len(ops)) & (table["region"] == "temp").to_numpy()
+    found: np.ndarray = own & (dies < len(ops)) & (ops[at] != "")
     return found
 
 

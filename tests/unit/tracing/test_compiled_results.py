@@ -33,7 +33,7 @@ def test_what_outlives_a_compiled_step_is_its_result(infer: bool) -> None:
     labels = Labels(3)
     phases = np.zeros(3, dtype=np.int8)
     none = np.zeros(3, dtype=bool)
-    label_eager(labels, table, steps, phases, {}, set(), none, infer=infer, jit=True)
+    label_eager(labels, table, steps, phases, {}, none, infer=infer, jit=True)
     found = labels.apply(table)
     kept = Category.ACTIVATION if infer else Category.TEMPORARY
     open_ = Category.UNATTRIBUTED
@@ -57,6 +57,6 @@ def test_what_python_brings_into_a_step_is_an_input_and_a_pool_threads_is_not() 
     by_python = np.array([True, False, False, True])
     steps = (Step(index=0, number=0, first=10, last=19),)
     phases = np.zeros(4, dtype=np.int8)
-    label_eager(labels, table, steps, phases, {}, set(), by_python, infer=False, jit=False)
+    label_eager(labels, table, steps, phases, {}, by_python, infer=False, jit=False)
     told = labels.apply(table.assign(dtype="", shape=""))["category"].tolist()
     assert told == ["input", "temporary", "input", "temporary"]
