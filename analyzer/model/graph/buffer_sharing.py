@@ -123,22 +123,26 @@ class Sharing:
 
     def _unite_forwarded(self, op: Op, own: Collection[str]) -> None:
         """Unite each output without a buffer with the matching input that has the fewest consumers."""
+        ops, consumers = self._structure.ops, self._structure.consumers
         for index, output in enumerate(op.outputs):
             if f"{op.name}:{index}" in own:
                 continue
             size_bytes = self._size(f"{op.name}:{index}")
             if not size_bytes:
                 continue
+            makers = ((tensor, ops.get(split_tensor(tensor)[0])) for tensor in op.inputs)
             candidates = [
                 tensor
-                for tensor in op.inputs
+                for tensor, maker in makers
                 if (spec := self._structure.spec(tensor)) is not None
                 and spec.dtype == output.dtype
                 and self._size(tensor) == size_bytes
-                and self._is_free_to_give(tensor)
+                and maker is not None
+                and maker.type not in ("ReadVariableOp", "Const", "_Arg")
             ]
             if candidates:
-                self._unite(min(candidates, key=self._consumers), f"{op.name}:{index}")
+                fewest = min(candidates, key=lambda tensor: len(consumers.get(tensor, ())))
+                self._unite(fewest, f"{op.name}:{index}")
 
     def _size(self, tensor: str) -> int:
         """Return the tensor's bytes, 0 if unknown.
@@ -153,21 +157,8 @@ class Sharing:
         size_bytes = spec.size_bytes if spec is not None else 0
         if size_bytes is None and spec is not None:
             maker = self._structure.ops[split_tensor(tensor)[0]]
-            size_bytes = max(
-                (
-                    self._size(source)
-                    for source in maker.inputs
-                    if (found := self._structure.spec(source)) is not None
-                    and found.dtype == spec.dtype
-                ),
-                default=0,
-            )
+            specs = ((source, self._structure.spec(source)) for source in maker.inputs)
+            same = (source for source, found in specs if found and found.dtype == spec.dtype)
+            size_bytes = max(map(self._size, same), default=0)
         self._sizes[tensor] = size_bytes or 0
         return self._sizes[tensor]
-
-    def _consumers(self, tensor: str) -> int:
-        return len(self._structure.consumers.get(tensor, ()))
-
-    def _is_free_to_give(self, tensor: str) -> bool:
-        maker = self._structure.ops.get(split_tensor(tensor)[0])
-        return maker is not None and maker.type not in ("ReadVariableOp", "Const", "_Arg")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from analyzer.oom.scan.log_reader import LogReader
 
 _LONGEST: Final = 2000  # characters of a text
+_AFFIXES: Final = re.compile(r"^quantity_|(?:_kib|_gib)?(?:_2)?$")
 _LIMIT_LINES: Final = 6  # of a section "Limits:"
 _UNKNOWN: Final = "unknown"  # the row that is tried only if nothing else reads the line
 _LIBRARIES: Final = {
@@ -191,13 +192,8 @@ def _read_figures(name: str, text: str) -> dict[str, Range]:
                 continue
             size = _parse_figure(group, found)
             if size is not None:
-                figures.setdefault(_figure_name(group), size)
+                figures.setdefault(_AFFIXES.sub("", group), size)
     return figures
-
-
-def _figure_name(group: str) -> str:
-    base = group.removeprefix("quantity_").removesuffix("_kib").removesuffix("_gib")
-    return base.removesuffix("_2")
 
 
 def _parse_figure(group: str, text: str) -> Range | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from analyzer.model.ranges import Range
@@ -25,6 +24,7 @@ _MOST_ROWS: Final = 20_000  # regions, rows of the summary, free chunks of a siz
 _MOST_BINS: Final = 64
 _MOST_BUFFERS: Final = 64  # of a program
 _LONGEST: Final = 200  # characters of a label or a shape
+_SUMMARY_FIELDS: Final = {"unallocated bytes": "left", "pool size": "pool", "pool limit": "limit"}
 
 
 def add_dump_line(dump: AllocatorDump, text: str) -> bool:
@@ -73,21 +73,11 @@ def _add_chunk(dump: AllocatorDump, text: str) -> bool:
 
 def _add_bin(dump: AllocatorDump, text: str) -> bool:
     if match := find("dump_bin", text):
-        total, used, requested = (
-            parse_size(match[name]) for name in ("total", "used", "requested")
-        )
+        total, used, requested = map(parse_size, match.group("total", "used", "requested"))
         if len(dump.bins) < _MOST_BINS and total and used and requested and total.high < 1 << 50:
-            dump.bins.append(
-                DumpedBin(
-                    size_bytes=parse_count(match["bytes"]),
-                    chunks=parse_count(match["chunks"]),
-                    used_chunks=parse_count(match["used_chunks"]),
-                    total=total,
-                    used=used,
-                    requested=requested,
-                    counts_all=bool(match["dot"]),
-                )
-            )
+            low, chunks, in_use = map(parse_count, match.group("bytes", "chunks", "used_chunks"))
+            is_all = bool(match["dot"])
+            dump.bins.append(DumpedBin(low, chunks, in_use, total, used, requested, is_all))
         return True
     if find("wanted_bin", text):
         return True
@@ -103,30 +93,17 @@ def _add_sum(dump: AllocatorDump, text: str) -> bool:
     if match := find("summary_total", text):
         dump.used = _parse_positive(match["size"])
     elif match := find("pool_line", text):
-        dump.pool, dump.limit, dump.left = map(
-            _parse_positive, match.group("pool", "limit", "left")
-        )
+        sizes = map(_parse_positive, match.group("pool", "limit", "left"))
+        dump.pool, dump.limit, dump.left = sizes
     elif match := find("pool_summary", text):
         for part in find_all("pool_summary_part", match["parts"]):
-            _add_summary_part(dump, part)
+            size = _parse_positive(part["size"])
+            if part["name"] in _SUMMARY_FIELDS:
+                setattr(dump, _SUMMARY_FIELDS[part["name"]], size)
+            elif part["name"].startswith("largest") and size is not None:
+                known = dump.largest_free or size
+                dump.largest_free = max(known, size, key=lambda one: one.middle)
     return match is not None
-
-
-def _add_summary_part(dump: AllocatorDump, part: re.Match[str]) -> None:
-    name, size = part["name"], _parse_positive(part["size"])
-    if name == "unallocated bytes":
-        dump.left = size
-    elif name == "pool size":
-        dump.pool = size
-    elif name == "pool limit":
-        dump.limit = size
-    elif name.startswith("largest"):
-        known = [one for one in (dump.largest_free, size) if one is not None]
-        dump.largest_free = max(known, key=_middle, default=None)
-
-
-def _middle(size: Range) -> int:
-    return size.middle
 
 
 def _parse_positive(text: str) -> Range | None:
@@ -138,9 +115,8 @@ def add_buffer(xla: XlaBuffers, text: str) -> bool:
     """Add a line of the list of buffers; return False if it is none."""
     stat = find("xla_stat", text) or find("tpu_stat", text)
     if stat is not None:
-        fields = {
-            name.partition("_")[0]: value for name, value in stat.groupdict().items() if value
-        }
+        groups = stat.groupdict().items()
+        fields = {name.partition("_")[0]: value for name, value in groups if value}
         size = parse_size(fields["size"])
         if size is not None:
             xla.stats.setdefault(fields["name"], size)

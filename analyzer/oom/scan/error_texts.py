@@ -23,7 +23,7 @@ from analyzer.oom.log_records import (
 )
 from analyzer.oom.scan.dump_lines import add_buffer
 from analyzer.oom.scan.lines import LogMessage
-from analyzer.oom.scan.patterns import PATTERNS, find, find_any
+from analyzer.oom.scan.patterns import PATTERNS, find, find_all, find_any
 from analyzer.oom.scan.process import LogProcess
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ def _find_failure(
     reader: LogReader, process: LogProcess, message: LogMessage
 ) -> LoggedFailure | None:
     text = message.text
-    if "dim {" in text:
-        text = PATTERNS["shape_message"].sub(_bracket_shape, text)
+    for message_shape in find_all("shape_message", text):
+        axes = PATTERNS["shape_message_axis"].findall(message_shape[0])
+        text = text.replace(message_shape[0], f"shape[{','.join(axes)}]")
     if match := find("tensor_error", text):
         return _find_tensor(reader, process, message, match)
     if match := find("module_error", text):
@@ -73,17 +74,9 @@ def _find_failure(
             return None
         if not find("error_without_size", text):
             return None
-    elif "failed to allocate memory" not in text and not find_any(
-        ("scratch_error", "copy_error"), text
-    ):
+    elif not find_any(("bare_error", "copy_error"), text):
         return None
     return _find_without_size(reader, process, message)
-
-
-def _bracket_shape(match: re.Match[str]) -> str:
-    """Write a shape that is printed as a Protocol Buffers message like newer versions do."""
-    axes = PATTERNS["shape_message_axis"].findall(match[0])
-    return f"shape[{','.join(axes)}]"
 
 
 def _find_tensor(
@@ -313,28 +306,23 @@ def join_texts(messages: Iterable[LogMessage]) -> Iterator[LogMessage]:
     """
     held: list[LogMessage] = []
     for message in messages:
-        if held:
-            if _continues(held[0], message):
-                whole = _join([*held, message])
-                if find("whole_text", whole.text):
-                    yield whole
-                    held = []
-                    continue
-                if len(held) < _MOST_LINES:
-                    held.append(message)
-                    continue
-            yield from _release(held)
-            held = []
+        is_next = held and not message.file and message.tag == held[0].tag
+        if is_next and message.text.strip() and not find("other_text", message.text):
+            whole = _join([*held, message])
+            if find("whole_text", whole.text):
+                yield whole
+                held = []
+                continue
+            if len(held) < _MOST_LINES:
+                held.append(message)
+                continue
+        yield from _release(held)
+        held = []
         if find("text_start", message.text) and not find("whole_text", message.text):
             held = [message]
         else:
             yield message
     yield from _release(held)
-
-
-def _continues(first: LogMessage, message: LogMessage) -> bool:
-    is_same = not message.file and message.tag == first.tag and bool(message.text.strip())
-    return is_same and not find("other_text", message.text)
 
 
 def _release(held: list[LogMessage]) -> Iterator[LogMessage]:

@@ -241,7 +241,8 @@ class LogReader:
         """Count a repeated request of the asynchronous allocator, or start a failure."""
         failures = reversed(self.records.failures)
         last = next((one for one in failures if one.tag == process.tag), None)
-        if last is not None and _is_retry(last, allocator, size):
+        same = (FailedAllocator.ASYNC, size, allocator, False)
+        if last and (last.kind, last.tensor.size, last.allocator, last.has_error_text) == same:
             last.reports += 1
             last.histogram.clear()
             last.dump.stats.clear()
@@ -277,11 +278,6 @@ class LogReader:
                 process.refusals.append(len(self.records.refusals))
             self.records.refusals.append(run)
         return True
-
-
-def _is_retry(last: LoggedFailure, allocator: str, size: Range) -> bool:
-    is_same = last.tensor.size == size and last.allocator == allocator
-    return is_same and last.kind is FailedAllocator.ASYNC and not last.has_error_text
 
 
 def _is_next_dump(owner: LoggedFailure, text: str) -> bool:
