@@ -105,9 +105,8 @@ def _add_report(
         last.reports += last.row is row
         return
     if last is None or not _is_same(last, row, figures):
-        last = reader.new_failure(process, message, row.kind, text.strip()[:_LONGEST], reports=0)
+        last = reader.add_failure(process, message, row.kind, text.strip()[:_LONGEST], reports=0)
         last.has_error_text = True
-        reader.add(last)
     is_sure = not is_unclear or not last.figures
     is_replaced = last.memory is OutOf.UNCLEAR and is_clearer and is_sure
     if not last.component or is_replaced or _is_general(last):

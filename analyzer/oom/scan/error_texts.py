@@ -92,7 +92,7 @@ def _find_tensor(
     known = _match_tensor(recent, shape, dtype, device)
     if known is None:
         kind = FailedAllocator.HOST if allocator in _HOST_ALLOCATORS else FailedAllocator.POOL
-        known = reader.add(reader.new_failure(process, message, kind, message.text, reports=0))
+        known = reader.add_failure(process, message, kind, message.text, reports=0)
     if known.tensor.shape is None:
         known.tensor.shape, known.tensor.dtype = shape, dtype
     known.tensor.dtype = known.tensor.dtype or dtype
@@ -146,7 +146,7 @@ def _find_module(
             failure.is_compiled = not process.no_algorithm_lines
             process.has_kernel_line = False
             return failure
-    failure = reader.new_failure(process, message, FailedAllocator.POOL, message.text, reports=0)
+    failure = reader.add_failure(process, message, text=message.text, reports=0)
     failure.kernel, failure.tensor = process.kernel, RequestedTensor(size=size)
     failure.is_compiled = not process.no_algorithm_lines
     if process.no_algorithm_lines and size is not None:
@@ -154,7 +154,7 @@ def _find_module(
         larger = (one.allocator for one in tolerated if one.largest.high >= size.low)
         failure.allocator = next(larger, "")
     process.has_kernel_line = False
-    return reader.add(failure)
+    return failure
 
 
 def _find_without_size(
@@ -169,7 +169,7 @@ def _find_without_size(
             return failure
         break
     kind = FailedAllocator.UNKNOWN
-    return reader.add(reader.new_failure(process, message, kind, message.text, reports=0))
+    return reader.add_failure(process, message, kind, message.text, reports=0)
 
 
 def _take_autotuning(records: LogRecords, process: LogProcess, text: str) -> bool:

@@ -64,23 +64,19 @@ class LogReader:
             take_start_line(self.records, process, message.text)
             take_unknown(self, process, message)
 
-    def new_failure(
+    def add_failure(
         self,
         process: LogProcess,
         message: LogMessage,
-        kind: FailedAllocator,
+        kind: FailedAllocator = FailedAllocator.POOL,
         text: str = "",
         *,
         reports: int = 1,
     ) -> LoggedFailure:
-        """Return a new failure with the refusals before it; not yet part of the records."""
+        """Return a new failure with the refusals before it; count it if there are too many."""
         failure = LoggedFailure(kind, message.number, tag=process.tag, text=text, reports=reports)
         failure.refusals, process.refusals = process.refusals, []
         failure.framework = process.framework
-        return failure
-
-    def add(self, failure: LoggedFailure) -> LoggedFailure:
-        """Store a failure, or count it if there are too many."""
         if len(self.records.failures) >= _MOST_FAILURES:
             self.records.more_failures += 1
         else:
@@ -145,20 +141,21 @@ class LogReader:
     def _start_failure(
         self, process: LogProcess, message: LogMessage, allocator: str, tensor: RequestedTensor
     ) -> LoggedFailure:
-        failure = self.new_failure(process, message, FailedAllocator.POOL, message.text)
-        failure.tensor, failure.allocator = tensor, allocator
-        failure.has_allocator_line = True
         process.refusal = None
-        known = self._stamped.get((message.stamp, message.text)) if message.stamp else None
+        key = (message.stamp, message.text)
+        known = self._stamped.get(key) if message.stamp else None
         if known is not None:  # the same line twice, such as an excerpt before the whole log
             known.reports += 1
-            failure = known if known.dump.is_empty else failure
-            process.await_dump(message.thread, failure)
-            return failure
+            process.refusals = []
+            failure = known if known.dump.is_empty else LoggedFailure(known.kind, message.number)
+        else:
+            failure = self.add_failure(process, message, text=message.text)
+            failure.tensor, failure.allocator = tensor, allocator
+            if message.stamp and len(self._stamped) < _MOST_FAILURES:
+                self._stamped[key] = failure
+        failure.has_allocator_line = True
         process.await_dump(message.thread, failure)
-        if message.stamp and len(self._stamped) < _MOST_FAILURES:
-            self._stamped[message.stamp, message.text] = failure
-        return self.add(failure)
+        return failure
 
     def _take_dump(self, process: LogProcess, message: LogMessage) -> bool:
         text = message.text
@@ -207,10 +204,10 @@ class LogReader:
         self, process: LogProcess, message: LogMessage, allocator: str
     ) -> LoggedFailure:
         """Add a failure whose dump comes first (TensorFlow 1.0 and before) or is all there is."""
-        failure = self.new_failure(process, message, FailedAllocator.POOL)
+        failure = self.add_failure(process, message)
         failure.allocator = allocator
         process.await_dump(message.thread, failure)
-        return self.add(failure)
+        return failure
 
     def _take_async(self, process: LogProcess, message: LogMessage) -> bool:
         text = message.text
