@@ -24,6 +24,7 @@ from analyzer.capture.private_names import (
     get_device_parts,
     get_layer_outputs,
     get_layers,
+    grappler_cluster,
     is_distributed,
 )
 from analyzer.capture.run.instrumentation import observe_step
@@ -236,7 +237,19 @@ def _note_threads() -> ThreadsNote:
     threading = tf.config.threading
     intra = threading.get_intra_op_parallelism_threads() or _read_count("TF_NUM_INTRAOP_THREADS")
     inter = threading.get_inter_op_parallelism_threads() or _read_count("TF_NUM_INTEROP_THREADS")
-    return ThreadsNote(intra_op=intra or cores, inter_op=inter or cores, inter_op_fixed=bool(inter))
+    # Grappler's cluster of this machine has the caches that Eigen reads (``GetLocalCPUInfo``).
+    cluster = grappler_cluster.Cluster(disable_detailed_stats=True)
+    processors = [
+        device.properties for device in cluster.ListDevices() if device.properties.type == "CPU"
+    ]
+    cluster.Shutdown()
+    return ThreadsNote(
+        intra_op=intra or cores,
+        inter_op=inter or cores,
+        inter_op_fixed=bool(inter),
+        l2_bytes=max((one.l2_cache_size for one in processors), default=0),
+        l3_bytes=max((one.l3_cache_size for one in processors), default=0),
+    )
 
 
 def _read_count(name: str) -> int:

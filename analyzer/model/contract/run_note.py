@@ -130,11 +130,16 @@ class DeviceNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadsNote:
-    """Threads within one op and between ops; whether the user set the latter number."""
+    """Threads within one op and between ops; whether the user set the latter number.
+
+    ``l2_bytes`` and ``l3_bytes`` are the processor's caches as Eigen reads them; 0 if unknown.
+    """
 
     intra_op: Threads = 1
     inter_op: Threads = 1
     inter_op_fixed: bool = False
+    l2_bytes: Bytes = 0
+    l3_bytes: Bytes = 0
 
 
 class TargetNote(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op
@@ -54,3 +54,10 @@ CPU: Final = KernelDevice(
     is_cheap=False,
 )
 """The CPU with its BFC allocator (``TF_CPU_ALLOCATOR_USE_BFC=1``)."""
+
+
+def cpu_device(l2_bytes: int, l3_bytes: int) -> KernelDevice:
+    """Return the kernels of a processor with these caches; 0 if unknown."""
+    return replace(
+        CPU, plan=lambda call: cpu.plan(replace(call, l2_bytes=l2_bytes, l3_bytes=l3_bytes))
+    )

@@ -8,7 +8,7 @@ from analyzer.cards import Gpu, find_gpu, memory_limit
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.kernels.gpu.cudnn_convolution import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
-from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
+from analyzer.simulate.kernels.kernel_device import KernelDevice, cpu_device
 from analyzer.simulate.predict.measured_workspaces import with_measured_workspaces
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -26,7 +26,8 @@ def target_of(note: RunNote) -> Target:
     """Return the device of a note."""
     device = note.device
     if device.kind != "gpu":
-        return Target(device=CPU, options=BfcOptions.cpu())
+        caches = note.threads.l2_bytes, note.threads.l3_bytes
+        return Target(device=cpu_device(*caches), options=BfcOptions.cpu())
     gpu = find_gpu(device.id or device.name)
     return Target(
         device=with_measured_workspaces(gpu_device(gpu, _read_workspace_limit(note)), note),

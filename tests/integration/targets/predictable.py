@@ -18,6 +18,17 @@ def convolutions():
     return model
 
 
+def volumes():
+    inputs = keras.Input((32, 48, 48, 8))
+    x = layers.Conv3D(8, 3, padding="same", activation="relu")(inputs)
+    x = layers.MaxPooling3D(2)(x)
+    x = layers.Conv3D(16, 3, padding="same", activation="relu")(x)
+    x = layers.GlobalAveragePooling3D()(x)
+    model = keras.Model(inputs, layers.Dense(4)(x))
+    model.compile("sgd", "mse")
+    return model
+
+
 def step():
     model = keras.Sequential(
         [keras.Input((40,)), layers.Dense(600, activation="relu"), layers.Dense(1)]

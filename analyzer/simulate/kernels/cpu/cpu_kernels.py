@@ -198,8 +198,8 @@ _RULES: Final = lists.RULES | rule_table(
     (layout.plan_strided_slice, "StridedSlice"),
     (layout.plan_split, "Split SplitV"),
     (layout.plan_unpack, "Unpack"),
-    (native.plan_filter_gradient, "Conv2DBackpropFilter"),
-    (native.plan_input_gradient, "Conv2DBackpropInput"),
+    (native.plan_filter_gradient, "Conv2DBackpropFilter Conv3DBackpropFilterV2"),
+    (native.plan_input_gradient, "Conv2DBackpropInput Conv3DBackpropInputV2"),
     (native.plan_matmul, "MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"),
     (native.plan_max_pool_gradient, "MaxPoolGrad"),
     (

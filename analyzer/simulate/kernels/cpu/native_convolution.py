@@ -1,6 +1,7 @@
 """TensorFlow's own convolutions, products and poolings on a CPU, for types without oneDNN.
 
-oneDNN handles float32 and, if the processor supports it, bfloat16. These handle float16 and float64.
+oneDNN handles float32 and, if the processor supports it, bfloat16. These handle float16 and float64, and
+all types on a processor for which TensorFlow does not use oneDNN.
 """
 
 from __future__ import annotations
@@ -10,51 +11,63 @@ import math
 from analyzer.simulate.kernels.shared.op_call import FLOAT_BYTES, Call, MemoryPlan, plan_allocation
 
 _L3_CACHE_BYTES = 30 << 20
-"""Cache size that the kernels of the gradients assume for any processor (``l3_cache_size``)."""
+"""Cache size that the kernels of two axes assume for any processor (``l3_cache_size``)."""
 _L2_CACHE_BYTES = 256 << 10
 """Level-2 cache of a core that they assume (``l2_cache_size``)."""
+_MOST_OVERHEAD = 25
+"""Largest buffer of the kernels of three axes as a multiple of their tensors; for more they use Eigen
+without a buffer (``kMaxTempAllocationOverhead``)."""
 _INDEX_BYTES = 8
 """Bytes of an index of type int64."""
 
 
 def plan_filter_gradient(call: Call) -> MemoryPlan:
-    """Unroll as many images into columns as fit the cache that the kernel assumes (30 MiB).
+    """Unroll as many images into columns as fit the level-3 cache.
 
-    ``Conv2DCustomBackpropFilterOp`` in ``conv_grad_filter_ops.cc``.
+    Two axes: ``Conv2DCustomBackpropFilterOp`` in ``conv_grad_filter_ops.cc``. Three axes:
+    ``Conv3DCustomBackpropFilterOp`` in ``conv_grad_ops_3d.cc``; float16 uses Eigen without a buffer.
     """
-    return _plan_columns(call, call.out_shape(), call.shape(2), may_parallelise=False)
+    if call.op.type == "Conv3DBackpropFilterV2" and call.item_bytes() < FLOAT_BYTES:
+        return plan_allocation(call)
+    return _plan_columns(call, call.shape(0), call.out_shape(), call.shape(2))
 
 
 def plan_input_gradient(call: Call) -> MemoryPlan:
     """Unroll like the gradient of the filter, but one image if that is enough work for all threads.
 
-    ``Conv2DCustomBackpropInputOp`` in ``conv_grad_input_ops.h`` of the wheel, lines 525 to 600.
+    ``Conv2DCustomBackpropInputOp`` in ``conv_grad_input_ops.h`` of the wheel, lines 525 to 600;
+    ``Conv3DCustomBackpropInputOp``, for which only a batch of one image is enough.
     """
-    return _plan_columns(call, call.shape(1), call.shape(2), may_parallelise=True)
+    return _plan_columns(call, call.out_shape(), call.shape(1), call.shape(2), may_parallelise=True)
 
 
 def _plan_columns(
     call: Call,
-    filter_shape: tuple[int, ...] | None,
+    image_shape: tuple[int, ...] | None,
+    kernel: tuple[int, ...] | None,
     gradient: tuple[int, ...] | None,
     *,
-    may_parallelise: bool,
+    may_parallelise: bool = False,
 ) -> MemoryPlan:
-    if filter_shape is None or gradient is None or len(gradient) != 4:
+    if kernel is None or gradient is None or image_shape is None or len(gradient) != len(kernel):
         return plan_allocation(call)
     item_bytes = call.item_bytes()
-    image = gradient[1] * gradient[2]
-    filter_size = math.prod(filter_shape[:3])
-    depth = filter_shape[3]
-    work = image * depth + filter_size * depth + image * filter_size
+    is_deep = len(kernel) == 5
+    image = math.prod(gradient[1:-1])
+    *window, depth = kernel
+    work = (image + math.prod(window)) * depth + image * math.prod(window)
     if not work:
         return plan_allocation(call)
-    images = -(-(_L3_CACHE_BYTES // item_bytes) // work)
-    enough = work // max(call.threads, 1) >= _L2_CACHE_BYTES // item_bytes
+    cache_bytes = call.l3_bytes if is_deep else _L3_CACHE_BYTES
+    images = -(-(cache_bytes // item_bytes) // work)
+    enough = not is_deep and work // max(call.threads, 1) >= _L2_CACHE_BYTES // item_bytes
     if may_parallelise and (gradient[0] == 1 or enough):
         images = 1
-    columns_bytes = images * image * filter_size * item_bytes
-    return plan_allocation(call, after_bytes=(columns_bytes,))
+    columns = images * image * math.prod(window)
+    tensors = sum(math.prod(shape) for shape in (image_shape, kernel, gradient))
+    if is_deep and columns // tensors > _MOST_OVERHEAD:
+        columns = 0
+    return plan_allocation(call, after_bytes=(columns * item_bytes,))
 
 
 def plan_matmul(call: Call) -> MemoryPlan:

@@ -33,9 +33,8 @@ _DEPTH_BLOCK = 512
 """Numbers of each row of a transposed left operand that are multiplied at a time."""
 _VECTOR_BYTES = 64
 """Bytes to which the depth of a copied operand is padded: one AVX-512 vector."""
-_L2_CACHE_BYTES = 1.01 * (1 << 20)
-"""Bytes up to which TensorFlow multiplies on one thread (``ExecuteSingleThreadedGemm``): the level-2
-cache of a core, assumed to be 1 MiB, plus one per cent."""
+_L2_CACHE_BYTES = 1 << 20
+"""Level-2 cache of a core if it is unknown."""
 
 
 def plan_convolution(call: Call) -> MemoryPlan:
@@ -54,8 +53,8 @@ def plan_convolution(call: Call) -> MemoryPlan:
 def plan_matmul(call: Call) -> MemoryPlan:
     """Allocate the product; 16-bit operands use ``brgemm``, like a batch.
 
-    Other types need no copies. A product that fits the level-2 cache of a core (assumed 1 MiB) runs
-    on one thread (``ExecuteSingleThreadedGemm`` in ``mkl_matmul_ops_common.h``).
+    Other types need no copies. A product of up to 1.01 times the level-2 cache of a core runs on one
+    thread (``ExecuteSingleThreadedGemm`` in ``mkl_matmul_ops_common.h``).
     """
     left, out = call.shape(0), call.out_shape()
     item_bytes = call.item_bytes()
@@ -64,10 +63,11 @@ def plan_matmul(call: Call) -> MemoryPlan:
     transposes = bool(call.attr("transpose_a")), bool(call.attr("transpose_b"))
     rows, depth = reversed(left) if transposes[0] else left
     elements = rows * out[1] + depth * (rows + out[1])
+    most_bytes = 1.01 * (call.l2_bytes or _L2_CACHE_BYTES)
     scratch = matmul_scratch_bytes(
         left,
         transposes=transposes,
-        threads=1 if item_bytes * elements < _L2_CACHE_BYTES else call.threads,
+        threads=1 if item_bytes * elements < most_bytes else call.threads,
         item_bytes=item_bytes,
     )
     return plan_allocation(call, after_bytes=(scratch,))

@@ -176,6 +176,7 @@ class Call:
         inputs: Type and shape of each input; None if unknown.
         values: Value of each input if it is a small constant, flat; else None.
         threads: Intra-op threads, which determine the size of oneDNN's scratchpads.
+        l2_bytes, l3_bytes: The processor's caches; 0 if unknown.
         unused: Outputs that no op uses (``OpKernelContext::output_required``).
     """
 
@@ -184,6 +185,8 @@ class Call:
     values: tuple[tuple[int, ...] | None, ...]
     threads: int = 1
     unused: frozenset[int] = frozenset()
+    l2_bytes: int = 0
+    l3_bytes: int = 0
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return the plain value of an attribute."""
