@@ -249,7 +249,18 @@ def _note_threads() -> ThreadsNote:
         inter_op_fixed=bool(inter),
         l2_bytes=max((one.l2_cache_size for one in processors), default=0),
         l3_bytes=max((one.l3_cache_size for one in processors), default=0),
+        has_avx512=_has_avx512(),
     )
+
+
+def _has_avx512() -> bool:
+    """Return whether oneDNN may use AVX-512; its variable may limit it (``cpu_isa_traits.cpp``)."""
+    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper().startswith(("SSE", "AVX2")):
+        return False
+    try:
+        return "avx512bw" in Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    except OSError:
+        return True
 
 
 def _read_count(name: str) -> int:

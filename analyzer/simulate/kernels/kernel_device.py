@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op
+from analyzer.model.contract.run_note import ThreadsNote
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan
@@ -56,8 +57,6 @@ CPU: Final = KernelDevice(
 """The CPU with its BFC allocator (``TF_CPU_ALLOCATOR_USE_BFC=1``)."""
 
 
-def cpu_device(l2_bytes: int, l3_bytes: int) -> KernelDevice:
-    """Return the kernels of a processor with these caches; 0 if unknown."""
-    return replace(
-        CPU, plan=lambda call: cpu.plan(replace(call, l2_bytes=l2_bytes, l3_bytes=l3_bytes))
-    )
+def cpu_device(processor: ThreadsNote) -> KernelDevice:
+    """Return the kernels of a processor."""
+    return replace(CPU, plan=lambda call: cpu.plan(replace(call, processor=processor)))

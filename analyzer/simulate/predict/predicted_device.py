@@ -26,8 +26,7 @@ def target_of(note: RunNote) -> Target:
     """Return the device of a note."""
     device = note.device
     if device.kind != "gpu":
-        caches = note.threads.l2_bytes, note.threads.l3_bytes
-        return Target(device=cpu_device(*caches), options=BfcOptions.cpu())
+        return Target(device=cpu_device(note.threads), options=BfcOptions.cpu())
     gpu = find_gpu(device.id or device.name)
     return Target(
         device=with_measured_workspaces(gpu_device(gpu, _read_workspace_limit(note)), note),

@@ -58,7 +58,7 @@ def _plan_columns(
     work = (image + math.prod(window)) * depth + image * math.prod(window)
     if not work:
         return plan_allocation(call)
-    cache_bytes = call.l3_bytes if is_deep else _L3_CACHE_BYTES
+    cache_bytes = call.processor.l3_bytes if is_deep else _L3_CACHE_BYTES
     images = -(-(cache_bytes // item_bytes) // work)
     enough = not is_deep and work // max(call.threads, 1) >= _L2_CACHE_BYTES // item_bytes
     if may_parallelise and (gradient[0] == 1 or enough):

@@ -4,7 +4,8 @@ Each primitive needs a *scratchpad*, which the kernel allocates as a temporary. 
 the blocking that oneDNN chooses for the processor and the number of intra-op threads. This file
 has the sizes of the AVX-512 ``brgemm`` primitives (``src/cpu/x64/brgemm_*`` and
 ``matmul/brgemm_matmul_utils.cpp`` of oneDNN 3): pointers to the blocks of a batch, one page per
-thread, and one copy per thread of a matrix that must be reordered.
+thread, and one copy per thread of a matrix that must be reordered. With AVX2, products in traces have
+no scratchpad (57 products of an encoder), and convolutions the same.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def plan_matmul(call: Call) -> MemoryPlan:
     transposes = bool(call.attr("transpose_a")), bool(call.attr("transpose_b"))
     rows, depth = reversed(left) if transposes[0] else left
     elements = rows * out[1] + depth * (rows + out[1])
-    most_bytes = 1.01 * (call.l2_bytes or _L2_CACHE_BYTES)
+    most_bytes = 1.01 * (call.processor.l2_bytes or _L2_CACHE_BYTES)
     scratch = matmul_scratch_bytes(
         left,
         transposes=transposes,
@@ -77,6 +78,8 @@ def plan_batch_matmul(call: Call) -> MemoryPlan:
     """Allocate the product and the primitive's copies of the operands."""
     left = call.shape(0)
     if left is None or len(left) < 2:
+        return plan_allocation(call)
+    if not call.processor.has_avx512:
         return plan_allocation(call)
     scratch = matmul_scratch_bytes(
         left,
@@ -155,10 +158,10 @@ def plan_einsum(call: Call) -> MemoryPlan:
         threads=call.threads,
         item_bytes=call.item_bytes(),
     )
+    scratches = (scratch,) if call.processor.has_avx512 else ()
     product = [label for label in (*batch, *free[0], *free[1]) if label in out]
-    if [label for label in product if sizes[label] != 1] == [
-        label for label in out if sizes[label] != 1
-    ]:
-        return MemoryPlan(outputs=outputs, before_bytes=tuple(copies), after_bytes=(scratch,))
+    orders = ([label for label in labels if sizes[label] != 1] for labels in (product, out))
+    if len(set(map(tuple, orders))) == 1:
+        return MemoryPlan(outputs=outputs, before_bytes=tuple(copies), after_bytes=scratches)
     before = (*copies, call.size())
-    return MemoryPlan(outputs=outputs, before_bytes=before, scratch_bytes=(scratch,))
+    return MemoryPlan(outputs=outputs, before_bytes=before, scratch_bytes=scratches)

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
+from analyzer.model.contract.run_note import ThreadsNote
 
 if TYPE_CHECKING:
     from analyzer.simulate.kernels.shared.xla_call import CompiledCall
@@ -167,6 +168,8 @@ start and end on it is copied instead of shared."""
 FLOAT_BYTES: Final = 4
 """Bytes of a ``float32``."""
 
+_UNKNOWN: Final = ThreadsNote()
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -176,7 +179,6 @@ class Call:
         inputs: Type and shape of each input; None if unknown.
         values: Value of each input if it is a small constant, flat; else None.
         threads: Intra-op threads, which determine the size of oneDNN's scratchpads.
-        l2_bytes, l3_bytes: The processor's caches; 0 if unknown.
         unused: Outputs that no op uses (``OpKernelContext::output_required``).
     """
 
@@ -185,8 +187,7 @@ class Call:
     values: tuple[tuple[int, ...] | None, ...]
     threads: int = 1
     unused: frozenset[int] = frozenset()
-    l2_bytes: int = 0
-    l3_bytes: int = 0
+    processor: ThreadsNote = _UNKNOWN
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return the plain value of an attribute."""
