@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from analyzer.model.ranges import Range
-from analyzer.simulate.allocator import BfcOptions, Engine, Sequence
-from analyzer.simulate.allocator.limit_search import engine_for, find_shared_limits
+from analyzer.simulate.allocator import BfcOptions, Sequence, prepare_searches
+from analyzer.simulate.allocator.minimum_limit import find_shared_limits
 from analyzer.simulate.predict.buffers.buffer_table import measure_allocated
 from analyzer.simulate.predict.prepared_step import Owner
 from analyzer.simulate.predict.process_table import Played, play_from_start
@@ -113,9 +113,9 @@ def choose(
             is_own = (schedule.seed, schedule.threads) == (start.schedule.seed, main.threads)
             whole = start if is_own else play(schedule.seed, schedule.threads)
             sequence, step = whole.sequence(), whole.steps[-1]
-        # If the search will use the compiled allocator, use it here too.
-        engine = engine_for(sequence, SEARCHES + 1) if search else Engine.AUTO
-        peak, before = measure_allocated(sequence, step, options, engine=engine)
+        if search:  # if the search will use the compiled allocator, use it here too
+            prepare_searches(sequence, SEARCHES + 1)
+        peak, before = measure_allocated(sequence, step, options)
         layouts.append(
             Layout(schedule=schedule, sequence=sequence, peak_bytes=peak, before_bytes=before)
         )

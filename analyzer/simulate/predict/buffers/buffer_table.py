@@ -13,7 +13,7 @@ from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, WORKSPACE, conform
 from analyzer.model.units import GRANULE_BYTES
-from analyzer.simulate.allocator import BfcOptions, Engine, Replay, from_allocations, replay
+from analyzer.simulate.allocator import BfcOptions, Replay, from_allocations, replay
 from analyzer.simulate.allocator import Sequence as Requests
 from analyzer.simulate.allocator.replay import in_use_bytes
 from analyzer.simulate.predict.buffers.variable_values import Buffers
@@ -153,13 +153,11 @@ def _skip_trials(table: pd.DataFrame, sequence: Requests, limit_bytes: int) -> p
     return table.assign(requested_bytes=sizes)
 
 
-def measure_allocated(
-    sequence: Requests, step: Step, options: BfcOptions, *, engine: Engine = Engine.AUTO
-) -> tuple[int, int]:
+def measure_allocated(sequence: Requests, step: Step, options: BfcOptions) -> tuple[int, int]:
     """Return the highest bytes of chunks in a step, and the bytes of chunks before it."""
-    in_use = in_use_bytes(sequence, options, engine=engine)
+    in_use = in_use_bytes(sequence, options)
     if len(in_use) < len(sequence):
-        in_use = in_use_bytes(sequence, options.unlimited(), engine=engine)
+        in_use = in_use_bytes(sequence, options.unlimited())
     first, end = np.searchsorted(sequence.instant, (step.first, step.last + 1))
     before = int(in_use[first - 1]) if first else 0
     return int(in_use[first:end].max(initial=before)), before
@@ -183,7 +181,7 @@ def _events(table: pd.DataFrame, result: Replay) -> pd.DataFrame:
                 "in_use_bytes": result.in_use_bytes,
                 "available_bytes": limit - result.in_use_bytes,
                 "peak_in_use_bytes": np.maximum.accumulate(result.in_use_bytes),
-                "fragmentation": np.nan_to_num(result.fragmentation),
+                "fragmentation": result.fragmentation(),
                 "op": chosen["op"].astype(object).to_numpy(),
                 "run_id": 0,
                 "region": chosen["region"].astype(object).to_numpy(),
