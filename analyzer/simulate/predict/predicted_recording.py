@@ -126,7 +126,7 @@ def _measured(
     target: Target,
 ) -> Measured:
     """Return the chosen schedule as a recording, like a measured one."""
-    history, schedule = make_history(prediction, chosen.played), chosen.played.schedule
+    history, schedule = make_history(prediction.prepared, chosen.played), chosen.played.schedule
     table, sharing = _attribute(note, structure, history)
     uncertainty = state_range(prediction, chosen, unsized=len(_find_unsized(prediction, schedule)))
     if target.gpu is not None and not is_whole(note, compiled):

@@ -19,7 +19,7 @@ from analyzer.simulate.predict.graph.edges import EdgeOrder
 from analyzer.simulate.predict.prepared_step import Prepared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schedule:
     """One schedule that the executor could take.
 

@@ -108,8 +108,8 @@ def estimate_allocated_range(sizes_bytes: Sequence[int]) -> Range:
 def _summarize(schedules: ScheduleSample, allocated: Sequence[int], extra: int) -> ScheduleRange:
     return ScheduleRange(
         inter_op_threads=schedules.threads,
-        draws=len(schedules.seeds),
-        requested_bytes=schedules.middle_bytes + extra,
+        draws=len(schedules.schedules),
+        requested_bytes=schedules.middle.peak_bytes + extra,
         requested_low_bytes=schedules.range.low + extra,
         requested_high_bytes=schedules.range.high + extra,
         allocated_bytes=median_low(allocated),
@@ -177,12 +177,11 @@ def describe_schedules(schedules: ScheduleSample, extra: int = 0) -> str:
     if highest != high:
         rare.append(f"as high as {highest}")
     rarely = f" (rarely {' or '.join(rare)})" if rare else ""
-    peak = (
-        f"between {low} and {high}{rarely}, median {format_bytes(schedules.middle_bytes + extra)}"
-    )
+    median = format_bytes(schedules.middle.peak_bytes + extra)
+    peak = f"between {low} and {high}{rarely}, median {median}"
     if low == high:
         peak = f"at {low}{rarely}"
-    return f"On {place} the order of ops varies: {len(schedules.seeds)} sampled orders peak {peak}."
+    return f"On {place} the order of ops varies: {len(schedules.schedules)} sampled orders peak {peak}."
 
 
 def _sum_alive_at_peak(schedule: Schedule) -> Counter[int]:
