@@ -23,6 +23,7 @@ from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.buffers.buffer_table import place
+from analyzer.simulate.predict.executor.node_execution import Assumptions
 from analyzer.simulate.predict.measured_workspaces import describe_like
 from analyzer.simulate.predict.predicted_device import Target, target_of
 from analyzer.simulate.predict.prepared_step import STEPS, Owner
@@ -36,7 +37,6 @@ from analyzer.simulate.predict.uncertainty.decisions import (
     describe_decision,
     describe_input_sizes,
     describe_run_sizes,
-    read_assumptions,
 )
 from analyzer.simulate.predict.uncertainty.gpu_uncertainty import add_gpu_uncertainty
 from analyzer.simulate.predict.uncertainty.stated_range import state_range
@@ -101,7 +101,7 @@ def predict_note(
         device=target.device,
         compiled=compiled,
         steps=STEPS if note.steps_wanted is None else note.steps_wanted,
-        assumed=read_assumptions(note),
+        assumed=Assumptions(trips=note.assumed, branches=note.assumed),  # names of either
         count=1 if whole else None,
         progress=lambda share: report(share / 2),
     )

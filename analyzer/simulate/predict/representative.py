@@ -96,13 +96,7 @@ def choose(
         return play_from_start(note, prediction.prepared, owners, schedule.seed, schedule.threads)
 
     starts = {schedule: play(schedule) for schedule in _choose_starts(prediction)}
-    in_turn = list(starts.values())
-    # Candidates played from the start continue their own history; the others continue these in turn.
-    pairs = [
-        (schedule, starts.get(schedule, in_turn[number % len(in_turn)]))
-        for number, schedule in enumerate(prediction.candidates)
-    ]
-    pairs += [(bound, pairs[0][1]) for bound in bounds if bound not in prediction.candidates]
+    pairs = _pair_with_starts(prediction, starts)
     layouts: list[Layout] = []
     for number, (schedule, start) in enumerate(pairs):
         progress((0.5 if search else 1.0) * number / len(pairs))
@@ -124,23 +118,37 @@ def choose(
         sequences = [layout.sequence for layout in largest]
         limits = find_shared_limits(sequences, options, lambda share: progress(0.5 + 0.5 * share))
     shown = starts[middle]
-    rare = main.schedules[main.ends[1] + 1 :]
     return Chosen(
         played=shown,
-        allocated_bytes={
-            threads: tuple(
-                sorted(
-                    layout.peak_bytes
-                    for layout in layouts
-                    if layout.schedule.threads == threads and layout.schedule not in rare
-                )
-            )
-            for threads in (each.threads for each in prediction.by_threads)
-        },
+        allocated_bytes=_group_peaks(prediction, layouts),
         bound_bytes=tuple(layout.peak_bytes for layout in bound_layouts),
         extra_bytes=shown.schedule.peak_bytes + shown.aside_bytes - middle.peak_bytes,
         limits=limits,
     )
+
+
+def _pair_with_starts(
+    prediction: Prediction, starts: Mapping[Schedule, Played]
+) -> list[tuple[Schedule, Played]]:
+    """Return each schedule to replay with the history that it continues: its own, or one in turn."""
+    in_turn, replayed = list(starts.values()), prediction.candidates
+    pairs = [
+        (schedule, starts.get(schedule, in_turn[number % len(in_turn)]))
+        for number, schedule in enumerate(replayed)
+    ]
+    bounds = prediction.bound_schedules
+    return pairs + [(bound, pairs[0][1]) for bound in bounds if bound not in replayed]
+
+
+def _group_peaks(prediction: Prediction, layouts: Collection[Layout]) -> dict[int, tuple[int, ...]]:
+    """Return number of threads -> sorted allocated peaks, without rare schedules."""
+    main = prediction.main
+    rare = main.schedules[main.ends[1] + 1 :]
+    peaks: dict[int, list[int]] = {each.threads: [] for each in prediction.by_threads}
+    for schedule, _, peak_bytes, _ in sorted(layouts, key=lambda layout: layout.peak_bytes):
+        if schedule.threads in peaks and schedule not in rare:
+            peaks[schedule.threads].append(peak_bytes)
+    return {threads: tuple(own) for threads, own in peaks.items()}
 
 
 def _choose_starts(prediction: Prediction) -> list[Schedule]:

@@ -7,7 +7,7 @@ iteration's copy of the body, ``Exit`` passes a tensor out (``propagator_state.c
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,7 @@ from analyzer.simulate.predict.executor.node_execution import (
     NodeExecution,
 )
 from analyzer.simulate.predict.executor.scalar_values import Value
+from analyzer.simulate.predict.executor.threads import TaskRunner
 from analyzer.simulate.predict.graph.edges import EdgeOrder, Wiring
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ Task = tuple[int, Iteration, bool]
 """A ready node, its iteration, and whether it is dead."""
 
 
-class ControlExecutor:
+class ControlExecutor(TaskRunner[Task]):
     """Runs a graph with control flow.
 
     Args:
@@ -54,9 +55,9 @@ class ControlExecutor:
         variables: dict[int, Value],
         assumed: Assumptions = NO_ASSUMPTIONS,
     ) -> None:
+        super().__init__(wiring, ledger)
         self._wiring = wiring
         self._edges = edges
-        self._ledger = ledger
         self._ready: list[Task] = []
         self._types = [op.type for op in wiring.ops]
         self._is_merge = [kind in MERGES for kind in self._types]
@@ -68,23 +69,12 @@ class ControlExecutor:
             )
         ]
         self._references = ledger.references
-        self._pool: list[Task] = []
-        self._enters: dict[str, int] = {}
-        for op in wiring.ops:
-            if op.type in _ENTER:
-                name = str(op.attrs["frame_name"])
-                self._enters[name] = self._enters.get(name, 0) + 1
+        self._enters = Counter(
+            str(op.attrs["frame_name"]) for op in wiring.ops if op.type in _ENTER
+        )
         self.decisions = DecisionLog(wiring, assumed)
         self._execution = NodeExecution(wiring, ledger, handles, variables, self.decisions)
         self._reached = [False] * len(wiring.ops)
-
-    def run(self) -> None:
-        """Run the graph once, on one thread."""
-        queue: deque[Task] = deque()
-        self._queue(self.roots(), queue)
-        self._drain_queue(queue)
-        while self._pool:
-            self._drain_queue(deque((self._pool.pop(),)))
 
     def node_of(self, task: Task) -> int:
         """Return the node that a task runs; -1 for a dead task."""
@@ -102,21 +92,6 @@ class ControlExecutor:
         ready = [(node, iteration, False) for node in self._edges.roots]
         iteration.outstanding = len(ready)
         return ready
-
-    def _queue(self, ready: list[Task], queue: deque[Task]) -> None:
-        """Queue inexpensive tasks, and hand expensive ones over to the pool."""
-        expensive: list[Task] = []
-        for task in ready:
-            is_expensive = self._wiring.expensive[task[0]] and not task[2]
-            (expensive if is_expensive else queue).append(task)
-        if expensive and not queue:
-            queue.append(expensive.pop())
-        self._pool += expensive
-
-    def _drain_queue(self, queue: deque[Task]) -> None:
-        while queue:
-            task = queue.popleft()
-            self._queue(self.end(task, self.begin(task)), queue)
 
     def begin(self, task: Task) -> list[Entry | None]:
         """Start a node and return its outputs."""
@@ -151,7 +126,7 @@ class ControlExecutor:
                 if references[entry[0]] > 1:
                     references[entry[0]] -= 1
                 else:
-                    self._ledger.release(entry[0])
+                    self.ledger.release(entry[0])
 
     def _cross(
         self,
