@@ -24,8 +24,6 @@ class Schedule:
     """One schedule that the executor could take.
 
     Attributes:
-        seed, threads: Random seed, and number of threads.
-        buffers: Buffers with instants of birth and death.
         steps: First and last instant of each step.
         resident_bytes: Requested bytes alive before the last step: variables, constants, arguments, and
             results of the step before.
