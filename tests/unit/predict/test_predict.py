@@ -22,8 +22,8 @@ from analyzer.simulate.predict.graph.edge_order import RewriteOrder
 from analyzer.simulate.predict.graph.edges import EdgeOrder, wire_all
 from analyzer.simulate.predict.predicted_device import target_of
 from analyzer.simulate.predict.predicted_recording import (
-    _describe_misfits,
     _find_unsized,
+    find_warnings,
     owners_by_number,
     predict_note,
 )
@@ -339,7 +339,7 @@ def test_an_op_that_its_types_rule_does_not_fit_is_unmodelled_and_told():
     # THEN its result is taken to be allocated, it is counted, and told with the reason
     assert found.unmodelled.to_dict("records") == [{"op_type": "Softmax", "count": 1, "bytes": KIB}]
     assert found.peak_bytes == found.middle.resident_bytes + KIB  # which the product takes over
-    (told,) = _describe_misfits(found)
+    (told,) = list(find_warnings(found, found.middle))
     assert "does not fit 1 op (the first: odd, a Softmax; " in told
     assert told.endswith("Please report this.")
 

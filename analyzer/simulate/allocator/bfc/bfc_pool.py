@@ -137,8 +137,8 @@ def enlarged(pool: PoolState) -> PoolState:
     columns = {}
     for name, shape in _shapes(chunks, regions).items():
         old = np.array(getattr(pool, name), np.int64)
-        columns[name] = np.zeros(shape, np.int64)
-        columns[name][tuple(slice(0, length) for length in old.shape)] = old
+        added = [(0, long - short) for long, short in zip(shape, old.shape, strict=True)]
+        columns[name] = np.pad(old, added)
     return _pool_of(columns, is_compiled=not isinstance(pool.totals, list))
 
 

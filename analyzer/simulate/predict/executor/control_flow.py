@@ -43,7 +43,6 @@ class ControlExecutor(TaskRunner[Task]):
     Args:
         handles: For each node, the node behind the resource handle in its first input; -1 for none.
         variables: Values of integer variables by that node; the run changes them.
-        assumed: Assumed outcomes of decisions that data make.
     """
 
     def __init__(
@@ -120,20 +119,12 @@ class ControlExecutor(TaskRunner[Task]):
         return ready
 
     def _drop(self, entries: Sequence[Entry | None]) -> None:
-        references = self._references
         for entry in entries:
             if entry is not None and entry[0] >= 0:
-                if references[entry[0]] > 1:
-                    references[entry[0]] -= 1
-                else:
-                    self.ledger.release(entry[0])
+                self.ledger.release(entry[0])
 
     def _cross(
-        self,
-        node: int,
-        iteration: Iteration,
-        outputs: list[Entry | None],
-        dead: bool,
+        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
     ) -> None:
         """Pass outputs into a loop, to its next iteration, or out of it."""
         kind = self._types[node]
@@ -158,11 +149,7 @@ class ControlExecutor(TaskRunner[Task]):
             self._activate(node, frame.iterations[iteration.number + 1], outputs, False)
 
     def _enter(
-        self,
-        node: int,
-        iteration: Iteration,
-        outputs: list[Entry | None],
-        dead: bool,
+        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
     ) -> None:
         attrs = self._wiring.ops[node].attrs
         child = self._child(
@@ -192,62 +179,41 @@ class ControlExecutor(TaskRunner[Task]):
             self._references[entry[0]] += 1
 
     def _activate(
-        self,
-        node: int,
-        iteration: Iteration,
-        outputs: list[Entry | None],
-        dead: bool,
+        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
     ) -> None:
-        waits, waits_for, is_merge = iteration.pending, self._waits_for, self._is_merge
-        slots, inputs, references = iteration.slots, self._wiring.inputs, self._references
         live = 0 if dead else len(outputs)
         for consumer, output, slot in self._edges.data[node]:
             entry = outputs[output] if output < live else None
-            pending = waits.get(consumer, waits_for[consumer])
-            if is_merge[consumer]:
-                self._activate_merge(consumer, iteration, slot, entry, pending)
-                continue
-            if entry is None:
-                iteration.dead[consumer] = iteration.dead.get(consumer, 0) + 1
-            else:
-                if entry[0] >= 0:
-                    references[entry[0]] += 1
-                if consumer not in slots:
-                    slots[consumer] = [None] * len(inputs[consumer])
-                slots[consumer][slot] = entry
-            waits[consumer] = pending - 1
-            if pending == 1:
-                self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)))
-        if self._edges.control[node]:
-            self._activate_controlled(node, iteration, dead)
-
-    def _activate_controlled(self, node: int, iteration: Iteration, dead: bool) -> None:
-        """Tell the nodes that only wait for this one that it has run, or that it is dead."""
-        waits, waits_for = iteration.pending, self._waits_for
-        for consumer in self._edges.control[node]:
-            pending = waits.get(consumer, waits_for[consumer])
             if self._is_merge[consumer]:
-                pending -= 2
-                waits[consumer] = pending
-                all_dead = iteration.dead.get(consumer, 0) == len(self._wiring.inputs[consumer])
-                if pending == 0 or (pending == 1 and all_dead):
-                    self._make_ready(consumer, iteration, all_dead)
+                self._activate_merge(consumer, iteration, slot, entry)
                 continue
-            if dead:
-                iteration.dead[consumer] = iteration.dead.get(consumer, 0) + 1
-            waits[consumer] = pending - 1
-            if pending == 1:
-                self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)))
+            if entry is not None:
+                self._deliver(consumer, iteration, slot, entry)
+            self._arrive(consumer, iteration, entry is None)
+        for consumer in self._edges.control[node]:
+            if not self._is_merge[consumer]:
+                self._arrive(consumer, iteration, dead)
+                continue
+            pending = iteration.pending.get(consumer, self._waits_for[consumer]) - 2
+            iteration.pending[consumer] = pending
+            all_dead = iteration.dead.get(consumer, 0) == len(self._wiring.inputs[consumer])
+            if pending == 0 or (pending == 1 and all_dead):
+                self._make_ready(consumer, iteration, all_dead)
+
+    def _arrive(self, node: int, iteration: Iteration, dead: bool) -> None:
+        """Count an input of a node, which may be dead; the last one makes it ready."""
+        if dead:
+            iteration.dead[node] = iteration.dead.get(node, 0) + 1
+        pending = iteration.pending.get(node, self._waits_for[node]) - 1
+        iteration.pending[node] = pending
+        if not pending:
+            self._make_ready(node, iteration, bool(iteration.dead.get(node)))
 
     def _activate_merge(
-        self,
-        node: int,
-        iteration: Iteration,
-        slot: int,
-        entry: Entry | None,
-        pending: int,
+        self, node: int, iteration: Iteration, slot: int, entry: Entry | None
     ) -> None:
         """Pass an input to a merge, which forwards the first live one; until then bit 0 is set."""
+        pending = iteration.pending.get(node, self._waits_for[node])
         if entry is not None:
             if pending & 1:
                 self._deliver(node, iteration, slot, entry)
@@ -262,10 +228,9 @@ class ControlExecutor(TaskRunner[Task]):
     def _deliver(self, node: int, iteration: Iteration, slot: int, entry: Entry) -> None:
         if entry[0] >= 0:
             self._references[entry[0]] += 1
-        slots = iteration.slots.get(node)
-        if slots is None:
-            slots = iteration.slots[node] = [None] * len(self._wiring.inputs[node])
-        slots[slot] = entry
+        if node not in iteration.slots:
+            iteration.slots[node] = [None] * len(self._wiring.inputs[node])
+        iteration.slots[node][slot] = entry
 
     def _make_ready(self, node: int, iteration: Iteration, dead: bool) -> None:
         iteration.outstanding += 1

@@ -179,14 +179,12 @@ class Workers(Generic[Task]):
         ledger, begin, node_of = executor.ledger, executor.begin, executor.node_of
         seconds, chances = self._seconds, self._chances
         while True:
-            if inline:
-                task = inline.popleft()
-            else:
-                stolen = self._take(worker)
-                if stolen is None:
-                    self._idle.add(worker)
-                    return
-                (task,) = stolen
+            if not inline:
+                inline.extend(self._take(worker))
+            if not inline:
+                self._idle.add(worker)
+                return
+            task = inline.popleft()
             trials = ledger.trials
             running = (task, begin(task), ledger.take())
             node = node_of(task)
@@ -205,12 +203,12 @@ class Workers(Generic[Task]):
                 return
             self._queue(worker, now, executor.finish(*running))
 
-    def _take(self, worker: int) -> tuple[Task] | None:
+    def _take(self, worker: int) -> list[Task]:
         """Return the newest task of the thread's own deque, else the oldest of another's."""
         if self._own[worker]:
-            return (self._own[worker].popleft(),)
-        others = [k for k, waiting in enumerate(self._own) if waiting]
-        return (self._own[self._random.choice(others)].pop(),) if others else None
+            return [self._own[worker].popleft()]
+        others = [waiting for waiting in self._own if waiting]
+        return [self._random.choice(others).pop()] if others else []
 
     def _queue(self, worker: int, now: float, ready: Sequence[Task]) -> None:
         """Queue inexpensive tasks on the thread, and hand expensive ones over to the pool."""

@@ -156,13 +156,9 @@ def _resolve_inputs(
     ops: Sequence[Op], number: dict[str, int]
 ) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
     """Return each node's data inputs as (node, output), and its control inputs."""
-
-    def resolve(tensor: str) -> tuple[int, int]:
-        name, output = split_tensor(tensor)
-        return number[name], output
-
     try:
-        inputs = [[resolve(tensor) for tensor in op.inputs] for op in ops]
+        split = [[split_tensor(tensor) for tensor in op.inputs] for op in ops]
+        inputs = [[(number[name], output) for name, output in pairs] for pairs in split]
         control = [[number[name] for name in op.control_inputs] for op in ops]
     except KeyError as error:
         raise InputError(
@@ -193,17 +189,15 @@ def _places_of(ops: Sequence[Op], rewritten: list[int]) -> list[tuple[int, int]]
         rewritten: Nodes that the oneDNN pass rewrote, in the order of rewriting. They share their
             places among them in this order.
     """
-    places = list(range(len(ops)))
-    for node, place in zip(rewritten, sorted(rewritten), strict=True):
-        places[node] = place
+    places = dict(zip(rewritten, sorted(rewritten), strict=True))
     ranks = []
-    for op, place in zip(ops, places, strict=True):
+    for node, op in enumerate(ops):
         if op.type in ARGUMENT_TYPES:
             ranks.append((0, int(op.attrs.get("index", 0))))
         elif op.type in RESULT_TYPES:
             ranks.append((2, int(op.attrs.get("index", 0))))
         else:
-            ranks.append((1, place))
+            ranks.append((1, places.get(node, node)))
     return ranks
 
 
