@@ -112,12 +112,13 @@ class DataStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveModels:
-    """Keras models that one line makes and that are alive at the end."""
+    """Keras models that one line makes."""
 
     where: Name
-    alive: Index
+    alive: Index  # at the end
     size_bytes: Bytes  # of their variables and their optimizers' variables
     holder: Text = ""
+    made: Index = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
