@@ -78,6 +78,10 @@ class CardFile:
     without_flags: Text = ""  # why the user's XLA flags were left out
     failed: CompilerFailure | None = None
 
+    def __post_init__(self) -> None:
+        if self.failed is None and self.functions is None:
+            raise ValueError("it holds neither plans nor a failure")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileRequest:
@@ -102,17 +106,10 @@ class CompileAnswer:
 
 
 def read_card_file(path: Path) -> CardFile:
-    """Read ``card.json``."""
-    return read_record(
-        path, CardFile, version=CARD_VERSION, hint="Repeat the estimate.", check=_check
-    )
+    """Read ``card.json``, or raise a TraceError."""
+    return read_record(path, CardFile, version=CARD_VERSION, hint="Repeat the estimate.")
 
 
 def write_card_file(path: Path, card: CardFile) -> None:
     """Write ``card.json``."""
     path.write_text(json.dumps(asdict(card), indent=1), encoding="utf-8")
-
-
-def _check(card: CardFile) -> None:
-    if card.failed is None and card.functions is None:
-        raise ValueError("it holds neither plans nor a failure")
