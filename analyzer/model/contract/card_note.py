@@ -18,8 +18,7 @@ COMPILE_VERSION: Final = 1
 
 REQUEST_FILE: Final = "request.json"
 ANSWER_FILE: Final = "answer.json"
-MODULE_FILE: Final = "module.hlo.pb"
-"""The serialized ``HloModuleProto`` before optimisation."""
+MODULE_FILE: Final = "module.hlo.pb"  # the serialized ``HloModuleProto`` before optimisation
 
 Products = Literal["triton", "cublas"]
 """The implementation of matrix products: Triton kernels of XLA, or cuBLAS."""

@@ -12,8 +12,7 @@ from msgspec import Meta
 
 from analyzer.model.contract.fields import Address, Bytes, Index, Name, Shape, Text
 
-MOST_ROWS: Final = 4096
-"""Limit of the rows of each kind."""
+MOST_ROWS: Final = 4096  # limit of the rows of each kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
