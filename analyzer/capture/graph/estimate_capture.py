@@ -168,10 +168,7 @@ def _build_slots(program: Program, *, hollow: bool) -> None:
 
 
 def _trace(program: Program, births: Births) -> tuple[Any, int]:
-    """Trace the step; return its concrete function and the bytes that a run's tracing keeps.
-
-    A run traces a step that makes variables, such as slots, a second time.
-    """
+    """Return the concrete function, and the bytes that the tracing (or two) of a run keeps."""
     gc.collect()  # garbage of the model's construction must not be freed while bytes are counted
     before = get_bytes_in_use() - births.made_bytes
     function = trace_function(program)

@@ -16,16 +16,16 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
 import tensorflow as tf
 
-from analyzer.capture.graph.data_dependent_sizes import infer_sizes
 from analyzer.capture.graph.executor_graph import (
     StaticStep,
     get_handle_type,
-    read_sized_ops,
+    read_step,
 )
 from analyzer.capture.private_names import (
     CPU_ONLY,
@@ -75,19 +75,15 @@ def build_gpu_graph(
     given: Sequence[Any] = (),
     assumed: Mapping[str, int] | None = None,
 ) -> StaticStep:
-    """Return the graph that a call of a concrete function would run on a card, op by op.
-
-    ``limit_bytes`` is the limit of TensorFlow's allocator; None for TensorFlow's own.
-    """
+    """Return the graph that a call of a concrete function would run on a card, op by op."""
     try:
         item = _make_item(_wrap_body(function), function)
         graph_def = _optimize(item, _describe_devices(gpu, limit_bytes))
     except (tf.errors.OpError, ValueError) as error:
         message = getattr(error, "message", None) or str(error)
         raise TargetError(f"The step's graph cannot be optimised for a GPU: {message}") from None
-    sized = infer_sizes(function, [graph_def], given, assumed or {}, transposed=True)
-    ops = insert_host_copies(read_sized_ops(function, [graph_def], given, sized))
-    return StaticStep(ops=tuple(ops), sizes=sized.sizes)
+    step = read_step(function, [graph_def], given, assumed, transposed=True)
+    return replace(step, ops=tuple(insert_host_copies(step.ops)))
 
 
 def _wrap_body(function: Any) -> Any:
@@ -190,10 +186,7 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
 
 
 def _drop_many_values(tensor: Any) -> None:
-    """Empty a large constant: only its shape matters, and copying its values takes seconds.
-
-    Constant folding has no limit: a precomputed mask has a value for each score of the batch.
-    """
+    """Empty a large constant, such as a mask: only its shape matters, and copying it takes seconds."""
     for field, values in tensor.ListFields():
         if field.name == "tensor_content" or field.name.endswith("_val"):
             if len(values) > _MAX_VALUES:
@@ -252,10 +245,7 @@ _RESOLVED: Final = "_analyzer_auto_jit"
 
 @contextlib.contextmanager
 def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
-    """Let Keras find a GPU in the block; recurrent layers use cuDNN's kernels if ``cudnn``.
-
-    XLA cannot compile these kernels.
-    """
+    """Let Keras find a GPU in the block, and use cuDNN's recurrent layers (which XLA cannot compile)."""
     changes: list[tuple[Any, str, Any]] = [
         (keras_trainer.Trainer, RESOLVE_JIT, _resolve_jit),
         (keras_nn, CPU_ONLY, lambda: False),

@@ -58,10 +58,7 @@ _HOLLOW: Final = "_analyzer_hollow"
 
 @contextlib.contextmanager
 def record_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) -> Iterator[Births]:
-    """Record how variables are made in the block.
-
-    ``host_dtypes`` are the element types that lie in other memory than the device's.
-    """
+    """Record how variables are made in the block; ``host_dtypes`` lie in the host's memory."""
     births = Births(stand_ins=StandIns() if hollow else None, host_dtypes=host_dtypes)
     active_births.append(births)
     try:

@@ -58,10 +58,7 @@ class StandIns:
         return tf.reshape(tf.bitcast(flat, dtype), list(shape))
 
     def make_filled(self, dtype: Any, shape: Sequence[int]) -> Any:
-        """Return a tensor with different elements, as in a real run; zeros if it is too large.
-
-        XLA folds computations on known values, but not on a value whose elements are all equal.
-        """
+        """Return different elements: XLA folds equal ones. Zeros if there are too many."""
         if math.prod(shape) * dtype.size > _MAX_FILLED_BYTES or not dtype.is_floating:
             return self.make_tensor(dtype, shape)
         return tf.random.stateless_uniform(list(shape), (0, 0), dtype=dtype)
