@@ -104,6 +104,7 @@ class Birth:
         traced: Made while the step was traced, as slots are.
         sharing: Initializer, dtype and shape as text. Equal ones of one trace share a buffer at first,
             because equal constants of a graph are merged.
+        make: The initializer: called with shape and dtype it returns the value.
         is_cached: Its buffers stay, though they belong to no variable.
     """
 
@@ -111,6 +112,7 @@ class Birth:
     events: Events
     traced: bool
     sharing: str
+    make: Any = None
     is_cached: bool = False
 
     @property
@@ -168,7 +170,9 @@ class Births:
             self.traced_constants += self._constants[name]
         else:
             self.add_numbers(requests.numbers)
-        self.rows.append(Birth(weakref.ref(variable), requests.events, traced, name))
+        self.rows.append(
+            Birth(weakref.ref(variable), requests.events, traced, name, make=initializer)
+        )
 
     def add_numbers(self, numbers: Iterable[Number]) -> None:
         """Record numbers that TensorFlow caches on a card from now on.
