@@ -28,11 +28,11 @@ def sort_slots_by_creation(births: list[Birth]) -> list[Birth]:
 
     Of slots that share a buffer at first, the slot of the remaining constant comes first.
     """
-    slots = [birth for birth in births if birth.traced and birth.variable is not None]
-    others = [birth for birth in births if birth not in slots]
+    slots = [birth for birth in births if birth.is_slot]
+    others = [birth for birth in births if not birth.is_slot]
     try:
         order = _find_order(slots)
-    except (TargetError, tf.errors.OpError, ValueError, TypeError):
+    except (TargetError, tf.errors.OpError, ValueError, TypeError, KeyError):
         return births  # the order is unknown
     rest = sorted(set(range(len(slots))) - set(order))
     return [*others, *(slots[position] for position in (*order, *rest))]

@@ -99,8 +99,7 @@ class Birth:
     Attributes:
         reference: Returns the ``tf.Variable``, or None once it is gone: this record does not keep the
             weights of a layer alive that the model's code made, called and dropped.
-        events: Allocations and frees of its initializer. The last living buffer is the value; other
-            living buffers are numbers that TensorFlow caches.
+        events: Allocations and frees of its initializer. The last living buffer is the value.
         traced: Made while the step was traced, as slots are.
         sharing: Initializer, dtype and shape as text. Equal ones of one trace share a buffer at first,
             because equal constants of a graph are merged.
@@ -119,6 +118,11 @@ class Birth:
     def variable(self) -> Any:
         """The ``tf.Variable``; None if it is gone."""
         return self.reference()
+
+    @property
+    def is_slot(self) -> bool:
+        """Whether it is a living variable that was made while the step was traced."""
+        return self.traced and self.variable is not None
 
     @property
     def final_events(self) -> Events:
