@@ -246,15 +246,11 @@ _RESOLVED: Final = "_analyzer_auto_jit"
 @contextlib.contextmanager
 def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
     """Let Keras find a GPU in the block, and use cuDNN's recurrent layers (which XLA cannot compile)."""
-    changes: list[tuple[Any, str, Any]] = [
-        (keras_trainer.Trainer, RESOLVE_JIT, _resolve_jit),
-        (keras_nn, CPU_ONLY, lambda: False),
-        (keras_rnn, IS_GPU_AVAILABLE, lambda: cudnn),
-    ]
-    with contextlib.ExitStack() as stack:
-        for owner, name, new in changes:
-            if hasattr(owner, name):
-                stack.enter_context(patch.object(owner, name, new))
+    with (
+        patch.object(keras_trainer.Trainer, RESOLVE_JIT, _resolve_jit),
+        patch.object(keras_nn, CPU_ONLY, lambda: False, create=True),  # not in every Keras
+        patch.object(keras_rnn, IS_GPU_AVAILABLE, lambda: cudnn, create=True),
+    ):
         yield
 
 
@@ -281,25 +277,22 @@ def _uses_cudnn(layer: Any) -> bool:
 
 def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
     """Return a sentence on why a Keras model's step uses XLA on a GPU; ``asked`` is --jit."""
+    how = f"Estimated {'with XLA' if jit else 'op by op'}"
     if asked is not None:
         choice = "compile this step with XLA" if _resolve_jit(model) else "run this step op by op"
-        how = "with XLA" if jit else "op by op"
-        return f"Estimated {how} as asked; by default Keras' fit would {choice} on a GPU."
+        return f"{how} as asked; by default Keras' fit would {choice} on a GPU."
     if jit:
-        return (
-            "Estimated with XLA, as Keras' fit runs on any GPU. A custom training loop runs op by op "
-            "(--no-jit) and needs a different amount."
-        )
+        return f"{how}, as Keras' fit runs on a GPU. A custom loop runs op by op (--no-jit)."
     blocking = [layer for layer in get_layers(model) if not layer.supports_jit]
     if blocking and getattr(model, _RESOLVED, False):
         names = ", ".join(f"{layer.name} ({type(layer).__name__})" for layer in blocking[:3])
         return (
-            f"Estimated op by op: Keras' fit cannot compile {names} with XLA. Recurrent layers with "
+            f"{how}: Keras' fit cannot compile {names} with XLA. Recurrent layers with "
             "use_cudnn=False can be compiled (--jit)."
         )
     return (
-        "Estimated op by op: the model has jit_compile=False or is distributed. With "
-        "jit_compile='auto' Keras' fit would use XLA on a GPU (--jit)."
+        f"{how}: the model has jit_compile=False or is distributed. With jit_compile='auto' Keras' "
+        "fit would use XLA on a GPU (--jit)."
     )
 
 

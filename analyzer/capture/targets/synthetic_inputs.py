@@ -248,12 +248,13 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str,
 
 def _check_batch(specs: Mapping[str, Axes], asked: int | None) -> None:
     """Raise InputError if no axis is open for the batch size and no fixed batch equals it."""
-    fixed = {name: axes[0] for name, axes in specs.items() if axes and axes[0] is not None}
-    has_open_batch = any(axes is None or axes[:1] == (None,) for axes in specs.values())
-    if asked is None or has_open_batch or asked in fixed.values():
+    batches = {
+        name: None if axes is None else axes[0] for name, axes in specs.items() if axes != ()
+    }
+    if asked is None or {None, asked} & set(batches.values()):
         return
-    name = next(iter(fixed), next(iter(specs), ""))
-    batch = f"a batch of {fixed[name]}" if name in fixed else "no axes"
+    name = next(iter(batches or specs), "")
+    batch = f"a batch of {batches[name]}" if batches else "no axes"
     raise InputError(
         f"The input {name!r} has {batch}: --batch-size {asked} cannot be used.",
         hint="Leave it out, or leave the input's first axis open.",
