@@ -92,6 +92,8 @@ IS_GPU_AVAILABLE: Final = "_is_gpu_available"
 """Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel."""
 INITIALIZE_KERAS_VARIABLE: Final = "_initialize_with_initializer"
 """Method of ``KerasVariable``: computes the initial value."""
+CONVERT_TO_TENSOR: Final = "_convert_to_tensor"
+"""Method of ``KerasVariable``: converts an assigned value."""
 INITIALIZE_VARIABLE: Final = "_init_from_args"
 """Method of ``ResourceVariable``: computes the initial value."""
 
