@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,12 +13,15 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from analyzer.cli.project_defaults import read_defaults
+from analyzer.cli.shared_options import read_defaults
 from analyzer.model.errors import ExitCode
 from analyzer.model.version import __version__
 
 COMPLETION: Final = "_ANALYZE_COMPLETE"
 """Variable by which a shell asks for completions."""
+
+_LEAST_PANEL: Final = 80
+"""Columns below which the help has no panels: their columns would cut the names of options."""
 
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
 
@@ -105,7 +109,8 @@ def load_command(name: str) -> Any:
     run = expand_groups(getattr(import_module(module), function))
     paragraphs = cleandoc(run.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    form: Any = "rich" if shutil.get_terminal_size().columns >= _LEAST_PANEL else None
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form)
     alone.command(name=name, help=text, context_settings=_HELP)(run)
     command = typer.main.get_command(alone)
     command.context_settings["default_map"] = read_defaults(name, run, COMMANDS)
@@ -113,11 +118,7 @@ def load_command(name: str) -> Any:
 
 
 def run_app(arguments: list[str]) -> int:
-    """Run the command of the arguments and return its exit code.
-
-    Raises:
-        UsageError: an argument is wrong.
-    """
+    """Run the command of the arguments and return its exit code."""
     command = typer.main.get_command(app)
     if COMPLETION in os.environ:  # a shell asks for the completions of its line
         command(prog_name="analyze")

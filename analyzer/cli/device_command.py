@@ -10,7 +10,6 @@ import typer
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus
 from analyzer.cli.outputs import check_paths, print_answer, write_all
-from analyzer.model.errors import InputError
 
 if TYPE_CHECKING:
     from analyzer.session.device_reading import DeviceReport
@@ -62,20 +61,13 @@ def device(
 
 
 def _make_report(run: Path | None, pid: int | None, measure: bool, gpu: str) -> DeviceReport:
-    """Return the report that the options ask for.
-
-    Raises:
-        InputError: two options exclude each other, or there is nothing to read.
-    """
-    if pid is not None and (measure or gpu):
-        raise InputError(
-            "--pid reads a running process; --measure and --gpu start one.", hint="Leave one out."
-        )
-    if run is not None and (pid is not None or measure or gpu):
-        raise InputError(
-            "A run folder is read as saved; --pid, --measure and --gpu read the machine.",
-            hint="Leave one out.",
-        )
+    """Return the report that the options ask for."""
+    if pid is not None:
+        reason = "cannot be combined with --pid, which reads a running process"
+        options.refuse_options(reason, "Leave one out.", measure=measure, gpu=gpu)
+    if run is not None:
+        reason = "cannot be combined with a run folder, which is read as saved"
+        options.refuse_options(reason, "Leave one out.", pid=pid, measure=measure, gpu=gpu)
     from analyzer.session.device_reading import (
         measure_overhead,
         read_machine,

@@ -8,16 +8,10 @@ from typing import Annotated
 import typer
 
 from analyzer.cli import shared_options as options
-from analyzer.cli.outputs import (
-    check_not_input,
-    check_paths,
-    open_in_browser,
-    print_answer,
-    write_all,
-)
-from analyzer.cli.stdout import DASH
+from analyzer.cli.outputs import PageOutputs
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.diff_result import allowed_growth
+from analyzer.report.render.sections import Document
 from analyzer.session.public_calls import diff as compare
 
 
@@ -29,8 +23,8 @@ def diff(
         ),
     ],
     b: Annotated[Path, typer.Argument(help="The newer one.", metavar="B", show_default=False)],
-    json: options.JsonFile = None,
-    html: options.HtmlFile = None,
+    *,
+    outputs: PageOutputs,
     markdown: options.MarkdownFile = None,
     fail_on_increase: Annotated[
         str | None,
@@ -38,13 +32,9 @@ def diff(
             "Exit with 4 if the requested peak grew by more than this, such as 5% or 100MiB."
         ),
     ] = None,
-    open_page: options.OpenPage = False,
-    force: options.Force = False,
-    quiet: options.Quiet = False,
 ) -> None:
     """Compare two steps: peaks, categories, layers and ops, from A to B."""
-    check_not_input((json, html, markdown), a, b)
-    check_paths(json, html, markdown, force=force)
+    outputs.check(a, b, others=[markdown])
     if fail_on_increase is not None:
         allowed_growth(fail_on_increase, 0)
     for path in (a, b):
@@ -53,14 +43,15 @@ def diff(
                 f"{path} does not exist.", hint="Name a run folder, a logdir or an .xplane.pb."
             )
     difference = compare(a, b)
-    if not write_all(
-        (json, difference.to_json), (html, difference.to_html), (markdown, difference.to_markdown)
-    ):
+
+    def make_document() -> Document:
         from analyzer.report.diff_sections import diff_document
 
-        print_answer(diff_document(difference.report), quiet=quiet)
-    if open_page:
-        open_in_browser(None if html == DASH else html, difference.to_html)
+        return diff_document(difference.report)
+
+    outputs.show(
+        difference.to_json, difference.to_html, make_document, (markdown, difference.to_markdown)
+    )
     excess = "" if fail_on_increase is None else difference.exceeds(fail_on_increase)
     if excess:
         raise GrowthError(excess)

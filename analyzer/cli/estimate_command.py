@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -19,7 +19,7 @@ from analyzer.capture.targets.target_spec import (
 from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus, name_variant
-from analyzer.cli.outputs import Outputs, RunPlace, check_not_input, deliver
+from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import progress_bar
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
@@ -87,13 +87,7 @@ class EstimateOptions:
             "Threads per op, which size some workspace; default this machine's.", is_rare=True
         ),
     ] = None
-    inter_op_threads: Annotated[
-        int | None,
-        options.in_device(
-            "Threads that run ops in parallel; default this machine's, with one in the range.",
-            is_rare=True,
-        ),
-    ] = None
+    inter_op_threads: options.InterOpThreads = None
     both_products: Annotated[
         bool | None,
         options.in_device(
@@ -103,14 +97,7 @@ class EstimateOptions:
             is_rare=True,
         ),
     ] = None
-    assume: Annotated[
-        list[str] | None,
-        options.in_step(
-            "Value that depends on data: iterations of a loop, size of a result, branch; with the name "
-            "that the estimate prints. Repeatable.",
-            metavar="NAME=N",
-        ),
-    ] = None
+    assume: options.Assume = None
     compile_timeout: Annotated[
         int | None,
         options.in_device(
@@ -138,8 +125,7 @@ def estimate(
     """
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
     spec = parse_target(target)
-    check_not_input(outputs.paths, spec.source)
-    outputs.check()
+    outputs.check(spec.source)
     if spec.kind is TargetKind.TRACE:
         capture, step = project.drop(capture), project.drop(step)
     chosen, what_if = _capture_options(spec, capture, step, replay)
@@ -147,44 +133,33 @@ def estimate(
     _check_options(spec, chosen, capture, place)
     if card:
         name_variant(capture.gpu)
-    names = _parse_remedies(capture.what_if)
     place.check()
+    names = None
+    if capture.what_if:
+        from analyzer.fitting.remedies import add_remedies, parse_remedies
+
+        names = parse_remedies(capture.what_if)
     with place.folder_for(spec) as folder:
         # with remedies, the report is written once they are estimated
         save = not place.no_save and names is None
         result = _make_result(spec, chosen, folder, capture, what_if, outputs, save=save)
         if names is not None:
-            from analyzer.fitting.remedies import add_remedies
-
             with progress_bar(outputs.progress) as progress:
                 result = add_remedies(
                     result, spec, chosen, names, folder, threads=capture.threads, progress=progress
                 )
         if not card and spec.kind is not TargetKind.TRACE and not outputs.quiet:
             print(_FOR_CPU, file=sys.stderr)
-        deliver(place.without_lost_folder(result), outputs)
-    if spec.kind is not TargetKind.TRACE:
-        place.announce(
-            "report.html, report.json, and the graph",
-            "estimate",
-            result.folder or folder,
-            quiet=outputs.quiet,
-        )
+        contents = "report.html, report.json, and the graph"
+        place.conclude(result, spec, folder, outputs, contents)
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
 
 def _check_options(
-    spec: TargetSpec,
-    chosen: CaptureOptions,
-    capture: EstimateOptions,
-    place: RunPlace,
+    spec: TargetSpec, chosen: CaptureOptions, capture: EstimateOptions, place: RunPlace
 ) -> None:
-    """Refuse options that do not apply to the target or the device.
-
-    Raises:
-        InputError: an option has no effect here.
-    """
+    """Refuse options that do not apply to the target or the device."""
     if spec.kind is TargetKind.TRACE:
         check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(chosen))
         place.refuse_for(spec)
@@ -216,35 +191,25 @@ def _make_result(
     save: bool,
 ) -> Result:
     """Open the finished estimate, or capture and predict the target into ``out``."""
-    threads, inter_op = capture.threads, capture.inter_op_threads
     card_options = CardOptions(
         both=capture.both_products, time_out_s=capture.compile_timeout or int(TIME_OUT_S)
     )
+    threads = capture.threads
     with progress_bar(outputs.progress) as progress:
+        shared: dict[str, Any] = {
+            "threads": threads,
+            "what_if": what_if,
+            "card_options": card_options,
+            "progress": progress,
+        }
         if spec.kind is not TargetKind.TRACE:
             from analyzer.session.target_results import estimate_target
 
-            return estimate_target(
-                spec,
-                chosen,
-                out,
-                force=outputs.force,
-                save=save,
-                threads=threads,
-                what_if=what_if,
-                card_options=card_options,
-                progress=progress,
-            )
+            return estimate_target(spec, chosen, out, force=outputs.force, save=save, **shared)
+        inter_op = capture.inter_op_threads
         if not what_if.is_asked and (threads, inter_op, card_options.both) == (None, None, None):
             return open_finished(Path(spec.path), progress=progress)
-        return open_estimate(
-            Path(spec.path),
-            threads=threads,
-            inter_op=inter_op,
-            what_if=what_if,
-            card_options=card_options,
-            progress=progress,
-        )
+        return open_estimate(Path(spec.path), inter_op=inter_op, **shared)
 
 
 def _capture_options(
@@ -275,12 +240,7 @@ def _capture_options(
 
 
 def _read_like(spec: TargetSpec, capture: EstimateOptions) -> LikeNote | None:
-    """Return the figures of the trace of --like; None without one.
-
-    Raises:
-        InputError: it names no card, or the target is a finished estimate.
-        TraceError: there is no readable trace.
-    """
+    """Return the figures of the trace of --like; None without one."""
     if capture.like is None:
         return None
     if spec.kind is TargetKind.TRACE:
@@ -293,25 +253,8 @@ def _read_like(spec: TargetSpec, capture: EstimateOptions) -> LikeNote | None:
     return read_like(capture.like, capture.gpu)
 
 
-def _parse_remedies(text: str) -> tuple[str, ...] | None:
-    """Return the remedies to estimate; empty for all, None for none.
-
-    Raises:
-        InputError: a name is unknown.
-    """
-    if not text:
-        return None
-    from analyzer.fitting.remedies import parse_remedies
-
-    return parse_remedies(text)
-
-
 def _find_card(device: str, gpu: str) -> str:
-    """Return the catalogue's id of the card; empty for the CPU.
-
-    Raises:
-        InputError: the options contradict each other, or the card is unknown.
-    """
+    """Return the catalogue's id of the card; empty for the CPU."""
     if device == "cpu" and gpu:
         raise InputError("--device cpu and --gpu exclude each other.", hint="Leave one out.")
     if device == "gpu" and not gpu:
@@ -322,19 +265,12 @@ def _find_card(device: str, gpu: str) -> str:
 
 
 def _check_device(folder: Path, card: str) -> None:
-    """Refuse another device than the one of a finished estimate.
-
-    Raises:
-        InputError: the estimate is for another device.
-    """
-    file = folder / RUN_FILE
-    if not file.is_file():
-        return  # opening the folder reports it
-    device = read_run_file(file).device
-    estimated = device.id if device.kind == "gpu" else ""
-    if estimated != card:
+    """Refuse another device than the one of a finished estimate."""
+    file = folder / RUN_FILE  # opening reports a missing file
+    device = read_run_file(file).device if file.is_file() else None
+    if device is not None and card != (device.id if device.kind == "gpu" else ""):
         raise InputError(
-            f"{folder} holds an estimate for {estimated or 'a CPU'}, and its graph fits no other "
+            f"{folder} holds an estimate for {device.id or 'a CPU'}, and its graph fits no other "
             "device.",
             hint="Leave out --gpu and --device, or estimate the target itself.",
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -13,14 +12,8 @@ from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus, name_variant
-from analyzer.cli.outputs import (
-    check_not_input,
-    check_paths,
-    open_in_browser,
-    print_answer,
-    write_all,
-)
-from analyzer.cli.stdout import DASH, choose_progress, progress_bar
+from analyzer.cli.outputs import PageOutputs
+from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.all_cards import fit_all_cards
 from analyzer.fitting.estimate_at_size import split_shapes
 from analyzer.fitting.fit_answer import FitAnswer, encode_answer
@@ -80,23 +73,11 @@ class FitOptions:
     ] = None
     what_if: options.Remedies = ""
     inter_op_threads: options.InterOpThreads = None
-    assume: Annotated[
-        list[str] | None,
-        options.in_step("Value that depends on data. Repeatable.", metavar="NAME=N"),
-    ] = None
+    assume: options.Assume = None
 
 
 def fit(
-    target: Target,
-    *,
-    asked: FitOptions,
-    step: options.StepOptions,
-    json: options.JsonFile = None,
-    html: options.HtmlFile = None,
-    open_page: options.OpenPage = False,
-    force: options.Force = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    target: Target, *, asked: FitOptions, step: options.StepOptions, outputs: PageOutputs
 ) -> None:
     """Find the largest batch (or input) that fits a card or a limit, without running the step.
 
@@ -105,8 +86,7 @@ def fit(
     not.
     """
     spec = parse_target(target)
-    check_not_input((json, html), spec.source)
-    check_paths(json, html, force=force)
+    outputs.check(spec.source)
     if spec.kind is TargetKind.TRACE:
         raise InputError(
             f"{spec.text} is a trace or an estimate of one batch size.",
@@ -116,13 +96,13 @@ def fit(
     chosen, question = _make_question(asked, step, is_all)
     if chosen.gpu:
         name_variant(asked.gpu)
-    elif not is_all and not quiet:
+    elif not is_all and not outputs.quiet:
         print(_FOR_CPU, file=sys.stderr)
-    with progress_bar(choose_progress(quiet, verbose)) as progress:
+    with progress_bar(outputs.progress) as progress:
         answer = (fit_all_cards if is_all else fit_target)(
             spec, chosen, question, progress=progress
         )
-    _deliver(answer, json, html, open_page=open_page, quiet=quiet)
+    _deliver(answer, outputs)
     if not answer.largest or answer.wanted_fits is False:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
@@ -130,11 +110,7 @@ def fit(
 def _make_question(
     asked: FitOptions, step: options.StepOptions, is_all: bool
 ) -> tuple[CaptureOptions, FitQuestion]:
-    """Return the options of the captures and the question of the search.
-
-    Raises:
-        InputError: an option is invalid, or cannot be combined with ``--gpu all``.
-    """
+    """Return the options of the captures and the question of the search."""
     card = "" if is_all or not asked.gpu else find_gpu(asked.gpu).id
     shapes, varied = split_shapes(step.shape or [])
     chosen = replace(
@@ -166,22 +142,14 @@ def _make_question(
     return chosen, question
 
 
-def _deliver(
-    answer: FitAnswer, json: Path | None, html: Path | None, *, open_page: bool, quiet: bool
-) -> None:
+def _deliver(answer: FitAnswer, outputs: PageOutputs) -> None:
     """Write the files and print the answer."""
     from analyzer.fitting.fit_document import build_fit_document
     from analyzer.report.render.page_shell import to_page
 
     document = build_fit_document(answer)
-
-    def write_json(path: Path) -> None:
-        write_text(path, encode_answer(answer).decode())
-
-    def write_page(path: Path) -> None:
-        write_text(path, to_page(document))
-
-    if not write_all((json, write_json), (html, write_page)):
-        print_answer(document, quiet=quiet)
-    if open_page:
-        open_in_browser(None if html == DASH else html, write_page)
+    outputs.show(
+        lambda path: write_text(path, encode_answer(answer).decode()),
+        lambda path: write_text(path, to_page(document)),
+        lambda: document,
+    )

@@ -22,6 +22,7 @@ from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
 
 _LIST = "list"
+_NAMED: Final = 5  # other cards of the same name that are printed
 
 _HEADING: Final = "Cards: nominal memory, memory that CUDA reports, TensorFlow's default limit"
 
@@ -29,13 +30,9 @@ CATALOGUE_VERSION: Final = 1  # of the JSON document
 
 
 class CardRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One card of the list: its name for ``--gpu``, the driver's name, and its memory.
+    """One card of the list: nominal memory, memory that CUDA reports, TensorFlow's default limit.
 
-    Attributes:
-        nominal_bytes: Memory in the vendor's specification.
-        memory_bytes: Memory that CUDA reports.
-        limit_bytes: TensorFlow's default memory limit on it.
-        memory_source: Source of ``memory_bytes``; empty if it is derived.
+    ``memory_source`` is empty if ``memory_bytes`` is derived.
     """
 
     id: str
@@ -122,7 +119,9 @@ def name_variant(name: str) -> None:
     """Print which card of the catalogue is meant, if several match the name."""
     card, *others = gpus_named(name)
     if others:
-        rest = ", ".join(one.id for one in others)
+        names = ", ".join(one.id for one in others[:_NAMED])
+        more = len(others) - _NAMED
+        rest = f"{names} and {more} more (--gpu list)" if more > 0 else names
         print(f"--gpu {printable(name, 40)} is {card.id} here; also {rest}.", file=sys.stderr)
 
 

@@ -9,6 +9,7 @@ import tempfile
 import webbrowser
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -25,6 +26,7 @@ from analyzer.cli.stdout import (
     write_to_stdout,
 )
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
+from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.report.writing import REPORT_HTML
 from analyzer.model.errors import InputError, LimitError
 from analyzer.model.units import parse_bytes
@@ -48,11 +50,50 @@ Writer = Callable[[Path], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
-    """Options that choose the outputs: a path, ``-`` for stdout, None for no output."""
+class PageOutputs:
+    """Options of the outputs of an answer: a path, ``-`` for stdout, None for no output."""
 
     json: options.JsonFile = None
     html: options.HtmlFile = None
+    open_page: options.OpenPage = False
+    force: options.Force = False
+    quiet: options.Quiet = False
+    verbose: options.Verbose = False
+
+    @property
+    def progress(self) -> ProgressForm:
+        """How to show the progress."""
+        return choose_progress(self.quiet, self.verbose)
+
+    @property
+    def paths(self) -> tuple[Path | None, ...]:
+        """The files to write."""
+        return (self.json, self.html)
+
+    def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
+        """Refuse outputs that cannot be written or are ``sources``, before anything runs."""
+        paths = (*self.paths, *others)
+        check_not_input(paths, *sources)
+        check_paths(*paths, force=self.force)
+
+    def show(
+        self,
+        to_json: Writer,
+        to_html: Writer,
+        make_document: Callable[[], Document],
+        *others: tuple[Path | None, Writer],
+    ) -> None:
+        """Write the files, print the answer unless a file is stdout, and open the page."""
+        if not write_all((self.json, to_json), (self.html, to_html), *others):
+            print_answer(make_document(), quiet=self.quiet)
+        if self.open_page:
+            open_in_browser(None if self.html == DASH else self.html, to_html)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs(PageOutputs):
+    """Options of the outputs of a result."""
+
     csv: options.CsvFile = None
     markdown: options.MarkdownFile = None
     export: Annotated[
@@ -66,19 +107,10 @@ class Outputs:
         str | None,
         options.in_result("Exit with 3 if the allocated peak is above this size, such as 10GiB."),
     ] = None
-    open_page: options.OpenPage = False
-    force: options.Force = False
-    quiet: options.Quiet = False
-    verbose: options.Verbose = False
-
-    @property
-    def progress(self) -> ProgressForm:
-        """How to show the progress."""
-        return choose_progress(self.quiet, self.verbose)
 
     @property
     def paths(self) -> tuple[Path | None, ...]:
-        """The files, in the order of ``writers``."""
+        """The files to write."""
         return (self.json, self.html, self.csv, self.markdown, *(self.export or ()))
 
     @property
@@ -86,39 +118,31 @@ class Outputs:
         """Whether there is any output besides the terminal's tables."""
         return self.open_page or any(path is not None for path in self.paths)
 
+    @property
+    def max_peak_bytes(self) -> int | None:
+        """The highest allocated peak that is allowed; None for any."""
+        return None if self.max_peak is None else parse_bytes(self.max_peak)
+
     def writers(self, result: Result) -> Iterator[tuple[Path | None, Writer]]:
         """Yield each file with the function that writes it."""
-        limit = None if self.max_peak is None else parse_bytes(self.max_peak)
+        markdown = partial(result.to_markdown, max_peak_bytes=self.max_peak_bytes)
+        writers = (result.to_json, result.to_html, result.to_csv, markdown)
+        yield from zip(self.paths, writers, strict=False)
+        yield from ((path, result.export) for path in self.export or ())
 
-        def write_markdown(path: Path) -> None:
-            result.to_markdown(path, max_peak_bytes=limit)
-
-        writers = (result.to_json, result.to_html, result.to_csv, write_markdown)
-        exports = [result.export] * len(self.export or ())
-        yield from zip(self.paths, (*writers, *exports), strict=True)
-
-    def check(self) -> None:
-        """Refuse outputs that cannot be written, before anything runs.
-
-        Raises:
-            InputError: a folder is missing, a size is invalid, or an export is not possible.
-        """
-        if self.max_peak is not None:
-            parse_bytes(self.max_peak)
+    def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
+        """Refuse outputs that cannot be written or are ``sources``, before anything runs."""
+        _ = self.max_peak_bytes
         if self.export:
             from analyzer.report.other_formats import check_export
 
             for path in self.export:
                 check_export(path)
-        check_paths(*self.paths, force=self.force)
+        PageOutputs.check(self, *sources, others=others)
 
 
 def check_paths(*paths: Path | None, force: bool) -> None:
-    """Refuse files that cannot be written, before anything runs; ask about those that exist.
-
-    Raises:
-        InputError: a path is a folder, has no folder, is read-only, is named twice, or exists.
-    """
+    """Refuse files that cannot be written, before anything runs; ask about those that exist."""
     named: set[Path] = set()
     for path in paths:
         if path is None:
@@ -139,11 +163,7 @@ def check_paths(*paths: Path | None, force: bool) -> None:
 
 
 def _ask_to_replace(path: Path) -> None:
-    """Ask whether a file may be replaced.
-
-    Raises:
-        InputError: no, or nobody can be asked.
-    """
+    """Ask whether a file may be replaced."""
     if sys.stdin.isatty() and sys.stderr.isatty():
         print(f"{path} exists. Replace it? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() in ("y", "yes"):
@@ -152,15 +172,7 @@ def _ask_to_replace(path: Path) -> None:
 
 
 def check_not_input(paths: Iterable[Path | None], *sources: Path) -> None:
-    """Refuse outputs that would overwrite an input.
-
-    Args:
-        paths: The outputs.
-        sources: Input files, or folders that contain input files.
-
-    Raises:
-        InputError: an output is an input.
-    """
+    """Refuse outputs that would overwrite an input: a source, or a known file in a source folder."""
     for path in paths:
         if path is None or path == DASH or not path.is_file():
             continue
@@ -172,11 +184,7 @@ def check_not_input(paths: Iterable[Path | None], *sources: Path) -> None:
 
 
 def write_all(*writers: tuple[Path | None, Writer]) -> bool:
-    """Write the files and report each; return whether one of them was stdout.
-
-    Args:
-        *writers: A path and the function that writes it; nothing happens for None.
-    """
+    """Write the files that are named and report each; return whether one of them was stdout."""
     to_stdout = False
     for path, write in writers:
         if path is None:
@@ -208,11 +216,7 @@ def print_answer(document: Document, *, quiet: bool, headline: str = "") -> None
 
 
 def deliver(result: Result, outputs: Outputs) -> None:
-    """Write the files and print the report.
-
-    Raises:
-        LimitError: the allocated peak is above ``--max-peak``.
-    """
+    """Write the files and print the report."""
     from analyzer.report.report_sections import report_document
     from analyzer.report.summary import summarize
 
@@ -223,11 +227,9 @@ def deliver(result: Result, outputs: Outputs) -> None:
         named = None if outputs.html == DASH else outputs.html
         saved = result.folder / REPORT_HTML if result.folder else None
         open_in_browser(named or saved, result.to_html)
-    if outputs.max_peak is not None:
-        limit = parse_bytes(outputs.max_peak)
-        peak = result.report.peak.allocated_bytes
-        if peak > limit:
-            raise LimitError(peak_limit_words(peak, limit))
+    limit, peak = outputs.max_peak_bytes, result.report.peak.allocated_bytes
+    if limit is not None and peak > limit:
+        raise LimitError(peak_limit_words(peak, limit))
 
 
 def open_in_browser(page: Path | None, write: Writer) -> None:
@@ -252,22 +254,14 @@ class RunPlace:
     ] = False
 
     def check(self) -> None:
-        """Refuse options that contradict each other.
-
-        Raises:
-            InputError: --no-save comes with --out.
-        """
+        """Refuse options that contradict each other."""
         if self.no_save:
             options.refuse_options(
                 "and --no-save exclude each other", "Leave one out.", out=self.out
             )
 
     def refuse_for(self, spec: TargetSpec) -> None:
-        """Refuse a run folder for a trace that is only opened.
-
-        Raises:
-            InputError: --out is given.
-        """
+        """Refuse a run folder for a trace that is only opened."""
         options.refuse_options(
             f"cannot be used: {spec.text} is only opened",
             "Leave it out; --json FILE and --html FILE write the result.",
@@ -283,21 +277,20 @@ class RunPlace:
         with tempfile.TemporaryDirectory(prefix="analyze-") as temporary:
             yield Path(temporary) / spec.name
 
-    def without_lost_folder(self, result: Result) -> Result:
-        """Return the result without its folder if that is temporary."""
-        return replace(result, folder=None) if self.no_save else result
-
-    def announce(self, contents: str, command: str, folder: Path, *, quiet: bool) -> None:
-        """Print the run folder and the command that opens it again.
-
-        Args:
-            contents: What the folder contains, for the reader.
-            command: ``trace`` or ``estimate``.
-            folder: The run folder.
-            quiet: Leave out the command.
-        """
-        if self.no_save:
+    def conclude(
+        self,
+        result: Result,
+        spec: TargetSpec,
+        folder: Path,
+        outputs: Outputs,
+        contents: str = "report.html, report.json, and a TensorBoard logdir",
+    ) -> None:
+        """Write the files, print the report and the run folder with its contents, if there is one."""
+        deliver(replace(result, folder=None) if self.no_save else result, outputs)
+        if self.no_save or spec.kind is TargetKind.TRACE:
             return
-        report_written(folder, f" ({contents}).")
-        if not quiet:
-            print(f"Open it again: analyze {command} {folder}", file=sys.stderr)
+        where = result.folder or folder
+        report_written(where, f" ({contents}).")
+        if not outputs.quiet:
+            command = "estimate" if result.report.kind is Kind.ESTIMATE else "trace"
+            print(f"Open it again: analyze {command} {where}", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import NoReturn
 from analyzer.capture.targets.target_spec import TargetForm, check_honoured, list_given_options
 from analyzer.capture.watch.script_launch import ScriptEnd
 from analyzer.cli import ScriptStatus
-from analyzer.cli.outputs import Outputs, RunPlace, deliver
+from analyzer.cli.outputs import Outputs, RunPlace, write_all
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.errors import ExitCode, LimitError
@@ -24,13 +24,7 @@ from analyzer.session.target_results import trace_script
 def trace_script_file(
     spec: TargetSpec, request: WatchRequest, what_if: WhatIf, place: RunPlace, outputs: Outputs
 ) -> NoReturn:
-    """Run the script, report, and exit with the script's status.
-
-    Raises:
-        InputError: an option does not apply to scripts.
-        LimitError: the peak is above ``--max-peak``, and the script itself ended well.
-        ScriptStatus: always, with the script's exit status.
-    """
+    """Run the script, report, and exit with the script's status."""
     check_honoured(spec.text, TargetForm.SCRIPT, list_given_options(request.options))
     with place.folder_for(spec) as folder:
         end, result = trace_script(spec, request, folder, force=outputs.force, what_if=what_if)
@@ -45,17 +39,11 @@ def trace_script_file(
             _write_without_memory(spec, end, lines, outputs)
             raise ScriptStatus(end.status)
         try:
-            deliver(place.without_lost_folder(result), outputs)
+            place.conclude(result, spec, folder, outputs)
         except LimitError:
             if end.status:
                 raise ScriptStatus(end.status) from None
             raise
-    place.announce(
-        "report.html, report.json, and a TensorBoard logdir",
-        "trace",
-        result.folder or folder,
-        quiet=outputs.quiet,
-    )
     is_over = result.is_over_limit and not end.status
     raise ScriptStatus(int(ExitCode.OVER_LIMIT) if is_over else end.status)
 
@@ -120,21 +108,16 @@ def _write_without_memory(
     spec: TargetSpec, end: ScriptEnd, lines: list[str], outputs: Outputs
 ) -> None:
     """Write the JSON file of a program in which TensorFlow allocated nothing, if it is asked for."""
-    if outputs.json is None:
-        return
-    peaks = () if end.note is None else end.note.own_peaks
+    own_peaks = None if end.note is None else max(end.note.own_peaks, default=0)
     document = {
         "kind": "program without memory",
         "target": {"text": spec.text, "kind": spec.kind.value},
         "exit_code": end.status,
-        "program": {"own_peak_bytes": max(peaks, default=0) if end.note is not None else None},
+        "program": {"own_peak_bytes": own_peaks},
         "says": lines,
     }
     text = json.dumps(document, indent=1) + "\n"
-    if str(outputs.json) == "-":
-        sys.stdout.write(text)
-    else:
-        write_text(outputs.json, text)
+    write_all((outputs.json, lambda path: write_text(path, text)))
 
 
 def _report_fault(text: str) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, get_args, get_type_hints
 
+import msgspec
 import typer
+from typer.models import OptionInfo
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
 from analyzer.explain.replay_settings import WhatIf
@@ -27,22 +29,16 @@ _Group = TypeVar("_Group")
 
 
 def option(
-    help_text: str,
-    *names: str,
-    panel: str | None = None,
-    is_rare: bool = False,
-    **settings: Any,
+    help_text: str, *names: str, panel: str | None = None, is_rare: bool = False, **settings: Any
 ) -> Any:
     """Return a Typer option that shows no default value.
 
-    Args:
-        help_text: The help text.
-        *names: Names such as ``--open``; without any, Typer derives one from the parameter.
-        panel: Heading in the help.
-        is_rare: Whether only ``--help-all`` lists it.
-        **settings: Other arguments of ``typer.Option``.
+    Without ``names``, Typer derives one from the parameter. ``panel`` is the heading in the help; only
+    ``--help-all`` lists a rare option.
     """
     settings.setdefault("show_default", False)
+    if "min" in settings:
+        settings.setdefault("metavar", "N")  # not the range, which takes the room of the help text
     return typer.Option(*names, help=help_text, rich_help_panel=panel, hidden=is_rare, **settings)
 
 
@@ -64,11 +60,7 @@ def _show_all(context: typer.Context, is_wanted: bool) -> None:
 
 
 def _check_scheduler(address: str) -> str:
-    """Return the address of a Dask scheduler.
-
-    Raises:
-        InputError: it has no host and port.
-    """
+    """Return the address of a Dask scheduler."""
     if address and not _ADDRESS.fullmatch(address):
         raise InputError(
             f"--scheduler {address} is not an address.", hint="Write it as tcp://10.0.0.1:8786."
@@ -110,7 +102,19 @@ Remedies = Annotated[
 ]
 InterOpThreads = Annotated[
     int | None,
-    in_device("Threads that run ops in parallel; default this machine's.", min=1, is_rare=True),
+    in_device(
+        "Threads that run ops in parallel; default this machine's. With 1, runs repeat.",
+        min=1,
+        is_rare=True,
+    ),
+]
+Assume = Annotated[
+    list[str] | None,
+    in_step(
+        "Value that depends on data: iterations of a loop, size of a result, branch; with the name "
+        "that the estimate prints. Repeatable.",
+        metavar="NAME=N",
+    ),
 ]
 Out = Annotated[
     Path | None, in_result("Run folder and TensorBoard logdir; default traces/NAME-TIME.")
@@ -153,11 +157,7 @@ class StepOptions:
     dtype_policy: Annotated[str, in_step("Keras dtype policy, such as mixed_float16.")] = ""
 
     def to_capture(self) -> CaptureOptions:
-        """Return the options of a capture; all others keep their defaults.
-
-        Raises:
-            InputError: the mode is unknown, or a shape is invalid.
-        """
+        """Return the options of a capture; all others keep their defaults."""
         check_choice("--mode", self.mode, ("train", "infer"))
         return CaptureOptions(
             mode=self.mode,
@@ -187,17 +187,20 @@ class ReplayOptions:
     fragmentation_fraction: Annotated[
         float | None,
         in_replay(
-            "Replay with this internal_fragmentation_fraction.", min=0.0, max=0.999, is_rare=True
+            "Replay with this fragmentation fraction of the allocator, 0 to 0.999.",
+            metavar="N",
+            is_rare=True,
         ),
     ] = None
 
     @property
     def what_if(self) -> WhatIf:
-        """The settings of the replay.
-
-        Raises:
-            InputError: the limit is not a size.
-        """
+        """The settings of the replay."""
+        fraction = self.fragmentation_fraction
+        if fraction is not None and not 0 <= fraction <= 0.999:
+            raise InputError(
+                f"--fragmentation-fraction {fraction} is out of range.", hint="Use 0 to 0.999."
+            )
         return WhatIf(
             memory_limit_bytes=None if self.limit is None else parse_bytes(self.limit),
             growth=self.growth,
@@ -224,41 +227,28 @@ class ProjectDefaults:
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Turn each dataclass parameter of a command into one option per field; add ``--help-all``.
 
-    Args:
-        command: A function for Typer. It is called with the dataclasses, filled from the options. A
-            parameter of the type ``ProjectDefaults`` receives the options set by pyproject.toml.
+    The command is called with the dataclasses, filled from the options. A parameter of the type
+    ``ProjectDefaults`` receives the options set by pyproject.toml.
     """
     signature = inspect.signature(command, eval_str=True)
+    make = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
     groups: dict[str, type[Any]] = {}
-    parameters = [
-        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    ]
+    parameters = [make("context", annotation=typer.Context)]
     defaults_name = ""
     for parameter in signature.parameters.values():
         group = parameter.annotation
         if group is ProjectDefaults:
             defaults_name = parameter.name
-            continue
-        if not (isinstance(group, type) and is_dataclass(group)):
+        elif isinstance(group, type) and is_dataclass(group):
+            groups[parameter.name] = group
+            hints = get_type_hints(group, include_extras=True)
+            parameters += [
+                make(field.name, default=field.default, annotation=hints[field.name])
+                for field in fields(group)
+            ]
+        else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        groups[parameter.name] = group
-        hints = get_type_hints(group, include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=hints[field.name],
-            )
-            for field in fields(group)
-        ]
-
-    parameters.append(
-        inspect.Parameter(
-            "help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll
-        )
-    )
+    parameters.append(make("help_all", default=False, annotation=HelpAll))
 
     @wraps(command)
     def run(*, context: typer.Context, **values: Any) -> None:
@@ -282,13 +272,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
 def refuse_options(reason: str, hint: str, **values: object) -> None:
     """Refuse options that would have no effect.
 
-    Args:
-        reason: The end of the message, after the option names; no full stop.
-        hint: The fix.
-        **values: Options by name, with underscores; None, False and empty count as not given.
-
-    Raises:
-        InputError: one of the options has a value.
+    ``reason`` is the end of the message, after the names of the options that have a value.
     """
     names = [
         f"--{name.replace('_', '-')}" for name, value in values.items() if value not in _NOT_GIVEN
@@ -298,10 +282,56 @@ def refuse_options(reason: str, hint: str, **values: object) -> None:
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value outside ``choices``; an empty value is not checked.
-
-    Raises:
-        InputError: the value is unknown.
-    """
+    """Refuse a value outside ``choices``; an empty value is not checked."""
     if value and value not in choices:
         raise InputError(f"{name} {value} is unknown.", hint=f"Use {' or '.join(choices)}.")
+
+
+_FILE: Final = "pyproject.toml"
+
+
+def read_defaults(name: str, run: Callable[..., None], commands: Collection[str]) -> dict[str, Any]:
+    """Return the defaults of the options of the command ``run``, by parameter name.
+
+    Keys of ``[tool.analyze]`` hold for each command that has the option; those of
+    ``[tool.analyze.trace]`` only for ``trace``. Options that name files are not read from there, because
+    a project's file should not decide where a command writes.
+    """
+    file = _find_file()
+    if file is None:
+        return {}
+    try:
+        table = msgspec.toml.decode(file.read_bytes()).get("tool", {}).get("analyze", {})
+    except (ValueError, OSError, AttributeError) as error:
+        raise InputError(f"{file} cannot be read: {error}.", hint="Correct the file.") from None
+    if not isinstance(table, dict):
+        raise InputError(f"tool.analyze in {file} is no table.", hint="Write [tool.analyze].")
+    by_key = dict(_list_options(run))
+    shared = {key: value for key, value in table.items() if key not in commands}
+    own = table.get(name, {})
+    unknown = [key for key in own if key not in by_key] if isinstance(own, dict) else [name]
+    if unknown:
+        raise InputError(
+            f"{unknown[0]} in [tool.analyze.{name}] of {file} is no option that it can set.",
+            hint=f"analyze {name} --help-all lists the options.",
+        )
+    return {by_key[key]: value for key, value in {**shared, **own}.items() if key in by_key}
+
+
+def _find_file() -> Path | None:
+    """Return the nearest ``pyproject.toml`` of the working folder and its parents."""
+    try:
+        here = Path.cwd()
+    except OSError:
+        return None
+    return next((one / _FILE for one in (here, *here.parents) if (one / _FILE).is_file()), None)
+
+
+def _list_options(run: Callable[..., None]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each option that a project may set, without dashes, and its parameter."""
+    for parameter in inspect.signature(run, eval_str=True).parameters.values():
+        kind, *settings = get_args(parameter.annotation) or (None,)
+        for info in settings:
+            if isinstance(info, OptionInfo) and Path not in (kind, *get_args(kind)):
+                names = info.param_decls or (f"--{parameter.name.replace('_', '-')}",)
+                yield names[0].split("/")[0].lstrip("-"), parameter.name

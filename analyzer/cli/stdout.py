@@ -65,11 +65,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
-    """Print in the block; ignore a pipe without a reader.
-
-    Raises:
-        InputError: standard output cannot be written.
-    """
+    """Print in the block; ignore a pipe without a reader."""
     try:
         yield
         sys.stdout.flush()
@@ -90,11 +86,7 @@ def _discard() -> None:
 
 
 def check_open() -> None:
-    """Check that standard output is open.
-
-    Raises:
-        InputError: it is closed.
-    """
+    """Check that standard output is open."""
     if _was_closed:
         raise InputError("Standard output is closed.", hint="Name a file instead of -.")
 
@@ -108,11 +100,7 @@ def is_stdout(path: Path) -> bool:
 
 
 def write_to_stdout(write: Callable[[Path], object]) -> None:
-    """Write to a temporary file with ``write``, and copy its bytes to standard output.
-
-    Raises:
-        InputError: standard output cannot be written.
-    """
+    """Write to a temporary file with ``write``, and copy its bytes to standard output."""
     with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
         path = Path(folder) / "result"
         write(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +18,7 @@ from analyzer.capture.targets.target_spec import (
 )
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpu_list import list_gpus
-from analyzer.cli.outputs import Outputs, RunPlace, check_not_input, deliver
+from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import progress_bar
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
@@ -84,15 +84,9 @@ class TraceOptions:
             is_eager=True,
         ),
     ] = ""
-    inter_op_threads: Annotated[
-        int | None,
-        options.in_device(
-            "Threads that run ops in parallel; with 1, runs repeat.", min=1, is_rare=True
-        ),
-    ] = None
+    inter_op_threads: options.InterOpThreads = None
     module: Annotated[
-        bool,
-        options.in_step("TARGET is a module to run as a script, as with python -m.", "-m"),
+        bool, options.in_step("TARGET is a module to run as a script, as with python -m.", "-m")
     ] = False
     assume: Annotated[
         list[str] | None,
@@ -157,8 +151,7 @@ def trace(
     own arguments, input, output and exit code. A few of its steps are traced, and the report follows.
     """
     spec = name_module(target) if capture.module else parse_target(target, scripts=True)
-    check_not_input(outputs.paths, spec.source)
-    outputs.check()
+    outputs.check(spec.source)
     if spec.kind is TargetKind.TRACE:
         capture, step = project.drop(capture), project.drop(step)
     chosen, what_if = _capture_options(spec, capture, step, replay)
@@ -167,7 +160,15 @@ def trace(
     if spec.kind is TargetKind.SCRIPT:
         from analyzer.cli.script_trace import trace_script_file
 
-        request = _make_request(spec, chosen, capture, arguments)
+        request = WatchRequest(
+            script=spec.path,
+            is_module=capture.module,
+            folder="",
+            arguments=tuple(arguments or ()),
+            steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
+            warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
+            options=chosen,
+        )
         trace_script_file(spec, request, what_if, place, outputs)
     if arguments:
         raise InputError(
@@ -183,32 +184,11 @@ def trace(
             from analyzer.report.redaction import redact_result
 
             result = redact_result(result)
-        deliver(place.without_lost_folder(result), outputs)
-    if spec.kind is not TargetKind.TRACE:
-        place.announce(
-            "report.html, report.json, and a TensorBoard logdir",
-            "trace",
-            result.folder or folder,
-            quiet=outputs.quiet,
-        )
+        place.conclude(result, spec, folder, outputs)
     if result.exit_code is not ExitCode.OK and spec.kind is not TargetKind.TRACE:
         raise typer.Exit(int(result.exit_code))
     if result.is_over_limit:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
-
-
-def _make_request(
-    spec: TargetSpec, chosen: CaptureOptions, capture: TraceOptions, arguments: list[str] | None
-) -> WatchRequest:
-    return WatchRequest(
-        script=spec.path,
-        is_module=capture.module,
-        folder="",
-        arguments=tuple(arguments or ()),
-        steps=SCRIPT_STEPS if chosen.steps is None else chosen.steps,
-        warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
-        options=chosen,
-    )
 
 
 def _capture_options(
@@ -256,14 +236,13 @@ def _capture_options(
 def _check_reading(
     spec: TargetSpec, chosen: CaptureOptions, reading: ReadOptions, place: RunPlace
 ) -> None:
-    """Refuse options that do not apply to the target.
-
-    Raises:
-        InputError: an option has no effect here.
-    """
+    """Refuse options that do not apply to the target."""
     if spec.kind is TargetKind.TRACE:
         if not reading.graph_of:
             check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
+            reason = f"cannot be used with {spec.text}, which shows the step as it ran"
+            hint = "Leave it out; the page of --html FILE judges the step on other cards."
+            options.refuse_options(reason, hint, gpu=chosen.gpu)
         place.refuse_for(spec)
         return
     options.refuse_options(
@@ -291,34 +270,22 @@ def _make_result(
         if spec.kind is not TargetKind.TRACE:
             from analyzer.session.target_results import trace_target
 
+            save = not place.no_save
+            force = outputs.force
             return trace_target(
-                spec,
-                chosen,
-                out,
-                force=outputs.force,
-                save=not place.no_save,
-                what_if=what_if,
-                progress=progress,
+                spec, chosen, out, force=force, save=save, what_if=what_if, progress=progress
             )
+        shared: dict[str, Any] = {
+            "host": reading.host,
+            "allocator": reading.allocator,
+            "what_if": what_if,
+            "search": outputs.has_files,
+            "progress": progress,
+        }
         if reading.graph_of:
             from analyzer.session.target_graph import open_with_target
 
-            return open_with_target(
-                Path(spec.path),
-                parse_target(reading.graph_of),
-                chosen,
-                host=reading.host,
-                allocator=reading.allocator,
-                what_if=what_if,
-                search=outputs.has_files,
-                progress=progress,
-            )
-        return open_hosts(
-            Path(spec.path),
-            host=reading.host,
-            allocator=reading.allocator,
-            what_if=what_if,
-            search=outputs.has_files,
-            engine=WorkEngine(scheduler=reading.scheduler, workers=local_cores()),
-            progress=progress,
-        )
+            joined = parse_target(reading.graph_of)
+            return open_with_target(Path(spec.path), joined, chosen, **shared)
+        engine = WorkEngine(scheduler=reading.scheduler, workers=local_cores())
+        return open_hosts(Path(spec.path), engine=engine, **shared)

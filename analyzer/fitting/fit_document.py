@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
 from analyzer.fitting.size_search import MOST_SIZE
 from analyzer.model.units import format_bytes
-from analyzer.report.next_command import step_options
+from analyzer.report.actions import step_options
 from analyzer.report.render.charts import ChartLine, LineChart, draw_lines
 from analyzer.report.render.sections import (
     Block,

@@ -2,7 +2,6 @@
 
 Input: an ``Analysis`` of ``explain``. ``document`` builds the report (the JSON); ``report_sections`` and
 ``diff_sections`` build documents, which ``render`` shows in the terminal, in Markdown and as pages;
-``page`` is the interactive report page. ``document`` sums up tensors by op and by
-layer; the other modules only show numbers. Names and messages of a trace are untrusted: each renderer
-escapes them.
+``page`` is the interactive page. Names and messages of a trace are untrusted; each renderer escapes them
+for its format.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from analyzer.model.contract.report.diff_file import BytesOfBoth, DiffFile, LayerOfBoth
@@ -20,7 +21,6 @@ from analyzer.report.render.sections import (
 from analyzer.report.report_sections import ROWS, front_sections
 from analyzer.report.summary import summarize
 
-_MARKDOWN_LAYERS: Final = 5
 _CHANGE_TONES: Final[dict[str, Tone]] = {
     "came": "bad",
     "grew": "bad",
@@ -50,22 +50,12 @@ def diff_document(report: DiffFile) -> Document:
 
 def diff_summary(report: DiffFile, newer: ReportFile) -> Document:
     """Return the summary of a difference for a pull request, with the verdict of the second step."""
-    summary = summarize(newer)
-    changed = [(row.name or "(no layer)", row) for row in report.layers if row.delta_bytes]
-    rows = [(row.number, row) for row in report.peak]
-    both = _both(report, [*rows, *((row.category, row) for row in report.categories)])
-    layers = _both(report, changed[:_MARKDOWN_LAYERS])
-    return Document(
-        "",
-        report.headline,
+    summary, document = summarize(newer), diff_document(report)
+    return replace(
+        document,
         notices=(*summary.notices, *report.notes),
-        lead=(
-            Paragraph(summary.headline, "strong"),
-            Paragraph(" ".join(summary.sentences)),
-            both,
-            *((layers,) if changed else ()),
-        ),
-        sections=tuple(front_sections(newer)),
+        lead=(Paragraph(summary.headline, "strong"), Paragraph(" ".join(summary.sentences))),
+        sections=(*document.sections, *front_sections(newer)),
     )
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Final
+
+import numpy as np
+import pandas as pd
 
 from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
@@ -27,7 +31,65 @@ from analyzer.model.contract.report.peak_figures import (
 )
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.recording.records import Step
-from analyzer.report.pool_map import draw_pool
+from analyzer.model.recording.timeline import alive_at, category_codes
+from analyzer.model.units import format_bytes
+
+_COLUMNS: Final = 56
+_MOST_LINES: Final = 8
+_MOST_REGIONS: Final = 4
+_FREE: Final = "."
+
+
+def draw_pool(analysis: Analysis) -> tuple[str, ...]:
+    """Return the lines of the map; empty for a recording without addresses.
+
+    Each character stands for an equal part of the address range that the trace uses, and shows the
+    category at its middle, or a dot if that is free. A gap in the addresses begins a new region.
+    """
+    rows = analysis.rows
+    if rows.empty or rows["address"].isna().any():
+        return ()
+    regions = _find_regions(rows)
+    sizes = regions[:, 1] - regions[:, 0]
+    cell_bytes = max(-(-int(sizes.sum()) // (_COLUMNS * (_MOST_LINES - _MOST_REGIONS))), 256)
+    alive = alive_at(rows, analysis.peak.allocated_instant).sort_values("address")
+    largest = np.argsort(-sizes, kind="stable")[:_MOST_REGIONS]
+    lines = [
+        cells[start : start + _COLUMNS]
+        for first, last in regions[largest]
+        for cells in [_draw_region(alive, np.arange(first + cell_bytes // 2, last, cell_bytes))]
+        for start in range(0, len(cells), _COLUMNS)
+    ]
+    left_bytes = int(sizes.sum() - sizes[largest].sum())
+    used = [one for one in Category if any(_letter(one) in line for line in lines)]
+    legend = ", ".join(f"{_letter(one)} {str(one).replace('_', ' ')}" for one in used)
+    rest = f"; {format_bytes(left_bytes)} in smaller regions" if left_bytes else ""
+    lines.append(f"{legend}, {_FREE} free; {format_bytes(cell_bytes)} a character{rest}")
+    return tuple(lines)
+
+
+def _letter(category: Category) -> str:
+    return str(category)[0].upper()
+
+
+def _find_regions(rows: pd.DataFrame) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Return the address ranges that the rows use, shape (n, 2); rows that touch share one."""
+    order = np.argsort(rows["address"].to_numpy(dtype=np.int64), kind="stable")
+    first = rows["address"].to_numpy(dtype=np.int64)[order]
+    last = np.maximum.accumulate(first + rows["allocated_bytes"].to_numpy()[order])
+    begins = np.flatnonzero(np.append(True, first[1:] > last[:-1]))
+    ends = np.append(begins[1:] - 1, len(first) - 1)
+    return np.stack([first[begins], last[ends]], axis=1)
+
+
+def _draw_region(alive: pd.DataFrame, addresses: np.ndarray) -> str:
+    """Return a character for each address; ``alive`` is in order of address."""
+    starts = alive["address"].to_numpy(dtype=np.int64)
+    place = np.searchsorted(starts, addresses, side="right") - 1
+    ends = np.append(starts + alive["allocated_bytes"].to_numpy(), 0)  # the last is for place -1
+    codes = np.append(category_codes(alive["category"], [one.value for one in Category]), 0)
+    letters = np.array([*map(_letter, Category)])[codes[place]]
+    return "".join(np.where(ends[place] > addresses, letters, _FREE))
 
 
 def build_document(analysis: Analysis) -> ReportFile:
@@ -122,21 +184,20 @@ def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
 
 
 def _steps(analysis: Analysis) -> tuple[StepPeak, ...]:
-    rows = []
-    for step in analysis.recording.steps:
-        inside = slice(max(step.first, 0), max(step.last, step.first - 1) + 2)
-        rows.append(
-            StepPeak(
-                index=step.index,
-                number=step.number,
-                requested_bytes=int(analysis.line.requested[inside].max()),
-                allocated_bytes=int(analysis.line.allocated[inside].max()),
-                duration_s=step.duration_s,
-                first_instant=step.first,
-                last_instant=step.last,
-            )
+    line = analysis.line
+    return tuple(
+        StepPeak(
+            index=step.index,
+            number=step.number,
+            requested_bytes=int(line.requested[inside].max()),
+            allocated_bytes=int(line.allocated[inside].max()),
+            duration_s=step.duration_s,
+            first_instant=step.first,
+            last_instant=step.last,
         )
-    return tuple(rows)
+        for step in analysis.recording.steps
+        for inside in [slice(max(step.first, 0), max(step.last, step.first - 1) + 2)]
+    )
 
 
 def _fragmentation(analysis: Analysis) -> FragmentationFigures:

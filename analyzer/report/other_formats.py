@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib.util
 import json
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -19,12 +22,115 @@ from analyzer.model.errors import InputError
 from analyzer.model.graph.networkx_graph import to_graphml, to_node_link
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows
-from analyzer.report.flame_formats import write_pprof, write_speedscope
 from analyzer.report.output_files import output_file, write_text
 from analyzer.report.untrusted import csv_cell
+from analyzer.tracing.parse.protobuf import message_class
 
 if TYPE_CHECKING:
     from analyzer.report.result import Result
+
+
+_SPEEDSCOPE_SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
+
+_VALUES: Final = (
+    ("alive_objects", "count"),
+    ("alive_space", "bytes"),
+    ("alloc_objects", "count"),
+    ("alloc_space", "bytes"),
+)
+"""Values of a pprof sample: buffers alive at the peak, and all buffers of the steady step."""
+
+PPROF: Final = {
+    "Profile": {
+        "sample_type": (1, "ValueType[]"),
+        "sample": (2, "Sample[]"),
+        "location": (4, "Location[]"),
+        "function": (5, "Function[]"),
+        "string_table": (6, "bytes[]"),
+        "default_sample_type": (14, "int64"),
+    },
+    "ValueType": {"type": (1, "int64"), "unit": (2, "int64")},
+    "Sample": {"location_id": (1, "uint64[]"), "value": (2, "int64[]")},
+    "Location": {"id": (1, "uint64"), "line": (4, "Line[]")},
+    "Line": {"function_id": (1, "uint64"), "line": (2, "int64")},
+    "Function": {"id": (1, "uint64"), "name": (2, "int64"), "filename": (4, "int64")},
+}
+"""Fields of ``perftools.profiles.Profile`` (``profile.proto`` of google/pprof)."""
+
+Stack = tuple[str, ...]
+
+
+def write_speedscope(analysis: Analysis, name: str) -> str:
+    """Return the tensors alive at the requested peak, by layer, as JSON for speedscope."""
+    frames: dict[str, int] = {}
+    sizes: Counter[Stack] = Counter()
+    for row, stack in _stacks(analysis.alive):
+        sizes[stack] += row.requested_bytes
+    profile = {
+        "type": "sampled",
+        "name": "by layer",
+        "unit": "bytes",
+        "startValue": 0,
+        "endValue": sum(sizes.values()),
+        "samples": [[frames.setdefault(part, len(frames)) for part in stack] for stack in sizes],
+        "weights": list(sizes.values()),
+    }
+    content = {
+        "$schema": _SPEEDSCOPE_SCHEMA,
+        "name": name,
+        "exporter": "tf-memory-analyzer",
+        "activeProfileIndex": 0,
+        "profiles": [profile],
+        "shared": {"frames": [{"name": frame} for frame in frames]},
+    }
+    return json.dumps(content)
+
+
+def write_pprof(analysis: Analysis) -> bytes:
+    """Return the buffers of the steady step as a gzipped pprof profile."""
+    profile = _profile_class()()
+    strings: dict[str, int] = {"": 0}
+    locations: dict[str, int] = {}
+
+    def text(value: str) -> int:
+        return strings.setdefault(value, len(strings))
+
+    def locate(frame: str) -> int:
+        if frame not in locations:
+            number = locations[frame] = len(locations) + 1
+            profile.function.add(id=number, name=text(frame))
+            profile.location.add(id=number).line.add(function_id=number)
+        return locations[frame]
+
+    for kind, unit in _VALUES:
+        profile.sample_type.add(type=text(kind), unit=text(unit))
+    values: dict[Stack, list[int]] = {}
+    born = analysis.rows["born"]
+    in_step = analysis.rows[(born >= analysis.first) & (born <= analysis.last)]
+    for first, rows in ((0, analysis.alive), (2, in_step)):
+        for row, stack in _stacks(rows):
+            sums = values.setdefault(stack, [0] * len(_VALUES))
+            sums[first] += 1
+            sums[first + 1] += int(row.requested_bytes)
+    for stack, sums in values.items():
+        profile.sample.add(location_id=[locate(frame) for frame in reversed(stack)], value=sums)
+    profile.default_sample_type = text("alive_space")
+    profile.string_table.extend(one.encode("utf-8", "replace") for one in strings)
+    return gzip.compress(profile.SerializeToString(), mtime=0)
+
+
+@cache
+def _profile_class() -> Any:
+    return message_class("analyzer.pprof", PPROF, "Profile")
+
+
+def _stacks(rows: pd.DataFrame) -> Iterator[tuple[Any, Stack]]:
+    """Yield each row with its stack, outermost first."""
+    for row in rows.itertuples():
+        layers = str(row.layer).split("/") if row.layer else [f"({row.category})"]
+        leaf = str(row.variable or row.op or row.tensor or row.role or "(no op)")
+        yield row, (*layers, leaf)
+
 
 EXPORTS: Final = {
     ".graphml": "GraphML of ops and tensors",
@@ -44,15 +150,10 @@ _COUNTER_NAME: Final = "requested bytes"
 
 
 def check_export(path: Path) -> None:
-    """Refuse a file that cannot be exported.
-
-    Raises:
-        InputError: the ending is unknown, or pyarrow is not installed.
-    """
+    """Refuse a file with an unknown ending, or that needs a package which is not installed."""
     if not path.name.endswith(tuple(EXPORTS)):
         raise InputError(
-            f"{path} has an ending without a format.",
-            hint=f"Use one of {', '.join(EXPORTS)}.",
+            f"{path} has an ending without a format.", hint=f"Use one of {', '.join(EXPORTS)}."
         )
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise InputError(
@@ -62,20 +163,13 @@ def check_export(path: Path) -> None:
 
 
 def export(result: Result, path: Path) -> None:
-    """Write a file in the format of its ending, one of ``EXPORTS``.
-
-    Raises:
-        InputError: the ending is unknown, the trace has no graph, or pyarrow is not installed.
-    """
+    """Write a file in the format of its ending, one of ``EXPORTS``."""
     check_export(path)
     is_graphml = path.suffix == ".graphml"
     if is_graphml or path.name.endswith(".graph.json"):
         if result.graph is None:
-            raise InputError(
-                "This trace has no graph.", hint="Capture it with `analyze trace MODEL`."
-            )
-        graph = result.graph
-        write_text(path, to_graphml(graph) if is_graphml else to_node_link(graph))
+            raise InputError("This trace has no graph.", hint="Capture it: analyze trace MODEL.")
+        write_text(path, (to_graphml if is_graphml else to_node_link)(result.graph))
     elif path.name.endswith(".perfetto.json"):
         write_text(path, chrome_trace(result.recording))
     elif path.name.endswith(".speedscope.json"):
@@ -96,31 +190,22 @@ def chrome_trace(recording: Recording) -> str:
     """
     table = main_allocator_rows(recording)
     times_us = _times_us(recording, table)
-    events: list[dict[str, Any]] = [
-        {
-            "ph": "M",
-            "name": "process_name",
-            "pid": _PROCESS,
-            "args": {"name": f"{recording.device.name} {recording.allocator}"},
-        }
-    ]
+    process = {"name": f"{recording.device.name} {recording.allocator}"}
+    events = [{"ph": "M", "name": "process_name", "pid": _PROCESS, "args": process}]
     events += _counters(table, times_us)
     events += _slices(table, times_us)
-    events += [
-        {
-            "ph": "X",
-            "name": f"step {step.index if step.number is None else step.number}",
-            "pid": _PROCESS,
-            "tid": 0,
-            "ts": float(times_us[step.first + 1]),
-            "dur": float(times_us[step.last + 1] - times_us[step.first + 1]),
-        }
-        for step in recording.steps
-        if step.last >= step.first
-    ]
-    return json.dumps(
-        {"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False, separators=(",", ":")
-    )
+    for step in recording.steps:
+        if step.last >= step.first:
+            name = f"step {step.index if step.number is None else step.number}"
+            events.append(_span(name, 0, times_us[[step.first + 1, step.last + 1]]))
+    content = {"traceEvents": events, "displayTimeUnit": "ms"}
+    return json.dumps(content, allow_nan=False, separators=(",", ":"))
+
+
+def _span(name: str, row: int, ends_us: npt.NDArray[np.float64], **more: Any) -> dict[str, Any]:
+    start, end = map(float, ends_us)
+    place = {"pid": _PROCESS, "tid": row, "ts": start, "dur": end - start}
+    return {"ph": "X", "name": name, **place, **more}
 
 
 def write_csv(analysis: Analysis, file: TextIO) -> None:
@@ -138,20 +223,16 @@ def write_csv(analysis: Analysis, file: TextIO) -> None:
 
 
 def write_parquet(recording: Recording, path: Path) -> None:
-    """Write the table of allocations as Parquet, one row for each buffer."""
-    table = recording.allocations
-    whole = {
-        name: _replace_surrogates(table[name]) for name in table if table[name].dtype == "category"
-    }
-    table.assign(**whole).to_parquet(path, engine="pyarrow", index=False)
+    """Write the table of allocations as Parquet, one row for each buffer.
 
-
-def _replace_surrogates(column: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column of texts without lone surrogates, which no file can hold."""
-    names = {str(text): str(text).encode("utf-8", "replace").decode() for text in column.unique()}
-    if all(text == name for text, name in names.items()):
-        return column
-    return column.astype(object).map(lambda text: names[str(text)]).astype("category")
+    Lone surrogates in texts, which no file can hold, become question marks.
+    """
+    table = recording.allocations.copy()
+    for name in table.columns[table.dtypes == "category"]:
+        texts = table[name].astype(object)
+        clean = texts.map(lambda text: str(text).encode("utf-8", "replace").decode())
+        table[name] = clean.where(texts.notna(), None).astype("category")
+    table.to_parquet(path, engine="pyarrow", index=False)
 
 
 def _times_us(recording: Recording, table: pd.DataFrame) -> npt.NDArray[np.float64]:
@@ -187,21 +268,9 @@ def _slices(table: pd.DataFrame, times_us: npt.NDArray[np.float64]) -> Iterator[
     for row in largest.itertuples():
         place = next((i for i, dies in enumerate(free_from) if dies <= row.born), len(free_from))
         free_from[place : place + 1] = [row.dies]
-        start, end = times_us[row.born + 1], times_us[row.dies + 1]
-        yield {
-            "ph": "X",
-            "name": str(row.variable or row.tensor or row.op or "(no op)"),
-            "cat": str(row.category),
-            "pid": _PROCESS,
-            "tid": place + 1,
-            "ts": float(start),
-            "dur": float(end - start),
-            "args": {
-                "requested_bytes": int(row.requested_bytes),
-                "allocated_bytes": int(row.allocated_bytes),
-                "category": str(row.category),
-                "layer": str(row.layer),
-                "op": str(row.op),
-                "shape": f"{row.dtype} {row.shape}".strip(),
-            },
-        }
+        sizes = {name: int(getattr(row, name)) for name in ("requested_bytes", "allocated_bytes")}
+        texts = {name: str(getattr(row, name)) for name in ("category", "layer", "op")}
+        about = {**sizes, **texts, "shape": f"{row.dtype} {row.shape}".strip()}
+        name = str(row.variable or row.tensor or row.op or "(no op)")
+        ends_us = times_us[[row.born + 1, row.dies + 1]]
+        yield _span(name, place + 1, ends_us, cat=texts["category"], args=about)

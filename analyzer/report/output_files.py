@@ -96,11 +96,7 @@ def _descriptor_of(path: Path) -> int | None:
 
 
 def _temporary_for(path: Path) -> Path | None:
-    """Create the empty file that will replace ``path``; None if it is written in place.
-
-    Raises:
-        OSError: the target is not writable.
-    """
+    """Create the empty file that will replace ``path``; None if it is written in place."""
     target = Path(os.path.realpath(path))
     try:
         status = path.stat()

@@ -11,7 +11,6 @@ import pandas as pd
 from msgspec.structs import replace as replace_fields
 
 from analyzer.explain.all_findings import collect
-from analyzer.explain.analysis import Analysis
 from analyzer.report.document import build_document
 from analyzer.report.result import Result
 
@@ -26,14 +25,10 @@ _REDACTED: Final = "redacted"
 def redact_result(result: Result) -> Result:
     """Return a result without names of layers, ops and variables, and without paths and notes.
 
-    Each part of a name becomes a letter with a number, the same one everywhere, except op types. Sizes,
-    shapes, categories and op types stay. Findings are made anew from the redacted tables.
+    Each part of a name becomes a letter with a number, the same one everywhere. Sizes, shapes,
+    categories and op types stay. Findings are made again from the redacted tables.
     """
-    analysis = _redact_analysis(result.analysis)
-    return Result.of(analysis, build_document(analysis), None)
-
-
-def _redact_analysis(analysis: Analysis) -> Analysis:
+    analysis = result.analysis
     rename = _make_renamer({str(name) for name in analysis.rows["op_type"].unique()})
     recording = analysis.recording
     error = recording.error
@@ -53,16 +48,12 @@ def _redact_analysis(analysis: Analysis) -> Analysis:
     uses = {
         row: replace(use, waits_for=rename(use.waits_for)) for row, use in analysis.uses.items()
     }
-    return collect(
-        replace(
-            analysis,
-            recording=recording,
-            rows=_redact_table(analysis.rows, rename),
-            alive=_redact_table(analysis.alive, rename),
-            uses=uses,
-            findings=(),
-        )
+    rows, alive = (_redact_table(table, rename) for table in (analysis.rows, analysis.alive))
+    redacted = replace(
+        analysis, recording=recording, rows=rows, alive=alive, uses=uses, findings=()
     )
+    analysis = collect(redacted)
+    return Result.of(analysis, build_document(analysis), None)
 
 
 def _make_renamer(op_types: set[str]) -> Callable[[str], str]:

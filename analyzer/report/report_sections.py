@@ -9,8 +9,7 @@ from typing import Final
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import HostsFigures, StepRemedy
 from analyzer.model.units import format_bytes, format_seconds
-from analyzer.report.actions import change_items, observation_items, remedy_items
-from analyzer.report.next_command import suggest_next
+from analyzer.report.actions import change_items, observation_items, remedy_items, suggest_next
 from analyzer.report.render.sections import (
     Block,
     Cell,
@@ -284,37 +283,31 @@ def hosts_lead(hosts: HostsFigures) -> Iterator[Block]:
 
 def hosts_section(hosts: HostsFigures, most: int) -> Section:
     """Return the hosts: the worst first, then outliers, hosts that could not be read, others."""
-    marks: dict[tuple[str, str], str] = {
-        (place.host, place.allocator): "outlier" for place in hosts.outliers
-    }
-    marks[hosts.worst.host, hosts.worst.allocator] = "worst"
-    rows: list[tuple[int, int, tuple[CellValue, ...]]] = []
+    outliers = {(place.host, place.allocator) for place in hosts.outliers}
+    worst = (hosts.worst.host, hosts.worst.allocator)
+    rows: list[tuple[tuple[int, int], tuple[CellValue, ...]]] = []
     for at, row in enumerate(hosts.rows):
         if row.failed:
-            not_read = Cell(f"not read: {row.failed}", "warning")
-            rows.append((1, 0, (row.host, "", None, None, not_read)))
+            failed = Cell(f"not read: {row.failed}", "warning")
+            rows.append(((1, 0), (row.host, "", None, None, failed)))
         for place, device in enumerate(row.devices):
-            mark = marks.get((row.host, device.allocator), "")
+            key = (row.host, device.allocator)
+            mark = "worst" if key == worst else "outlier" if key in outliers else ""
             words = ", ".join(filter(None, (mark, "incomplete trace" if row.damaged else "")))
             start = f"hosts.rows.{at}.devices.{place}"
-            cells: tuple[CellValue, ...] = (
-                row.host,
-                device.allocator,
-                Cell(device.requested_bytes, path=f"{start}.requested_bytes"),
-                Cell(device.allocated_bytes, path=f"{start}.allocated_bytes"),
-                Cell(words, "bad" if mark == "worst" else "warning"),
-            )
-            rank = {"worst": 0, "outlier": 1}.get(mark, 2)
-            rows.append((rank, -device.allocated_bytes, cells))
-    rows.sort(key=lambda one: one[:2])
+            requested = Cell(device.requested_bytes, path=f"{start}.requested_bytes")
+            allocated = Cell(device.allocated_bytes, path=f"{start}.allocated_bytes")
+            note = Cell(words, "bad" if mark == "worst" else "warning")
+            rank = ("worst", "outlier", "").index(mark)
+            cells = (row.host, device.allocator, requested, allocated, note)
+            rows.append(((rank, -device.allocated_bytes), cells))
+    rows.sort(key=lambda one: one[0])
     columns = (
-        TableColumn("host", least=12),
-        TableColumn("device", least=9),
-        TableColumn("requested", "bytes"),
-        TableColumn("allocated", "bytes"),
+        *(TableColumn("host", least=12), TableColumn("device", least=9)),
+        *(TableColumn("requested", "bytes"), TableColumn("allocated", "bytes")),
         TableColumn("", least=10, rank=1),
     )
     left = max(len(rows) - most, 0)
     caption = f"{left} more are in the JSON" if left else ""
-    table = Table(columns, tuple(cells for *_, cells in rows[:most]), caption)
+    table = Table(columns, tuple(cells for _, cells in rows[:most]), caption)
     return Section("Hosts", (table,))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import ExitCode
-from analyzer.model.units import format_bytes
 from analyzer.report.output_files import ReportOutput, output_file, write_text
 
 if TYPE_CHECKING:
@@ -113,34 +112,16 @@ class Result(ReportOutput):
         write_text(Path(path), to_markdown(summary_document(self.report, max_peak_bytes)))
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write a file for another tool, chosen by the ending of its name; see ``EXPORTS``.
-
-        Raises:
-            InputError: the ending is unknown, the trace has no graph, or pyarrow is not installed.
-        """
+        """Write a file for another tool, chosen by the ending of its name; see ``EXPORTS``."""
         from analyzer.report.other_formats import export
 
         export(self, Path(path))
 
     def __repr__(self) -> str:
-        peak = self.report.peak
-        sizes = self.report.categories_at_peak.by_category()
-        largest = sorted(filter(sizes.get, sizes), key=lambda name: -sizes[name])[:3]
-        parts = ", ".join(
-            f"{name.replace('_', ' ')} {format_bytes(sizes[name])}" for name in largest
-        )
-        name = self.report.target.text
-        verdict = self.report.verdict
-        if verdict is not None and verdict.limit_bytes is not None:
-            name = f"{name}: {verdict.headline}"
-        trust = self.report.integrity
-        damaged = trust is not None and trust.is_damaged
-        return (
-            f"<{'damaged ' if damaged else ''}{self.report.kind} of {name}: "
-            f"peak {format_bytes(peak.requested_bytes)} requested, "
-            f"{format_bytes(peak.allocated_bytes)} allocated; {parts}; "
-            f"{len(self.findings)} findings>"
-        )
+        from analyzer.report.summary import summarize
+
+        headline = summarize(self.report).headline
+        return f"<{self.report.kind} of {self.report.target.text}: {headline}>"
 
     def _repr_html_(self) -> str:
         from analyzer.report.page.build import render_inline

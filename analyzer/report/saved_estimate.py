@@ -45,11 +45,7 @@ def save_tables(recording: Recording, folder: Path) -> None:
 
 
 def read_analysis(folder: Path, report: ReportFile) -> Analysis:
-    """Return the analysis of the saved tables of a finished estimate.
-
-    Raises:
-        TraceError: the tables are damaged or do not match the report.
-    """
+    """Return the analysis of the saved tables of a finished estimate."""
     try:
         return _analysis(folder, report, read_tables(folder / TABLES_FILE, _SCHEMAS))
     except _DAMAGED as error:
@@ -60,11 +56,7 @@ def read_analysis(folder: Path, report: ReportFile) -> Analysis:
 
 
 def _analysis(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame]) -> Analysis:
-    """Return the analysis of tables.
-
-    Raises:
-        ValueError: the tables do not match the report.
-    """
+    """Return the analysis of tables."""
     _check(tables["allocations"], tables["events"], report)
     recording = Recording(
         kind=report.kind,
@@ -97,11 +89,7 @@ def _analysis(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame])
 
 
 def _check(allocations: pd.DataFrame, events: pd.DataFrame, report: ReportFile) -> None:
-    """Check that all values of the tables are possible in a prediction.
-
-    Raises:
-        ValueError: an instant, a size, a category or a step is out of range.
-    """
+    """Check that all values of the tables are possible in a prediction."""
     count, rows = len(events), len(allocations)
     sizes = allocations[["requested_bytes", "allocated_bytes"]]
     instants = pd.Series(
@@ -128,11 +116,7 @@ def _check(allocations: pd.DataFrame, events: pd.DataFrame, report: ReportFile) 
 
 
 def _structure(folder: Path) -> GraphIndex:
-    """Return the graph in the folder.
-
-    Raises:
-        TraceError: it is missing or damaged.
-    """
+    """Return the graph in the folder."""
     structure = index_note_graph(read_run(folder / RUN_FILE))
     if structure is None:
         raise TraceError(

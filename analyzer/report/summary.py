@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.report.limit_figures import Outcome
@@ -22,7 +22,7 @@ from analyzer.report.words import (
     reason_words,
 )
 
-_TONES: Final[dict[Outcome, Tone]] = {
+OUTCOME_TONES: Final[dict[Outcome, Tone]] = {
     Outcome.FITS: "good",
     Outcome.DOES_NOT_FIT: "bad",
     Outcome.FAILED: "bad",
@@ -35,8 +35,7 @@ def category_tone(category: str) -> Tone:
     return cast("Tone", str(category))  # each category is a tone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class Share(NamedTuple):
     """One category at the peak: its bytes and its share of the requested peak."""
 
     category: Category
@@ -47,15 +46,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The answer of a report in words.
+    """The answer of a report in words: ``basis`` is ``measured``, ``predicted`` or ``simulated``.
 
-    Attributes:
-        basis: Basis of the figures: ``measured``, ``predicted`` or ``simulated``.
-        notices: Warnings to read before any figure.
-        need: The need with its parts.
-        sentences: Basis, place and range of the peak.
-        reasons: Sources and assumptions.
-        shares: The categories that are not empty, in their order.
+    ``notices`` are warnings to read before any figure; ``sentences`` have basis, place and range of the
+    peak; ``reasons`` are sources and assumptions.
     """
 
     headline: str
@@ -75,7 +69,7 @@ def summarize(report: ReportFile) -> Summary:
     peak = f"Peak {format_bytes(report.peak.allocated_bytes)} allocated"
     return Summary(
         headline=peak if verdict is None else verdict.headline,
-        tone="strong" if verdict is None else _TONES.get(verdict.outcome, "strong"),
+        tone="strong" if verdict is None else OUTCOME_TONES.get(verdict.outcome, "strong"),
         basis=basis_words(report).split()[0].lower(),
         notices=tuple(_notices(report)),
         need=tuple(need_words(report)),
@@ -132,4 +126,4 @@ def _shares(categories: Mapping[str, int]) -> Iterator[Share]:
     for category in Category:
         if size := categories[category.value]:
             label = CATEGORY_LABELS[category.value]
-            yield Share(category=category, label=label, size_bytes=size, ratio=size / total)
+            yield Share(category, label, size, size / total)

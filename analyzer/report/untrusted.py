@@ -58,15 +58,10 @@ def printable_path(text: object, width: int) -> str:
     ``kept for gradient_tape/model/conv/ReluGrad`` in 25 columns is ``kept for …/conv/ReluGrad``.
     """
     shown = printable(text, _LONGEST)
-    first = shown.find("/")
-    start = shown.rfind(" ", 0, first) + 1
-    at = first
-    while len(shown) > width and at >= 0:
-        cut = f"{shown[:start]}…{shown[at:]}"
-        if len(cut) <= width:
-            return cut
-        at = shown.find("/", at + 1)
-    return printable(shown, width)
+    start = shown.rfind(" ", 0, shown.find("/")) + 1
+    slashes = [at for at, letter in enumerate(shown) if letter == "/"]
+    cuts = (shown, *(f"{shown[:start]}…{shown[at:]}" for at in slashes))
+    return next((cut for cut in cuts if len(cut) <= width), printable(shown, width))
 
 
 def unbroken(text: object) -> str:

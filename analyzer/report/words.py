@@ -117,7 +117,6 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
 
 def program_words(program: ProgramFigures) -> Iterator[str]:
     """Yield the definition of a step, and whether memory grows over steps."""
-    where = f" ({program.where})" if program.where else ""
     end = f"; the program ended with {program.ended}" if program.ended else ""
     if program.own_peak_bytes is not None:
         own = format_bytes(program.own_peak_bytes)
@@ -125,35 +124,38 @@ def program_words(program: ProgramFigures) -> Iterator[str]:
     if program.whole_run:
         yield f"No call repeats often enough to be a step, so the whole run counts as one{end}."
         return
+    where = f" ({program.where})" if program.where else ""
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
+    if program.device.trend == "cannot tell":
+        clear = f"Device memory has no clear trend over {program.steps:,} steps."
+        few = "Too few steps to say whether device memory grows."
+        yield clear if program.device.level_bytes else few
+    verbs = {"grows": "grows", "fills": "rises while a container with a bound fills"}
     for name, trend in (("Device", program.device), ("Host", program.host)):
-        if trend.trend == "cannot tell":
-            if name == "Device" and trend.level_bytes:
-                yield f"Device memory has no clear trend over {program.steps:,} steps."
-            elif name == "Device":
-                yield "Too few steps to say whether device memory grows."
-            continue
-        slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
-        verbs = {"grows": "grows", "fills": "rises while a container with a bound fills"}
-        verb = verbs.get(trend.trend, "does not grow")
-        steps = f"steps {trend.first_step} to {trend.last_step}"
-        yield f"{name} memory {verb} over {steps}: {slope}."
+        if trend.trend != "cannot tell":
+            slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
+            verb = verbs.get(trend.trend, "does not grow")
+            steps = f"steps {trend.first_step} to {trend.last_step}"
+            yield f"{name} memory {verb} over {steps}: {slope}."
 
 
 def range_words(report: ReportFile) -> str:
     """Return the range of a prediction; empty for a measurement."""
-    stated, verdict = report.uncertainty, report.verdict
-    if stated is None or stated.low_bytes is None or stated.high_bytes is None:
+    stated = report.uncertainty
+    need = None if report.verdict is None else report.verdict.need
+    bounds = None if need is None or need.total.range.is_exact else need.total.range
+    if stated is None or stated.low_bytes is None:
         return ""
-    parts = [f"requested {_from_to(stated.low_bytes, stated.high_bytes)}"]
-    if stated.allocated_low_bytes is not None and stated.allocated_high_bytes is not None:
-        parts.append(
-            f"allocated {_from_to(stated.allocated_low_bytes, stated.allocated_high_bytes)}"
-        )
-    if verdict is not None and verdict.need is not None:
-        bounds = verdict.need.total.range
-        if not bounds.is_exact:
-            parts.append(f"need {_from_to(bounds.low, bounds.high)}")
+    ranges = (
+        ("requested", stated.low_bytes, stated.high_bytes),
+        ("allocated", stated.allocated_low_bytes, stated.allocated_high_bytes),
+        ("need", None if bounds is None else bounds.low, None if bounds is None else bounds.high),
+    )
+    parts = (
+        f"{name} {format_bytes(low)} to {format_bytes(high)}"
+        for name, low, high in ranges
+        if low is not None and high is not None
+    )
     return f"Likely range: {', '.join(parts)}."
 
 
@@ -210,13 +212,10 @@ def what_if_words(report: ReportFile) -> str:
     replayed = report.what_if
     if replayed is None:
         return ""
-    settings = [
-        f"a limit of {format_bytes(replayed.memory_limit_bytes)}",
-        f"memory growth {'on' if replayed.growth else 'off'}",
-    ]
-    if replayed.fragmentation_fraction:
-        settings.append(f"internal_fragmentation_fraction {replayed.fragmentation_fraction}")
-    return ", ".join(settings)
+    limit, fraction = format_bytes(replayed.memory_limit_bytes), replayed.fragmentation_fraction
+    growth = f"memory growth {'on' if replayed.growth else 'off'}"
+    last = f", internal_fragmentation_fraction {fraction}" if fraction else ""
+    return f"a limit of {limit}, {growth}{last}"
 
 
 def _assumed_words(report: ReportFile) -> Iterator[str]:
@@ -303,7 +302,3 @@ def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
         by = format_bytes(peak_bytes - limit_bytes)
         return f"The allocated peak of {peak} is above the limit of {limit} by {by}."
     return f"The allocated peak of {peak} is within the limit of {limit}."
-
-
-def _from_to(low_bytes: int, high_bytes: int) -> str:
-    return f"{format_bytes(low_bytes)} to {format_bytes(high_bytes)}"

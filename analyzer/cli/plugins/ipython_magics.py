@@ -22,11 +22,7 @@ _USAGE: Final = "%%memory above a cell, or %memory [-e] TARGET."
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the magics, and select the CPU allocator that records memory events.
-
-    Args:
-        shell: IPython's shell.
-    """
+    """Register the magics, and select the CPU allocator that records memory events."""
     os.environ.setdefault(_BFC, "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no log lines between the results
 

@@ -22,16 +22,11 @@ _ROWS: Final = 10
 
 @dataclass(frozen=True, kw_only=True)
 class BlockMeasure:
-    """Requested bytes of a block, beyond the bytes in use at its start.
+    """Requested bytes of a block, beyond the chunk bytes in use at its start.
 
-    Attributes:
-        allocator: TensorFlow's name; empty if nothing was allocated.
-        start_bytes: Chunk bytes in use at the start.
-        peak_bytes: Peak of the requested bytes.
-        peak_chunk_bytes: Peak of the chunk bytes, as in ``get_memory_info``; it depends on the pool's
-            history.
-        growth_bytes: Bytes still alive after the block and a garbage collection.
-        at_peak, left: The block's tensors alive at the peak, and after it.
+    ``peak_chunk_bytes`` is the peak of the chunk bytes, as in ``get_memory_info``; it depends on the
+    pool's history. ``growth_bytes`` are alive after the block and a garbage collection. ``at_peak`` and
+    ``left`` are the block's tensors alive at the peak and after it.
     """
 
     allocator: str = ""
@@ -52,12 +47,7 @@ class TracedBlock:
 
 @contextlib.contextmanager
 def tracing_block() -> Iterator[TracedBlock]:
-    """Trace the block, and measure it if it ends well; always remove the trace.
-
-    Raises:
-        InputError: this process records no memory events, or another profile is active.
-        TraceError: the trace cannot be read.
-    """
+    """Trace the block, and measure it if it ends well; always remove the trace."""
     from analyzer.capture.run.profiled_run import trace_block
 
     block = TracedBlock()
@@ -89,26 +79,17 @@ def measure_block(recording: Recording) -> BlockMeasure:
 
 
 def describe_excess(measure: BlockMeasure, memory: int | None, growth: int | None) -> str:
-    """Return the limits exceeded with the largest tensors; empty if there are none.
-
-    Args:
-        measure: The measured block.
-        memory: Limit of the peak in bytes; None for no limit.
-        growth: Limit of the growth in bytes; None for no limit.
-    """
+    """Return the limits in bytes that are exceeded, with the largest tensors; empty if none is."""
     parts = []
-    if memory is not None and measure.peak_bytes > memory:
-        head = (
-            f"limit_memory: peak {_exact(measure.peak_bytes)}, limit {_exact(memory)}, "
-            f"{format_bytes(measure.peak_bytes - memory)} too much."
-        )
-        parts += [head, *tensor_lines(measure.at_peak, "alive at the peak")]
-    if growth is not None and measure.growth_bytes > growth:
-        head = (
-            f"limit_growth: {_exact(measure.growth_bytes)} still held after the test, "
-            f"limit {_exact(growth)}, {format_bytes(measure.growth_bytes - growth)} too much."
-        )
-        parts += [head, *tensor_lines(measure.left, "still held")]
+    peak, left = measure.peak_bytes, measure.growth_bytes
+    for limit, words, size, rows, state in (
+        (memory, f"limit_memory: peak {_exact(peak)}", peak, measure.at_peak, "alive at the peak"),
+        (growth, f"limit_growth: {_exact(left)} still held after the test", left, measure.left,
+         "still held"),
+    ):  # fmt: skip
+        if limit is not None and size > limit:
+            head = f"{words}, limit {_exact(limit)}, {format_bytes(size - limit)} too much."
+            parts += [head, *tensor_lines(rows, state)]
     if parts:
         parts.append(describe_method(measure))
     return "\n".join(parts)
@@ -125,12 +106,7 @@ def describe_method(measure: BlockMeasure) -> str:
 
 
 def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:
-    """Yield a heading and one line for each of the largest tensors.
-
-    Args:
-        rows: Rows of the allocations table.
-        state: State of the tensors, for the heading, such as "still held".
-    """
+    """Yield a heading with the tensors' state, and one line for each of the largest."""
     if rows.empty:
         return
     largest = rows.sort_values("requested_bytes", ascending=False, kind="stable")

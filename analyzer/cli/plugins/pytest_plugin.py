@@ -62,26 +62,20 @@ def _run_measured(item: pytest.Item, run: Callable[[], None], limits: dict[str, 
 
 
 def _read_limits(item: pytest.Item) -> dict[str, int]:
-    """Return the limits of a test in bytes, by mark.
+    """Return the limits of a test in bytes, by mark."""
+    marks = {name: mark for name in MARKS if (mark := item.get_closest_marker(name)) is not None}
+    if not marks:
+        return {}
+    from analyzer.model.errors import InputError
+    from analyzer.model.units import parse_bytes
 
-    Raises:
-        pytest.UsageError: the size in a mark is invalid.
-    """
     limits = {}
-    for name in MARKS:
-        mark = item.get_closest_marker(name)
-        if mark is None:
-            continue
-        from analyzer.model.errors import InputError
-        from analyzer.model.units import parse_bytes
-
+    for name, mark in marks.items():
         try:
             (size,) = mark.args
             limits[name] = parse_bytes(size)
-        except (ValueError, TypeError):
-            raise pytest.UsageError(
-                f"{item.nodeid}: {name} takes one size, such as '2 GiB'."
-            ) from None
-        except InputError as error:
-            raise pytest.UsageError(f"{item.nodeid}: {name}: {error}") from None
+        except (ValueError, TypeError, InputError) as error:
+            own = isinstance(error, InputError)
+            problem = f": {error}" if own else " takes one size, such as '2 GiB'."
+            raise pytest.UsageError(f"{item.nodeid}: {name}{problem}") from None
     return limits

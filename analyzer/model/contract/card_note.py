@@ -18,7 +18,8 @@ COMPILE_VERSION: Final = 1
 
 REQUEST_FILE: Final = "request.json"
 ANSWER_FILE: Final = "answer.json"
-MODULE_FILE: Final = "module.hlo.pb"  # the serialized ``HloModuleProto`` before optimisation
+MODULE_FILE: Final = "module.hlo.pb"
+"""The serialized ``HloModuleProto`` before optimisation."""
 
 Products = Literal["triton", "cublas"]
 """The implementation of matrix products: Triton kernels of XLA, or cuBLAS."""
@@ -77,10 +78,6 @@ class CardFile:
     without_flags: Text = ""  # why the user's XLA flags were left out
     failed: CompilerFailure | None = None
 
-    def __post_init__(self) -> None:
-        if self.failed is None and self.functions is None:
-            raise ValueError("it holds neither plans nor a failure")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileRequest:
@@ -105,10 +102,17 @@ class CompileAnswer:
 
 
 def read_card_file(path: Path) -> CardFile:
-    """Read ``card.json``, or raise a TraceError."""
-    return read_record(path, CardFile, version=CARD_VERSION, hint="Repeat the estimate.")
+    """Read ``card.json``."""
+    return read_record(
+        path, CardFile, version=CARD_VERSION, hint="Repeat the estimate.", check=_check
+    )
 
 
 def write_card_file(path: Path, card: CardFile) -> None:
     """Write ``card.json``."""
     path.write_text(json.dumps(asdict(card), indent=1), encoding="utf-8")
+
+
+def _check(card: CardFile) -> None:
+    if card.failed is None and card.functions is None:
+        raise ValueError("it holds neither plans nor a failure")

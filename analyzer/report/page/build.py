@@ -12,8 +12,7 @@ from typing import Final
 from analyzer.model.contract.report.diff_file import DiffFile
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.recording.records import Recording
-from analyzer.report.actions import change_items, observation_items
-from analyzer.report.next_command import suggest_next
+from analyzer.report.actions import change_items, observation_items, suggest_next
 from analyzer.report.page.columns import pack
 from analyzer.report.page.payload import payload
 from analyzer.report.page.steps_chart import inline_areas, steps_charts
@@ -58,9 +57,7 @@ SCRIPTS: Final = (
 """Files of the page's script, in the order in which they are joined."""
 
 _OTHER_SIZES: Final = (
-    ("resident.requested_bytes", "resident before the step, requested"),
     ("resident.allocated_bytes", "resident before the step, allocated"),
-    ("peak_ever.requested_bytes", "highest peak, requested"),
     ("peak_ever.allocated_bytes", "highest peak, allocated"),
     ("peak_ever.since_start_bytes", "highest peak since the start of the process, allocated"),
     ("peak_ever.pool_bytes", "largest pool"),
@@ -68,9 +65,6 @@ _OTHER_SIZES: Final = (
     ("fragmentation.external_bytes", "free but unusable at the peak"),
     ("fragmentation.largest_free_bytes", "largest free chunk at the peak"),
     ("device.memory_limit_bytes", "limit of the allocator"),
-    ("failure.free_bytes", "free under the limit at the failure"),
-    ("uncertainty.low_bytes", "likely peak, lower bound"),
-    ("uncertainty.high_bytes", "likely peak, upper bound"),
 )
 """Place in the report and label of the sizes at the end of the page."""
 
@@ -121,10 +115,7 @@ def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | N
 
 
 def render_inline(
-    report: ReportFile,
-    recording: Recording | None = None,
-    *,
-    comparison: DiffFile | None = None,
+    report: ReportFile, recording: Recording | None = None, *, comparison: DiffFile | None = None
 ) -> str:
     """Return a summary that a notebook shows in place, with a timeline if there is a recording.
 
@@ -163,11 +154,12 @@ def _other_sections(report: ReportFile) -> list[Section]:
             (row.op_type, row.count, Cell(row.bytes, path=f"unmodelled.{place}.bytes"))
             for place, row in enumerate(report.unmodelled[:_UNMODELLED])
         )
-        columns = (
-            *(TableColumn("op type"), TableColumn("ops", "number")),
+        names = (
+            TableColumn("op type"),
+            TableColumn("ops", "number"),
             TableColumn("output", "bytes"),
         )
-        sections.append(Section("Ops with unknown scratch memory", (Table(columns, unmodelled),)))
+        sections.append(Section("Ops with unknown scratch memory", (Table(names, unmodelled),)))
     return sections
 
 

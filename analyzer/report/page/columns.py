@@ -15,10 +15,8 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Final
 
 import numpy as np
@@ -59,7 +57,7 @@ def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str
         {"name": name, "type": kind, "length": length, "delta": delta}
         for name, (kind, length, delta, _) in stored.items()
     ]
-    text = json.dumps({**plain(header), "columns": described}, allow_nan=False)
+    text = json.dumps({**header, "columns": described}, allow_nan=False)
     head = text.encode("ascii")
     body = b"".join(data for _, _, _, data in stored.values())
     raw = len(head).to_bytes(4, "little") + head + body
@@ -83,20 +81,3 @@ def _smallest(values: npt.NDArray[Any]) -> tuple[str, npt.NDArray[Any]]:
         if whole and highest <= np.iinfo(dtype).max:
             return kind, np.ascontiguousarray(values, dtype=dtype)
     return "f8", np.ascontiguousarray(values, dtype=np.float64)
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` as JSON values: no NaN, NumPy scalar, enum or missing value."""
-    if isinstance(value, Enum):
-        return plain(value.value)
-    if value is None or isinstance(value, (str, int)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Iterable):
-        return [plain(item) for item in value]
-    return None if pd.isna(value) else str(value)

@@ -6,6 +6,7 @@ buffer is alive at state ``s`` if ``born <= s < dies``, so all columns are unsig
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -16,14 +17,82 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.report.diff_file import DiffFile
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import plain_report
-from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import (
-    category_codes,
-    category_sums,
-    main_allocator_rows,
-)
+from analyzer.model.recording.records import Recording, TensorLinks
+from analyzer.model.recording.timeline import category_codes, category_sums, main_allocator_rows
+from analyzer.report.page.card_verdicts import judge_cards
 from analyzer.report.page.columns import StringTable
-from analyzer.report.page.neighbours import Neighbours, neighbours
+
+MAX_TENSORS: Final = 2_000  # whose neighbours the page holds
+MAX_CONSUMERS: Final = 32  # of one tensor
+MAX_USES: Final = 24  # of one buffer
+
+
+@dataclass
+class Neighbours:
+    """Tensors with their ops, as ragged columns.
+
+    Readers of tensor ``i`` are ``consumers[consumer_offsets[i]:consumer_offsets[i + 1]]``.
+
+    Attributes:
+        ops: Rows ``[name, type, layer, source]``; ``producers`` and ``consumers`` are places in it.
+        producers: Place of each tensor's producer plus one; 0 if it has none.
+        uses, use_offsets: The known reading states of each *buffer* of the table.
+    """
+
+    ops: list[list[str]] = field(default_factory=list)
+    tensors: list[str] = field(default_factory=list)
+    producers: list[int] = field(default_factory=list)
+    consumers: list[int] = field(default_factory=list)
+    consumer_offsets: list[int] = field(default_factory=lambda: [0])
+    uses: list[int] = field(default_factory=list)
+    use_offsets: list[int] = field(default_factory=list)
+
+
+def neighbours(ends: TensorLinks | None, table: pd.DataFrame) -> Neighbours:
+    """Return the neighbours of the largest tensors of ``table``; empty without a graph."""
+    around = Neighbours()
+    if ends is None or table.empty:
+        return around
+    places: dict[str, int] = {}
+
+    def place(op: str) -> int:
+        if op not in places:
+            places[op] = len(places)
+            around.ops.append([op, *ends.facts.get(op, ("", "", ""))])
+        return places[op]
+
+    weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
+    by_tensor = weight.groupby(table["tensor"].astype(str).to_numpy(dtype=object)).sum()
+    for name in map(str, by_tensor.drop("", errors="ignore").nlargest(MAX_TENSORS).index):
+        maker, readers = ends.makers.get(name), ends.readers.get(name, [])
+        if maker is None and not readers:
+            continue
+        around.tensors.append(name)
+        around.producers.append(0 if maker is None else place(maker) + 1)
+        around.consumers += [place(op) for op in readers[:MAX_CONSUMERS]]
+        around.consumer_offsets.append(len(around.consumers))
+    _add_uses(ends, table, around)
+    return around
+
+
+def _add_uses(ends: TensorLinks, table: pd.DataFrame, around: Neighbours) -> None:
+    """Add the states at which each buffer of a chosen tensor is read."""
+    taken = set(around.tensors)
+    births = {
+        str(op): np.sort(states.to_numpy(dtype=np.int64))
+        for op, states in (table["born"] + 1).groupby(
+            table["op"].astype(str).to_numpy(dtype=object)
+        )
+    }
+    around.use_offsets = [0]
+    rows = zip(table["tensor"].astype(str), table["born"] + 1, table["dies"] + 1, strict=True)
+    for name, born, dies in rows:
+        readers = ends.readers.get(name, [])[:MAX_CONSUMERS] if name in taken else []
+        ran = [births[op] for op in readers if op in births]
+        uses = {int(at) for states in ran for at in states[(states >= born) & (states <= dies)]}
+        around.uses += sorted(uses)[:MAX_USES]
+        around.use_offsets.append(len(around.uses))
+
 
 MAX_BUFFERS: Final = 200_000
 """Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums.
@@ -71,6 +140,7 @@ def payload(
     if recording.kind.ran and not recording.events.empty:  # a prediction has no times
         time_ps = recording.events["time_ps"].to_numpy(dtype=np.int64)
         columns["time_ps"] = time_ps[kept.states[1:] - 1]
+        columns["fragmentation"] = _fragmentation(recording)[kept.states[1:] - 1]
     columns.update(_neighbour_columns(around, strings))
     columns["use_state"] = kept.instants(columns["use_state"] - 1) + 1
     header = {
@@ -92,9 +162,27 @@ def payload(
             for step in recording.steps
         ],
         "ops": around.ops,
+        "cards": judge_cards(report),
+        "backward": _find_backward(recording, kept),
         "strings": strings.texts,
     }
     return header, columns
+
+
+def _fragmentation(recording: Recording) -> npt.NDArray[np.uint8]:
+    """Return TensorFlow's own fragmentation after each event, in percent."""
+    events = recording.events
+    ratios = events["fragmentation"].where(events["allocator"] == recording.allocator)
+    percents = 100 * ratios.replace([np.inf, -np.inf], np.nan).ffill().fillna(0).clip(0, 1)
+    return np.asarray(percents.round(), dtype=np.uint8)
+
+
+def _find_backward(recording: Recording, kept: PageStates) -> list[int]:
+    """Return the page's instant of the first gradient op of each step; -1 if the step has none."""
+    table = main_allocator_rows(recording)
+    born = np.sort(table["born"][table["op"].astype(str).str.contains("gradient")].to_numpy())
+    first = [born[(born > step.first) & (born < step.last)][:1] for step in recording.steps]
+    return [kept.instant(int(at[0])) if len(at) else -1 for at in first]
 
 
 def _split(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -2,13 +2,7 @@
 
 All output for users is built from these records; ``terminal``, ``markdown`` and ``page_shell`` render
 them. Values are raw (bytes as integers, shares as ratios) and texts are unescaped: each renderer formats
-and escapes them::
-
-    columns = (TableColumn("batch", "number"), TableColumn("peak", "bytes"))
-    table = Table(columns, ((8, 1_572_864), (16, Cell(3_145_728, "bad"))))
-    document = Document("model.py", "Batch 8 is the largest", sections=(Section("Curve", (table,)),))
-    console.print(to_terminal(document, console.width))  # render.terminal
-    text, page = to_markdown(document), to_page(document)  # render.markdown, render.page_shell
+and escapes them.
 """
 
 from __future__ import annotations
@@ -56,13 +50,10 @@ CellValue = str | int | float | None | Cell
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """One column of a table.
+    """One column of a table; a table whose names are all empty has no heading line.
 
-    Attributes:
-        name: The heading; if all names of a table are empty, it has no heading line.
-        kind: The content.
-        least: Terminal cells that a text needs to be of use.
-        rank: A terminal that is too narrow drops the highest rank first; rank 0 always stays.
+    ``least`` are the terminal cells that a text needs to be of use. A terminal that is too narrow drops
+    the highest ``rank`` first; rank 0 always stays.
     """
 
     name: str
@@ -149,14 +140,13 @@ class Code:
 class Drawing:
     """An inline SVG with its title, which only pages show.
 
-    ``text`` says the same in words; ``legend`` has the CSS class and meaning of each colour.
+    The caption says the same in words; ``legend`` has the CSS class and meaning of each colour.
     """
 
     caption: str
     svg: Markup
     note: str = ""
     legend: tuple[tuple[str, str], ...] = ()
-    text: str = ""
 
 
 Block = Paragraph | Table | Item | Figures | Code | Drawing
@@ -179,15 +169,9 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A whole answer.
+    """A whole answer: its title, the headline, blocks before the first section, and sections.
 
-    Attributes:
-        title: The subject, such as the name of the model.
-        subtitle: Settings of the step: mode, batch size, optimizer.
-        badge: The basis of the figures, in a word.
-        notices: Warnings to read before any figure, a sentence each.
-        lead: The blocks before the first section.
-        footer: Versions.
+    ``badge`` is the basis of the figures in a word; ``notices`` are warnings to read before any figure.
     """
 
     title: str

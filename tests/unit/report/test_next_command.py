@@ -11,7 +11,7 @@ from msgspec.structs import replace as replace_fields
 
 import analyzer
 from analyzer.model.contract.report.subject import Kind, PhantomNotice
-from analyzer.report.next_command import suggest_next
+from analyzer.report.actions import suggest_next
 
 
 def options_exist(command: str) -> bool:

@@ -10,7 +10,7 @@ from builders import sample_folder
 
 import analyzer
 from analyzer.model.recording.timeline import alive_at, sum_by_category
-from analyzer.report.pool_map import draw_pool
+from analyzer.report.document import draw_pool
 
 
 @pytest.mark.parametrize("name", ["cnn", "transformer", "oom"])

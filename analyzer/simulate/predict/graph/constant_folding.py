@@ -41,26 +41,19 @@ def fold(ops: Sequence[Op]) -> list[Op]:
     (``ReplaceTensorWithConstant`` moves data edges only; ``RemoveDeadNodes``). Not modelled: constants
     of equal value become one (``OptimizeCSE``).
     """
-    computed = _find_foldable(ops)
+    folded, computed = _find_foldable(ops)
     if not computed:
         return list(ops)
     by_name = {op.name: op for op in ops}
-    folded = {op.name for op in ops if op.type in _CONSTANTS or op.name in computed}
-    running = [op for op in ops if op.name not in folded]
-    feeds = {parent for op in running for parent in _parents_of(op)}
-    wanted = feeds & computed.keys()
+    wanted = _find_read_nodes(ops, folded) & computed.keys()
     large = {name for name in wanted if (by_name[name].outputs[0].size_bytes or 0) > _MOST_BYTES}
     read = wanted - large
-    waits = [name for op in running for name in op.control_inputs]
-    waits += [name for constant in read for name in computed[constant]]
-    remaining = _find_remaining(by_name, folded, [*large, *waits, *(feeds - computed.keys())])
+    remaining = _find_remaining(by_name, folded, computed, read, large)
     moved = {name: f"{name}{_SUFFIX}" if name in remaining else name for name in read}
     result = []
     for op in ops:
         if op.name in read:
-            control = tuple(name for name in computed[op.name] if name in by_name)
-            constant = Op(moved[op.name], "Const", control_inputs=control, outputs=op.outputs)
-            result.append(replace(constant, device=op.device, source=op.source))
+            result.append(_make_constant(op, moved[op.name], computed[op.name], by_name))
         if op.name not in folded:
             result.append(_redirect(op, moved))
         elif op.name in remaining:
@@ -68,43 +61,81 @@ def fold(ops: Sequence[Op]) -> list[Op]:
     return result
 
 
-def _find_foldable(ops: Sequence[Op]) -> dict[str, tuple[str, ...]]:
-    """Return the foldable nodes, and what the constant of each waits for."""
+def _find_foldable(ops: Sequence[Op]) -> tuple[set[str], dict[str, tuple[str, ...]]]:
+    """Return all constants and foldable nodes, and for foldable ones what their constant waits for."""
     folded = {op.name for op in ops if op.type in _CONSTANTS}
-    candidates = [op for op in ops if op.type in _FOLDED and op.inputs and len(op.outputs) == 1]
     computed: dict[str, tuple[str, ...]] = {}
-    count = -1
-    while count != len(computed):
-        count = len(computed)
-        for op in candidates:
-            parents = _parents_of(op)
-            if op.name not in folded and parents <= folded:
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for op in ops:
+            if op.name not in folded and _can_fold(op, folded):
                 folded.add(op.name)
+                parents = {split_tensor(tensor)[0] for tensor in op.inputs}
                 waits = [*op.control_inputs, *(w for p in parents for w in computed.get(p, ()))]
                 computed[op.name] = tuple(dict.fromkeys(waits))
-    return computed
+                has_changed = True
+    return folded, computed
 
 
-def _parents_of(op: Op) -> set[str]:
-    return {split_tensor(tensor)[0] for tensor in op.inputs}
+def _find_read_nodes(ops: Sequence[Op], folded: Collection[str]) -> set[str]:
+    """Return the nodes whose results ops outside ``folded`` read."""
+    return {split_tensor(tensor)[0] for op in ops if op.name not in folded for tensor in op.inputs}
+
+
+def _make_constant(op: Op, name: str, waits: Sequence[str], nodes: Collection[str]) -> Op:
+    """Return a constant with a node's result; it waits for those ``waits`` that are nodes."""
+    return Op(
+        name,
+        "Const",
+        control_inputs=tuple(name for name in waits if name in nodes),
+        outputs=op.outputs,
+        device=op.device,
+        source=op.source,
+    )
 
 
 def _find_remaining(
-    by_name: Mapping[str, Op], folded: Collection[str], queue: list[str]
+    by_name: Mapping[str, Op],
+    folded: Collection[str],
+    computed: Mapping[str, Sequence[str]],
+    read: Collection[str],
+    large: Collection[str],
 ) -> set[str]:
-    """Return the foldable nodes that the nodes in ``queue`` need."""
+    """Return the foldable nodes that remain in the graph."""
+    queue = list(large)
+    queue += [
+        name for op in by_name.values() if op.name not in folded for name in op.control_inputs
+    ]
+    queue += [name for op in read for name in computed[op]]
+    queue += [
+        name
+        for op in by_name.values()
+        if op.name not in folded
+        for name in (split_tensor(tensor)[0] for tensor in op.inputs)
+        if name not in computed
+    ]
     remaining: set[str] = set()
     while queue:
         name = queue.pop()
-        if name not in remaining and name in folded:
-            remaining.add(name)
-            queue += [*by_name[name].control_inputs, *_parents_of(by_name[name])]
+        if name in remaining or name not in folded:
+            continue
+        remaining.add(name)
+        op = by_name[name]
+        queue += op.control_inputs
+        queue += [split_tensor(tensor)[0] for tensor in op.inputs]
     return remaining
 
 
 def _redirect(op: Op, moved: Mapping[str, str]) -> Op:
     """Return the op with inputs renamed to the constants."""
-    inputs = [split_tensor(tensor) for tensor in op.inputs]
-    if not any(name in moved for name, _ in inputs):
+    if not any(split_tensor(tensor)[0] in moved for tensor in op.inputs):
         return op
+    inputs = (split_tensor(tensor) for tensor in op.inputs)
     return replace(op, inputs=tuple(f"{moved.get(name, name)}:{k}" for name, k in inputs))
+
+
+def _can_fold(op: Op, folded: set[str]) -> bool:
+    if op.type not in _FOLDED or not op.inputs or len(op.outputs) != 1:
+        return False
+    return all(split_tensor(tensor)[0] in folded for tensor in op.inputs)

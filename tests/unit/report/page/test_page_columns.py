@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analyzer.model.choice import Category
-from analyzer.report.page.columns import StringTable, pack, plain
+from analyzer.report.page.columns import StringTable, pack
 
 TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "f8": np.float64}
 
@@ -59,17 +58,6 @@ def test_the_same_input_gives_the_same_text() -> None:
 def test_a_header_of_any_text_survives() -> None:
     header, _ = unpack(pack({"name": "</script>\u2028\ud800\0"}, {}))
     assert header["name"] == "</script>\u2028\ud800\0"
-
-
-def test_plain_leaves_nothing_that_json_has_not() -> None:
-    values = {
-        1: np.int64(5),
-        "b": float("nan"),
-        "c": pd.NA,
-        "d": (Category.INPUT, {"x"}),
-        "e": np.float32(0.5),
-    }
-    assert plain(values) == {"1": 5, "b": None, "c": None, "d": ["input", ["x"]], "e": 0.5}
 
 
 def test_strings_are_stored_once_and_missing_is_empty() -> None:
