@@ -24,7 +24,11 @@ from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu
 from analyzer.cards.xla_compiler import find_compiler
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.simulate.compiler.compile_child import CUBLAS_PRODUCTS, plan_for_card
+from analyzer.simulate.compiler.compile_child import (
+    CUBLAS_PRODUCTS,
+    Compilation,
+    plan_for_card,
+)
 from analyzer.simulate.compiler.plan_uncertainty import workspace_rise
 from analyzer.simulate.compiler.step_plans import module_of
 from analyzer.tracing.parse.hlo import read_hlo
@@ -101,7 +105,7 @@ def on_card(module: bytes, card: str) -> dict[str, Any]:
     for products in ("triton", "cublas"):
         started = time.monotonic()
         flags = CUBLAS_PRODUCTS if products == "cublas" else ()
-        found = plan_for_card(module, find_gpu(card), flags=flags)
+        found = plan_for_card(module, Compilation(gpu=find_gpu(card), flags=flags))
         seconds = time.monotonic() - started
         hlo = read_hlo(found.compiled.hlo)
         calls = [one for one in hlo.instructions.values() if one.target.startswith("__cudnn$conv")]

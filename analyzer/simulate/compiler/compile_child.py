@@ -115,16 +115,16 @@ class Compilation:
     """Settings of a compilation.
 
     Attributes:
-        target: The card: ``GpuTargetConfigProto`` in text form.
         flags: XLA flags in addition to the flags that write the plan.
         folder: Parent of the temporary folder; None for the system's default.
+        compiler: None for the installed one.
     """
 
-    target: str
-    compiler: Compiler
+    gpu: Gpu
     flags: tuple[str, ...] = ()
     time_out_s: float = TIME_OUT_S
     folder: Path | None = None
+    compiler: Compiler | None = None
 
 
 def central(plans: Mapping[Products, CardPlan]) -> CardPlan:
@@ -132,23 +132,9 @@ def central(plans: Mapping[Products, CardPlan]) -> CardPlan:
     return plans.get("triton") or plans["cublas"]
 
 
-def plan_for_card(
-    module: bytes,
-    gpu: Gpu,
-    *,
-    flags: tuple[str, ...] = (),
-    time_out_s: float = TIME_OUT_S,
-    folder: Path | None = None,
-) -> CardPlan:
+def plan_for_card(module: bytes, how: Compilation) -> CardPlan:
     """Return the memory plan of a serialized ``HloModuleProto``, not optimised, for any device."""
-    how = Compilation(
-        target=target_text(gpu),
-        compiler=find_compiler(),
-        flags=flags,
-        time_out_s=time_out_s,
-        folder=folder,
-    )
-    return check_plan(compile_with_retries(module, how), gpu)
+    return check_plan(compile_with_retries(module, how), how.gpu)
 
 
 def check_plan(compiled: CompiledModule, gpu: Gpu) -> CardPlan:
@@ -219,14 +205,15 @@ def without_triton(module: bytes, ops: Iterable[str]) -> bytes | None:
 
 def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
     """Compile ``module``, a serialized ``HloModuleProto`` that is not optimised."""
+    compiler = how.compiler or find_compiler()
     with tempfile.TemporaryDirectory(
         prefix=".xla-", dir=how.folder, ignore_cleanup_errors=True
     ) as temporary:
         place = Path(temporary).resolve()
         (place / MODULE_FILE).write_bytes(module)
-        request = CompileRequest(library=str(how.compiler.library), target=how.target)
+        request = CompileRequest(library=str(compiler.library), target=target_text(how.gpu))
         write_message(place / REQUEST_FILE, request)
-        statistics = _read_statistics(place, _run(place, how))
+        statistics = _read_statistics(place, _run(place, how, compiler))
         plans = sorted(
             (place / "dump").glob("*after_optimizations.hlo.pb"),
             key=lambda file: file.stat().st_size,
@@ -234,7 +221,7 @@ def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
         if not plans:
             raise CompilerUnavailable("XLA's compiler left no buffer assignment.")
         return CompiledModule(
-            hlo=plans[-1].read_bytes(), statistics=statistics, compiler=how.compiler.version
+            hlo=plans[-1].read_bytes(), statistics=statistics, compiler=compiler.version
         )
 
 
@@ -255,11 +242,11 @@ def _read_statistics(place: Path, code: int) -> Statistics:
     return answer.statistics
 
 
-def _run(place: Path, how: Compilation) -> int:
+def _run(place: Path, how: Compilation, compiler: Compiler) -> int:
     """Run the child to its end and return its exit status."""
     flags = (
         *how.flags,
-        path_flag("--xla_gpu_cuda_data_dir", how.compiler.cuda),
+        path_flag("--xla_gpu_cuda_data_dir", compiler.cuda),
         path_flag("--xla_dump_to", place / "dump"),
         "--xla_dump_hlo_as_proto",
     )

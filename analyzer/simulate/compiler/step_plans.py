@@ -38,6 +38,7 @@ from analyzer.simulate.compiler.card_options import CardOptions
 from analyzer.simulate.compiler.compile_child import (
     CUBLAS_PRODUCTS,
     CardPlan,
+    Compilation,
     CompiledModule,
     CompilerRefused,
     central,
@@ -152,15 +153,16 @@ def _compile(
     for number, module in enumerate(modules):
         if progress is not None:
             progress("compiling for the card", number / len(modules))
-        plan = partial(plan_for_card, module, gpu, time_out_s=options.time_out_s, folder=folder)
+        how = Compilation(gpu=gpu, flags=flags, time_out_s=options.time_out_s, folder=folder)
         plans: dict[Products, CardPlan] = {}
         try:
-            plans["triton"] = plan(flags=flags)
+            plans["triton"] = plan_for_card(module, how)
         except CompilerRefused:
             if not has_triton:
                 raise
         if has_triton and (both or not plans):
-            plans["cublas"] = plan(flags=(*flags, *CUBLAS_PRODUCTS))
+            how = replace(how, flags=(*flags, *CUBLAS_PRODUCTS))
+            plans["cublas"] = plan_for_card(module, how)
         found.append(plans)
     return found
 

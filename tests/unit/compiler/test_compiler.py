@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.cards.xla_compiler import find_compiler, target_text
+from analyzer.cards.xla_compiler import find_compiler
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.simulate.compiler import pjrt
 from analyzer.simulate.compiler.compile_child import (
@@ -68,7 +68,7 @@ def test_a_step_compiles_for_cards_that_are_not_there(module: bytes, tmp_path: P
     work = tmp_path / "work"
     work.mkdir()
     for name in ("t4", "a100-80gb", "h100"):
-        found = plan_for_card(module, find_gpu(name), folder=work)
+        found = plan_for_card(module, Compilation(gpu=find_gpu(name), folder=work))
         # plan_for_card has held the sum over the buffers against the compiler's totals.
         assert found.plan.platform == find_gpu(name).name
         assert found.plan.temp_bytes > 0
@@ -87,17 +87,14 @@ def test_a_product_that_triton_cannot_write_is_left_to_cublas_alone(tmp_path: Pa
     module = gzip.decompress((DATA / "heads_of_96.hlo.pb.gz").read_bytes())
     h100 = find_gpu("h100-80gb-sxm")
     with pytest.raises(CompilerRefused, match="tile sizes"):
-        compile_in_child(
-            module,
-            Compilation(target=target_text(h100), compiler=find_compiler(), folder=tmp_path),
-        )
-    found = plan_for_card(module, h100, folder=tmp_path)
+        compile_in_child(module, Compilation(gpu=h100, folder=tmp_path))
+    found = plan_for_card(module, Compilation(gpu=h100, folder=tmp_path))
     assert found.plan.temp_bytes == pytest.approx(65_334_316 - 8_455_952, rel=0.001)
 
 
 @pytest.mark.usefixtures("installed")
 def test_bytes_that_are_no_module_are_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(CompilerUnavailable) as caught:
-        plan_for_card(b"\xff no module", find_gpu("t4"), folder=tmp_path)
+        plan_for_card(b"\xff no module", Compilation(gpu=find_gpu("t4"), folder=tmp_path))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from analyzer.cards import find_gpu
 from analyzer.cards import xla_compiler as plugin
 from analyzer.cards.xla_compiler import Compiler, find_compiler
 from analyzer.model.errors import CompilerUnavailable
@@ -29,7 +30,7 @@ TOTALS: Final = (
 
 def compile_it(tmp_path: Path, library: str = "none.so", **how: Any) -> None:
     compiler = Compiler(tmp_path / library, tmp_path, "some compiler 1.0")
-    compile_in_child(b"module", Compilation(target="target", compiler=compiler, **how))
+    compile_in_child(b"module", Compilation(gpu=find_gpu("t4"), compiler=compiler, **how))
 
 
 def a_child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:

@@ -19,6 +19,7 @@ from analyzer.simulate.compiler.card_options import CardOptions
 from analyzer.simulate.compiler.compile_child import (
     CUBLAS_PRODUCTS,
     CardPlan,
+    Compilation,
     CompilerRefused,
     check_plan,
 )
@@ -47,8 +48,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let the compiler answer with kept plans; return what it is asked for."""
     calls: list[str] = []
 
-    def answer(module: bytes, gpu: Any, *, flags: Any, **options: Any) -> CardPlan:
-        calls.append("cublas" if flags == CUBLAS_PRODUCTS else "triton")
+    def answer(module: bytes, how: Compilation) -> CardPlan:
+        calls.append("cublas" if how.flags == CUBLAS_PRODUCTS else "triton")
         return a_plan(calls[-1])
 
     monkeypatch.setattr(step, "plan_for_card", answer)
@@ -86,9 +87,9 @@ def test_the_users_flags_are_taken_over_or_left_out_aloud(
 ) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def answer(module: bytes, gpu: Any, *, flags: Any, **options: Any) -> CardPlan:
-        asked.append(flags)
-        if "--xla_new=1" in flags:
+    def answer(module: bytes, how: Compilation) -> CardPlan:
+        asked.append(how.flags)
+        if "--xla_new=1" in how.flags:
             raise CompilerRefused("XLA's compiler died: Unknown flag in XLA_FLAGS: --xla_new=1")
         return a_plan("triton")
 
@@ -141,10 +142,10 @@ def test_cublas_where_triton_cannot_be_had(
 ) -> None:
     answer = step.plan_for_card
 
-    def refuse_triton(*given: Any, flags: Any, **options: Any) -> CardPlan:
-        if flags != CUBLAS_PRODUCTS:
+    def refuse_triton(module: bytes, how: Compilation) -> CardPlan:
+        if how.flags != CUBLAS_PRODUCTS:
             raise CompilerRefused("XLA's compiler refused: too fragmented.")
-        return answer(*given, flags=flags, **options)
+        return answer(module, how)
 
     monkeypatch.setattr(step, "plan_for_card", refuse_triton)
     for both in (None, False):
