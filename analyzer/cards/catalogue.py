@@ -19,6 +19,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -27,10 +28,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, field
 
-from analyzer.cards.architecture import ARCHITECTURES, Architecture
 from analyzer.model.errors import InputError
 
 MIB: Final = 1024**2  # bytes
+_KIB: Final = 1024  # bytes
 
 VARIABLE: Final = "TF_MEMORY_ANALYZER_CARDS"
 _SUFFIXES: Final = (".toml", ".json")
@@ -54,15 +55,51 @@ _SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
 _Positive = Annotated[float, Meta(gt=0, le=1e9)]
 
 
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Limits of one multiprocessor, which all cards of one compute capability share.
+
+    Attributes:
+        fp32_lanes: Single-precision operations per clock.
+        max_threads, max_blocks: Most resident threads and blocks.
+        shared_bytes, block_optin_bytes: Shared memory, and the part that one block may opt in to.
+        accelerated: Whether it has instructions for its own target only (``sm_90a``).
+    """
+
+    name: str
+    fp32_lanes: int
+    max_threads: int
+    max_blocks: int
+    shared_bytes: int
+    block_optin_bytes: int
+    accelerated: bool = False
+
+
+ARCHITECTURES: Final[dict[tuple[int, int], Architecture]] = {
+    (6, 0): Architecture("Pascal", 64, 2048, 32, 64 * _KIB, 48 * _KIB),
+    (6, 1): Architecture("Pascal", 128, 2048, 32, 96 * _KIB, 48 * _KIB),
+    (7, 0): Architecture("Volta", 64, 2048, 32, 96 * _KIB, 96 * _KIB),
+    (7, 5): Architecture("Turing", 64, 1024, 16, 64 * _KIB, 64 * _KIB),
+    (8, 0): Architecture("Ampere", 64, 2048, 32, 164 * _KIB, 163 * _KIB),
+    (8, 6): Architecture("Ampere", 128, 1536, 16, 100 * _KIB, 99 * _KIB),
+    (8, 7): Architecture("Ampere", 128, 1536, 16, 164 * _KIB, 163 * _KIB),
+    (8, 9): Architecture("Ada Lovelace", 128, 1536, 24, 100 * _KIB, 99 * _KIB),
+    (9, 0): Architecture("Hopper", 128, 2048, 32, 228 * _KIB, 227 * _KIB, accelerated=True),
+    (10, 0): Architecture("Blackwell", 128, 2048, 32, 228 * _KIB, 227 * _KIB, accelerated=True),
+    (10, 3): Architecture("Blackwell", 128, 2048, 32, 228 * _KIB, 227 * _KIB, accelerated=True),
+    (12, 0): Architecture("Blackwell", 128, 1536, 24, 100 * _KIB, 99 * _KIB, accelerated=True),
+}
+"""By compute capability: CUDA C++ Programming Guide, table "Technical Specifications per Compute
+Capability" and the section of each architecture; the descriptions that XLA embeds agree."""
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One card; the fields are the columns of the catalogue and the keys of a user's card.
 
     Attributes:
-        id: Name for the command line: ``a100-80gb-sxm``.
-        name: The driver's name: ``NVIDIA A100-SXM4-80GB``.
-        capability_text: ``8.0``.
-        sm_count: Multiprocessors.
-        clock_mhz: Highest clock of the multiprocessors.
+        id, name: For the command line (``a100-80gb-sxm``), and the driver's (``NVIDIA
+            A100-SXM4-80GB``).
+        sm_count, clock_mhz: Multiprocessors, and their highest clock.
         bandwidth_gb_s: Between the chip and its memory.
         nominal_mib: Advertised memory.
         memory_kind: ``GDDR+ECC``: a sixteenth holds the codes. ``LPDDR``: the host's memory.
@@ -207,11 +244,7 @@ def find_gpu(name: str) -> Gpu:
 
     Case, spaces, dashes and the vendor's name are ignored: ``a100-80gb``, ``RTX 4090``,
     ``NVIDIA A100-SXM4-80GB`` (as nvidia-smi prints it). If several variants match (``a100``: 40 or
-    80 GB), the one with the least memory is returned (of equals the SXM board); ``gpus_named`` returns
-    all.
-
-    Raises:
-        InputError: no card has this name; the hint lists similar ones.
+    80 GB), the one with the least memory is returned (of equals the SXM board).
     """
     return gpus_named(name)[0]
 
@@ -219,11 +252,8 @@ def find_gpu(name: str) -> Gpu:
 def gpus_named(name: str) -> tuple[Gpu, ...]:
     """Return the cards that match a name, the one with the least memory first.
 
-    The name of a file of the user's own cards stands for its first card, and makes all of them known to
-    this process and its children.
-
-    Raises:
-        InputError: no card has this name; the hint lists similar ones.
+    A file of the user's own cards stands for its first card, and makes all known to this process and its
+    children. An unknown name is an ``InputError`` that lists similar ones.
     """
     if name.strip().lower().endswith(_SUFFIXES):
         path = Path(name.strip()).absolute()

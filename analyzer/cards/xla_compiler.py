@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Final
 
-from analyzer.cards import architecture as arch
 from analyzer.cards.catalogue import Gpu
 from analyzer.model.errors import CompilerUnavailable
 
@@ -21,6 +20,11 @@ _CUDA: Final = ("nvidia-cuda-nvcc-cu12", "nvidia/cuda_nvcc")
 CUDNN_VERSION: Final = (9, 10, 0)
 """XLA checks cuDNN's version before it uses some fusions. This is the version of TensorFlow 2.21's
 wheels for CUDA (``tensorflow[and-cuda]``: nvidia-cudnn-cu12 9.x)."""
+
+_BLOCK_THREADS: Final = 1024  # at most; these limits are those of all cards
+_BLOCK_SHARED_BYTES: Final = 48 << 10  # without opting in to more
+_SM_REGISTERS: Final = 64 << 10  # 32-bit registers of one multiprocessor, and of one block
+_GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
 
 _OWN_FLAGS: Final = ("xla_dump_", "xla_gpu_cuda_data_dir", "xla_hlo_profile")
 """Flags for output folders and for the place of CUDA; the compiler's process sets its own."""
@@ -120,11 +124,11 @@ def target_text(gpu: Gpu, *, cudnn: tuple[int, int, int] = CUDNN_VERSION) -> str
     chip = gpu.architecture
     major, minor = gpu.compute_capability
     extension = "ACCELERATED_FEATURES" if chip.accelerated else "NONE"
-    axes = zip("xyz", arch.GRID_LIMITS, strict=True)
+    axes = zip("xyz", _GRID_LIMITS, strict=True)
     info = [
-        f"threads_per_block_limit: {arch.BLOCK_THREADS}",
-        f"threads_per_warp: {arch.WARP_THREADS}",
-        f"shared_memory_per_block: {arch.BLOCK_SHARED_BYTES}",
+        f"threads_per_block_limit: {_BLOCK_THREADS}",
+        "threads_per_warp: 32",
+        f"shared_memory_per_block: {_BLOCK_SHARED_BYTES}",
         f"shared_memory_per_core: {chip.shared_bytes}",
         f"threads_per_core_limit: {chip.max_threads}",
         f"core_count: {gpu.sm_count}",
@@ -136,8 +140,8 @@ def target_text(gpu: Gpu, *, cudnn: tuple[int, int, int] = CUDNN_VERSION) -> str
         f"device_memory_size: {gpu.memory_bytes}",
         f"shared_memory_per_block_optin: {chip.block_optin_bytes}",
         f"cuda_compute_capability {{ major: {major} minor: {minor} feature_extension: {extension} }}",
-        f"registers_per_core_limit: {arch.SM_REGISTERS}",
-        f"registers_per_block_limit: {arch.SM_REGISTERS}",
+        f"registers_per_core_limit: {_SM_REGISTERS}",
+        f"registers_per_block_limit: {_SM_REGISTERS}",
     ]
     body = "\n".join(f"  {line}" for line in info)
     return (

@@ -45,8 +45,7 @@ class Holder:
             values that share bytes, the last one holds them.
         until: End of the last of the values that reuse its bytes without a gap, such as a loop's values
             in each iteration; ``last`` without such a value.
-        instruction: The HLO instruction that makes it.
-        opcode: Its opcode; for a custom call with its target.
+        opcode: Of the HLO instruction that makes it; for a custom call with its target.
         op_name, op_type: The framework's op; empty if XLA names none.
         shape: None for a tuple.
         argument: Number of the parameter that it copies; None for others.
@@ -71,10 +70,8 @@ class PlanRegion:
     """One allocation of the module.
 
     Attributes:
-        index: XLA's number.
         results: Indexes of the results in it; empty if unknown.
         is_live_out: Whether it contains a result or the table of their addresses.
-        is_tuple: Whether it is a table of addresses.
         dtype, shape, op_name: Of its only value; empty and None if it has several.
         holders: The values in a region of temporaries, in order of ``first``.
         moments: Number of moments that ``first`` and ``last`` count.
@@ -104,13 +101,11 @@ class BufferPlan:
 
     Attributes:
         platform: The device, such as ``cpu`` or a card's name.
-        regions: Its allocations, in order of their index.
         parameters, outputs: Sizes of the parameters and of the results.
         aliases: Result -> parameter whose memory it may reuse.
         handed_on: Result -> parameter that it is.
         fixed: Inputs of the calling op whose values are compiled in. Such a tensor is no parameter; such
             a variable is one.
-        trials: Requests during its compilation for a card.
     """
 
     module: str

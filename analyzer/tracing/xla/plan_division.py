@@ -31,13 +31,7 @@ MAX_PARTS: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """One buffer to divide.
-
-    Attributes:
-        row: Its label in the allocations table.
-        region: The values in it.
-        labels: Columns of each of the region's holders.
-    """
+    """One buffer to divide: its row's label, its values, and the columns of each value."""
 
     row: int
     region: PlanRegion
@@ -59,13 +53,7 @@ def divide(
     steps: Sequence[Step],
     divisions: Sequence[Division],
 ) -> Divided:
-    """Insert moments and parts.
-
-    Args:
-        allocations: Columns of ``ALLOCATIONS``, index 0, 1, 2 and so on.
-        events: Columns of ``EVENTS``.
-        divisions: The buffers to divide; no two have the same instant of birth.
-    """
+    """Insert moments and parts; no two divisions have the same instant of birth."""
     chosen = _limit_divisions(divisions)
     if not chosen:
         return Divided(allocations, events, tuple(steps))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analyzer.cards import all_gpus, find_gpu, gpus_named
-from analyzer.cards.architecture import ARCHITECTURES
-from analyzer.cards.catalogue import sources
+from analyzer.cards.catalogue import ARCHITECTURES, sources
 from analyzer.model.errors import InputError
 
 

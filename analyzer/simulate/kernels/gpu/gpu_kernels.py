@@ -33,7 +33,6 @@ from analyzer.simulate.kernels.cpu import onednn
 from analyzer.simulate.kernels.gpu import cudnn_convolution as convolutions
 from analyzer.simulate.kernels.gpu import cudnn_rnn, gpu_reduction
 from analyzer.simulate.kernels.gpu.cudnn_convolution import DnnCard
-from analyzer.simulate.kernels.gpu.gpu_pooling import POOLINGS, plan_pooling
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
 from analyzer.simulate.kernels.shared.op_call import (
@@ -161,6 +160,38 @@ def _plan_unknown(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=allocate_all(call), modelled=False)
 
 
+def _plan_pooling(call: Call, capability: tuple[int, int]) -> MemoryPlan:
+    """Allocate the result, copies in cuDNN's layout, and tensors that cuDNN requires but does not read.
+
+    Two spatial axes: cuDNN reads NHWC and NCHW directly (``pooling_ops_common.cc``), and the gradient of
+    an average in NHWC has TensorFlow's own kernel (``RunAvePoolBackwardNHWC``). Three axes: TensorFlow
+    always calls cuDNN in NCDHW, so a node in NDHWC copies its tensors (``DnnPooling3dOp`` and
+    ``DnnPooling3dGradOp`` in ``cudnn_pooling_gpu.cc``); the layout pass changes no such node.
+    The gradient of an average has neither the pooled tensor nor the result (``DnnPoolingGradOp`` without
+    them), so it allocates both. On cards without bfloat16 a pooling casts all its tensors to float32
+    (``IsBF16NotSupportedInOps``).
+    """
+    channels_first = call.attr("data_format") in ("NCHW", "NCDHW")
+    both: list[int]
+    match call.op.type:
+        case "MaxPool3DGrad":  # of the input, the output, and the gradient of the output
+            both = [call.input_size(0), call.input_size(1)]
+            casts = [call.input_size(2), *both, call.size()]
+            copies = [] if channels_first else [*both, *both]
+        case "AvgPool3DGrad" | "AvgPoolGrad":
+            both = [call.size(), call.input_size(1)]
+            if call.op.type == "AvgPoolGrad":
+                return plan_allocation(call, after_bytes=both if channels_first else ())
+            casts = both[::-1]
+            copies = both if channels_first else [*both, *both]
+        case _:
+            casts = both = [call.input_size(0), call.size()]
+            copies = [] if channels_first else both
+    if call.op.outputs[0].dtype == "bfloat16" and capability < (8, 0):
+        copies = [2 * size for size in (*casts, *copies)]
+    return plan_allocation(call, after_bytes=copies)
+
+
 def _plan_inverse_fourier(call: Call) -> MemoryPlan:
     """Copy the input, since cuFFT destroys it in a transform to reals (``FFTGPUBase``)."""
     return plan_allocation(call, after_bytes=(call.input_size(0),))
@@ -207,7 +238,10 @@ def _make_rules(card: DnnCard) -> dict[str, Rule]:
             f"{depthwise} {depthwise}BackpropInput {depthwise}BackpropFilter",
         ),
         (convolutions.plan_batch_norm, "FusedBatchNormV3 _FusedBatchNormEx"),
-        (partial(plan_pooling, capability=card.gpu.compute_capability), POOLINGS),
+        (
+            partial(_plan_pooling, capability=card.gpu.compute_capability),
+            "MaxPool3D AvgPool3D AvgPoolGrad AvgPool3DGrad MaxPool3DGrad",
+        ),
         (partial(gpu_reduction.plan_sum_of_squares, blocks=blocks), "L2Loss"),
         (gpu_reduction.plan_softmax, "Softmax LogSoftmax"),
         (gpu_reduction.plan_bias_gradient, "BiasAddGrad"),

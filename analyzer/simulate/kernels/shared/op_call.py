@@ -78,10 +78,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Requests of the first call with given shapes, which tries the algorithms of a library.
+    """Requests of the first call with a ``key``, which tries the algorithms of a library.
 
     Attributes:
-        key: Equal for calls that share the result of the trial.
         copy_bytes: A guarded copy of the result; skipped if it does not fit.
         scratch_bytes: Workspace of each algorithm with guards. An algorithm is skipped if it does
             not fit; the smallest is needed.
@@ -120,15 +119,13 @@ class MemoryPlan:
         amid_bytes: Temporaries allocated just before the last output that needs memory.
         after_bytes: Temporaries allocated after the outputs.
         value: Input that becomes the value of the variable, or an element of a TensorList.
-        rows_bytes: Bytes of each element, if the kernel makes a TensorList of a tensor.
+        rows_bytes: Of each element, if the kernel makes a TensorList of a tensor.
         workspace: Workspace allocated after everything else except what follows an early trial.
         unknown_bytes: Upper bound of a library's further memory during the run. The prediction
             leaves it out; the range contains it.
-        trial: Additional requests of the first call; None if there are none.
         modelled: Whether the op has a rule; without one, each output is assumed to be allocated.
         borrows: Whether results may lie in Python's memory, which this allocator does not count.
-        compiled: Requests of a call of an XLA-compiled function, which replace everything except
-            ``outputs``; None for other ops.
+        compiled: Requests of an XLA-compiled function, which replace everything except ``outputs``.
     """
 
     outputs: tuple[Output, ...] = ()
