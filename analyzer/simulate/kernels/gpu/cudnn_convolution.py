@@ -34,7 +34,6 @@ from analyzer.simulate.kernels.shared.op_call import (
     allocate,
     allocate_all,
     forward,
-    plan_allocation,
     without_zeros,
 )
 
@@ -59,81 +58,58 @@ class DnnCard:
     limit_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Convolved:
-    """One convolution, forward or backward.
+def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
+    """Allocate the outputs, copies of tensors, and the workspace of cuDNN's algorithm.
 
-    Attributes:
-        shapes: Of image, kernel and result, in the node's layout.
-        changes_layout: Whether cuDNN computes in another layout.
-        padded_bytes: Bytes of the asymmetrically padded image; 0 if its padding is symmetric.
-        image_copy_bytes: Bytes of the (padded) image in the other layout; 0 for one channel, which needs
-            no copy.
-        result_copy_bytes: The same of the result, for a gradient that reads it.
-    """
+    Each pass copies the filter, the image if its padding is asymmetric, and its tensors to change the
+    layout; a tensor with one channel needs no change. The side input of a fused ``Add``
+    (``_FusedConv2D``) is forwarded.
 
-    described: Convolution
-    shapes: tuple[tuple[int, ...], ...]
-    changes_layout: bool
-    image_bytes: int
-    result_bytes: int
-    kernel_bytes: int
-    padded_bytes: int
-    image_copy_bytes: int
-    result_copy_bytes: int
-
-
-def plan_convolution(call: Call, card: DnnCard) -> MemoryPlan:
-    """Copy the filter, the input if its padding is asymmetric, and the tensors to change the layout.
-
-    ``LaunchConvOpImpl``. The side input of a fused ``Add`` (``_FusedConv2D``) is forwarded.
+    Args:
+        direction: One of ``PASSES``: ``LaunchConvOpImpl``, ``LaunchConv2DBackpropInputOp`` and
+            ``LaunchConv2DBackpropFilterOp``.
     """
     is_sum = "Add" in (call.attr("fused_ops") or [])
     first = forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call)
     plan = MemoryPlan(outputs=(first, *allocate_all(call)[1:]))
-    one = _read(call, card, "forward", call.shape(0), call.shape(1), call.out_shape())
-    if one is None:
+    image, kernel, result = {
+        "forward": (call.shape(0), call.shape(1), call.out_shape()),
+        "input_gradient": (call.out_shape(), call.shape(1), call.shape(2)),
+        "filter_gradient": (call.shape(0), call.out_shape(), call.shape(2)),
+    }[direction]
+    if image is None or kernel is None or result is None or len(image) != len(kernel):
         return plan
-    copies = [one.padded_bytes, one.kernel_bytes]
-    if one.changes_layout:
-        copies = [one.padded_bytes, one.image_copy_bytes, one.kernel_bytes, one.result_bytes]
-    return _with_algorithms(replace(plan, after_bytes=without_zeros(copies)), call, one, card)
-
-
-def plan_input_gradient(call: Call, card: DnnCard) -> MemoryPlan:
-    """Compute the gradient of the input into a temporary of the same size.
-
-    ``LaunchConv2DBackpropInputOp`` always computes into ``pre_transformed_in_backprop``, so two buffers
-    exist during the call. If the layout stays, the temporary becomes the output and the allocated
-    output is freed; the same in three axes. Asymmetric padding is removed after the trials of
-    algorithms.
-    """
-    one = _read(call, card, "input_gradient", call.out_shape(), call.shape(1), call.shape(2))
-    if one is None:
-        return plan_allocation(call)
-    if one.changes_layout:
-        copies = [one.kernel_bytes, one.result_copy_bytes, one.padded_bytes or one.image_bytes]
-        copies += [one.image_bytes] if one.padded_bytes else []
-        plan = plan_allocation(call, after_bytes=copies)
-    else:
-        copies = [call.size(), one.kernel_bytes, one.padded_bytes]
-        output = allocate(call, region="temp")
-        plan = MemoryPlan(outputs=(output,), before_bytes=without_zeros(copies))
-    return _with_algorithms(plan, call, one, card)
-
-
-def plan_filter_gradient(call: Call, card: DnnCard) -> MemoryPlan:
-    """Allocate a padded input, the gradient of the filter in cuDNN's order, and layout copies.
-
-    ``LaunchConv2DBackpropFilterOp``.
-    """
-    one = _read(call, card, "filter_gradient", call.shape(0), call.out_shape(), call.shape(2))
-    if one is None:
-        return plan_allocation(call)
-    copies = [one.padded_bytes, one.kernel_bytes]
-    if one.changes_layout:
-        copies += [one.result_copy_bytes, one.image_copy_bytes]
-    return _with_algorithms(plan_allocation(call, after_bytes=copies), call, one, card)
+    channels_last = str(call.attr("data_format", "NHWC")) in ("NHWC", "NDHWC")
+    if channels_last and _is_product(call, image, kernel):
+        return plan
+    described = _describe(call, direction, image, kernel, result, channels_last=channels_last)
+    dtype = call.op.outputs[0].dtype
+    image_bytes, kernel_bytes, result_bytes, padded_bytes = (
+        math.prod(shape) * call.item_bytes() for shape in (image, kernel, result, described.image)
+    )
+    copied_bytes = {"forward": result_bytes, "filter_gradient": kernel_bytes}
+    trial_bytes = copied_bytes.get(direction, padded_bytes)
+    is_padded = padded_bytes != image_bytes
+    padding = padded_bytes if is_padded else 0
+    after: tuple[int, ...] = (padding, kernel_bytes)
+    if channels_last and not _computes_channels_last(dtype, card.gpu.compute_capability):
+        image_copy = padded_bytes if described.image[1] > 1 else 0
+        result_copy = result_bytes if result[-1] > 1 else 0
+        after = {
+            "forward": (padding, image_copy, kernel_bytes, result_bytes),
+            "input_gradient": (kernel_bytes, result_copy, padded_bytes, image_bytes * is_padded),
+            "filter_gradient": (padding, kernel_bytes, result_copy, image_copy),
+        }[direction]
+    elif direction == "input_gradient":
+        # The result is computed into ``pre_transformed_in_backprop``, of the same size, which becomes
+        # the output. The allocated output is freed, and asymmetric padding is removed after trials.
+        before = without_zeros((call.size(), kernel_bytes, padding))
+        plan = MemoryPlan(outputs=(allocate(call, region="temp"),), before_bytes=before)
+        after = ()
+    plan = replace(plan, after_bytes=without_zeros(after))
+    is_early = direction == "input_gradient" and is_padded
+    key = (image, kernel, result)
+    return _with_algorithms(plan, call, described, card, (key, trial_bytes, is_early))
 
 
 def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
@@ -161,25 +137,30 @@ def plan_batch_norm(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=tuple(outputs), unknown_bytes=bound)
 
 
-def _with_algorithms(plan: MemoryPlan, call: Call, one: _Convolved, card: DnnCard) -> MemoryPlan:
+def _with_algorithms(
+    plan: MemoryPlan,
+    call: Call,
+    described: Convolution,
+    card: DnnCard,
+    trial: tuple[tuple[object, ...], int, bool],
+) -> MemoryPlan:
     """Return the plan with the trials of the first call, and the workspace of the fastest algorithm.
 
     ``AutotuneUnfusedConv`` and ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the
     result, skipped if it does not fit (``WrapRedzoneBestEffort``), and guards around the workspace of
     each algorithm, even an empty one. The choice is cached by shapes and parameters
     (``ConvParameters``).
+
+    Args:
+        trial: Shapes, bytes of the result's copy, and whether another buffer follows.
     """
     default = FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else WORKSPACE_LIMIT_BYTES
     limit = default if card.limit_bytes is None else card.limit_bytes
-    candidates = find_candidates(one.described, card.gpu, limit)
+    candidates = find_candidates(described, card.gpu, limit)
     kind = (call.op.type, call.op.outputs[0].dtype, call.attr("padding"), call.attr("data_format"))
     names = ("strides", "dilations", "explicit_paddings", "fused_ops")
     numbers = (tuple(call.attr(name) or ()) for name in names)
-    copied = {
-        "forward": one.result_bytes,
-        "input_gradient": one.padded_bytes or one.image_bytes,
-        "filter_gradient": one.kernel_bytes,
-    }
+    shapes, copy_bytes, is_early = trial
     guards = 2 * _GUARD_BYTES
     workspace = None
     if candidates:
@@ -187,16 +168,16 @@ def _with_algorithms(plan: MemoryPlan, call: Call, one: _Convolved, card: DnnCar
             bytes=min(candidates, key=lambda candidate: candidate.microseconds).bytes,
             sizes_bytes=tuple(candidate.bytes for candidate in candidates),
             chances=tuple(candidate.probability for candidate in candidates),
-            is_measured=is_measured(one.described, card.gpu),
+            is_measured=is_measured(described, card.gpu),
         )
     return replace(
         plan,
         workspace=workspace,
         trial=Trial(
-            key=(*kind, *one.shapes, *numbers),
-            copy_bytes=copied[one.described.direction] + guards,
+            key=(*kind, *shapes, *numbers),
+            copy_bytes=copy_bytes + guards,
             scratch_bytes=tuple(candidate.bytes + guards for candidate in candidates) or (guards,),
-            is_early=one.described.direction == "input_gradient" and bool(one.padded_bytes),
+            is_early=is_early,
         ),
     )
 
@@ -208,56 +189,31 @@ def _computes_channels_last(dtype: str, capability: tuple[int, int]) -> bool:
     return dtype in ("bfloat16", "float32") and capability >= (8, 0)
 
 
-def _read(
+def _describe(
     call: Call,
-    card: DnnCard,
     direction: str,
-    image: tuple[int, ...] | None,
-    kernel: tuple[int, ...] | None,
-    result: tuple[int, ...] | None,
-) -> _Convolved | None:
-    """Return a call's convolution as cuDNN sees it: channels before axes, symmetric padding.
-
-    None if a shape is unknown, or it is a plain matrix product.
-    """
-    if image is None or kernel is None or result is None or len(image) != len(kernel):
-        return None
-    channels_last = str(call.attr("data_format", "NHWC")) in ("NHWC", "NDHWC")
-    if channels_last and _is_product(call, image, kernel):
-        return None
-    first = 1 if channels_last else 2
-    axes = slice(first, first + len(image) - 2)
-    window, filters = kernel[:-2], kernel[-1]
-    padded = tuple(
-        length
-        + _find_asymmetry(call, length, window[number], result[first + number], first + number)
-        for number, length in enumerate(image[axes])
+    image: tuple[int, ...],
+    kernel: tuple[int, ...],
+    result: tuple[int, ...],
+    *,
+    channels_last: bool,
+) -> Convolution:
+    """Return the convolution as cuDNN sees it: channels before axes, symmetric padding."""
+    axes = range(1, len(image) - 1) if channels_last else range(2, len(image))
+    depth = image[-1 if channels_last else 1]
+    padded = (
+        image[axis] + _find_asymmetry(call, image[axis], window, result[axis], axis)
+        for axis, window in zip(axes, kernel, strict=False)
     )
-    dtype, item_bytes = call.op.outputs[0].dtype, call.item_bytes()
-    depth, out_depth = (shape[-1 if channels_last else 1] for shape in (image, result))
-    image_bytes, result_bytes = (math.prod(shape) * item_bytes for shape in (image, result))
-    padded_bytes = image[0] * depth * math.prod(padded) * item_bytes
-    padded_bytes = padded_bytes if padded != image[axes] else 0
-    is_native = _computes_channels_last(dtype, card.gpu.compute_capability)
-    return _Convolved(
-        described=Convolution(
-            direction=direction,
-            image=(image[0], depth, *padded),
-            kernel=(filters, *window),
-            result=result[axes],
-            groups=max(depth // max(kernel[-2], 1), 1),
-            stride=max(map(int, call.attr("strides") or (1,))),
-            dilation=max(map(int, call.attr("dilations") or (1,))),
-            dtype=dtype,
-        ),
-        shapes=(image, kernel, result),
-        changes_layout=channels_last and not is_native,
-        image_bytes=image_bytes,
-        result_bytes=result_bytes,
-        kernel_bytes=math.prod(kernel) * item_bytes,
-        padded_bytes=padded_bytes,
-        image_copy_bytes=(padded_bytes or image_bytes) if depth > 1 else 0,
-        result_copy_bytes=result_bytes if out_depth > 1 else 0,
+    return Convolution(
+        direction=direction,
+        image=(image[0], depth, *padded),
+        kernel=(kernel[-1], *kernel[:-2]),
+        result=tuple(result[axis] for axis in axes),
+        groups=max(depth // max(kernel[-2], 1), 1),
+        stride=max(map(int, call.attr("strides") or (1,))),
+        dilation=max(map(int, call.attr("dilations") or (1,))),
+        dtype=call.op.outputs[0].dtype,
     )
 
 

@@ -72,6 +72,12 @@ _ALLOCATING: Final = op_types(
 copies since version 7.3. Segment sums add atomically into the output. Sums along an axis are one
 kernel whose blocks scan on the chip (``scan_ops_gpu.h``)."""
 
+_CONVOLUTIONS: Final = {
+    "forward": "Conv2D Conv3D _FusedConv2D",
+    "input_gradient": "Conv2DBackpropInput Conv3DBackpropInputV2",
+    "filter_gradient": "Conv2DBackpropFilter Conv3DBackpropFilterV2",
+}
+
 _SCANS: Final = op_types(
     "Where DynamicPartition Unique UniqueV2 Bincount DenseBincount HistogramFixedWidth"
 )
@@ -224,14 +230,9 @@ def _make_rules(card: DnnCard) -> dict[str, Rule]:
         (plan_allocation, _ALLOCATING),
         (gpu_reduction.plan_scan, _SCANS),
         (reduction, cpu.REDUCTIONS),
-        (partial(convolutions.plan_convolution, card=card), "Conv2D Conv3D _FusedConv2D"),
-        (
-            partial(convolutions.plan_input_gradient, card=card),
-            "Conv2DBackpropInput Conv3DBackpropInputV2",
-        ),
-        (
-            partial(convolutions.plan_filter_gradient, card=card),
-            "Conv2DBackpropFilter Conv3DBackpropFilterV2",
+        *(
+            (partial(convolutions.plan_convolution, card=card, direction=direction), types)
+            for direction, types in _CONVOLUTIONS.items()
         ),
         (
             partial(convolutions.plan_depthwise, card=card),
