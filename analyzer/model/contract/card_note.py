@@ -75,7 +75,6 @@ class CardFile:
     card: Name
     # in the order of the note's functions that have a module; None on failure
     functions: tuple[FunctionPlans, ...] | None = None
-    without_flags: Text = ""  # why the user's XLA flags were left out
     failed: CompilerFailure | None = None
 
 

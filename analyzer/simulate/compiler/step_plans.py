@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -107,20 +106,15 @@ def card_step(
     """
     functions = [one for one in note.compiled if one.module is not None]
     flags = compiler_flags(note.environment.get("XLA_FLAGS", ""))
-    found, refusal = _read_plans(folder, gpu, functions)
+    found = _read_plans(folder, gpu, functions)
     lacks_cublas = gpu.compute_capability >= TRITON_FROM and any(
         "cublas" not in plans for plans in found or ()
     )
     if found is None or (options.both and lacks_cublas):
-        compile_with = partial(_compile, functions, gpu, folder, options, progress)
-        try:
-            found, refusal = compile_with(flags), ""
-        except CompilerRefused as why:
-            if not flags:
-                raise
-            found, refusal = compile_with(()), why.message
+        how = Compilation(gpu=gpu, flags=flags, time_out_s=options.time_out_s, folder=folder)
+        found = _compile(functions, how, both=options.both, progress=progress)
         if keep:
-            _write_plans(folder, gpu, functions, found, refusal)
+            _write_plans(folder, gpu, functions, found)
     shown = [central(one) for one in found]
     plans: dict[str, BufferPlan] = {}
     for one, card_plan in zip(functions, shown, strict=True):
@@ -128,32 +122,33 @@ def card_step(
         if any(flag.endswith(_NO_TRIALS) for flag in flags):
             plan = replace(plan, trials=())
         plans |= dict.fromkeys(one.ops, plan)
+    doubts = card_doubts(found, gpu)
+    if flags:
+        word = f"Compiled with the XLA_FLAGS of this environment: {' '.join(flags)}"
+        doubts = replace(doubts, because=(*doubts.because, word))
     return CardStep(
         plans=plans,
-        doubts=_with_flags(card_doubts(found, gpu), flags, refusal),
+        doubts=doubts,
         compiler=shown[0].compiled.compiler if shown else "",
     )
 
 
 def _compile(
     functions: Sequence[CompiledNote],
-    gpu: Gpu,
-    folder: Path,
-    options: CardOptions,
+    how: Compilation,
+    *,
+    both: bool | None,
     progress: Progress | None,
-    flags: tuple[str, ...],
 ) -> list[Plans]:
     """Return the plans of the functions; with cuBLAS for all products also if Triton fails."""
     modules = [module_of(one) for one in functions]
-    has_triton = gpu.compute_capability >= TRITON_FROM
-    both = options.both
+    has_triton = how.gpu.compute_capability >= TRITON_FROM
     if both is None:
         both = sum(map(len, modules)) <= BOTH_UP_TO_BYTES
     found: list[Plans] = []
     for number, module in enumerate(modules):
         if progress is not None:
             progress("compiling for the card", number / len(modules))
-        how = Compilation(gpu=gpu, flags=flags, time_out_s=options.time_out_s, folder=folder)
         plans: dict[Products, CardPlan] = {}
         try:
             plans["triton"] = plan_for_card(module, how)
@@ -161,8 +156,8 @@ def _compile(
             if not has_triton:
                 raise
         if has_triton and (both or not plans):
-            how = replace(how, flags=(*flags, *CUBLAS_PRODUCTS))
-            plans["cublas"] = plan_for_card(module, how)
+            cublas = replace(how, flags=(*how.flags, *CUBLAS_PRODUCTS))
+            plans["cublas"] = plan_for_card(module, cublas)
         found.append(plans)
     return found
 
@@ -178,16 +173,6 @@ def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | No
         for name in one.ops
     }
     return CardStep(plans=plans, doubts=cpu_doubts(plans.values(), gpu, why), compiler="")
-
-
-def _with_flags(doubts: PlanDoubts, flags: tuple[str, ...], refusal: str) -> PlanDoubts:
-    """Return the uncertainty with a sentence about the user's ``XLA_FLAGS``."""
-    if not flags:
-        return doubts
-    word = f"Compiled with the XLA_FLAGS of this environment: {' '.join(flags)}"
-    if refusal:
-        word = f"Compiled without the XLA_FLAGS of this environment ({' '.join(flags)}): {refusal}"
-    return replace(doubts, because=(*doubts.because, word))
 
 
 def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
@@ -207,9 +192,7 @@ def module_of(one: CompiledNote) -> bytes:
         ) from None
 
 
-def _write_plans(
-    folder: Path, gpu: Gpu, functions: list[CompiledNote], found: list[Plans], refusal: str
-) -> None:
+def _write_plans(folder: Path, gpu: Gpu, functions: list[CompiledNote], found: list[Plans]) -> None:
     rows = []
     for number, (one, plans) in enumerate(zip(functions, found, strict=True)):
         files: dict[Products, str] = {}
@@ -217,39 +200,29 @@ def _write_plans(
             files[products] = f"card-{number}-{products}.plan.gz"
             (folder / files[products]).write_bytes(pack_plan(plan.compiled))
         rows.append(FunctionPlans(ops=one.ops, plans=files))
-    card = CardFile(card=gpu.id, functions=tuple(rows), without_flags=refusal)
-    write_card_file(folder / CARD_FILE, card)
+    write_card_file(folder / CARD_FILE, CardFile(card=gpu.id, functions=tuple(rows)))
 
 
-def _read_plans(
-    folder: Path, gpu: Gpu, functions: list[CompiledNote]
-) -> tuple[list[Plans] | None, str]:
-    """Return the plans in the folder, and why they were compiled without the user's flags.
-
-    None if there are none for this card and step.
-
-    Raises:
-        CompilerUnavailable: the compiler failed when the folder was written.
-        TraceError: a plan is damaged, or belongs to another module.
-    """
+def _read_plans(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> list[Plans] | None:
+    """Return the plans in the folder; None if there are none for this card and step."""
     file = folder / CARD_FILE
     card = read_card_file(file) if file.is_file() else None
     if card is None or card.card != gpu.id:
-        return None, ""
+        return None
     if card.failed is not None:
         raise CompilerUnavailable(card.failed.message, hint=card.failed.hint)
     rows = card.functions or ()
     if [row.ops for row in rows] != [one.ops for one in functions] or not all(
         row.plans for row in rows
     ):
-        return None, ""
+        return None
     found: list[Plans] = []
     for row, one in zip(rows, functions, strict=True):
         digest = hashlib.sha256(module_of(one)).hexdigest()
         found.append(
             {products: _read_plan(file, name, gpu, digest) for products, name in row.plans.items()}
         )
-    return found, card.without_flags
+    return found
 
 
 def _read_plan(file: Path, name: str, gpu: Gpu, digest: str) -> CardPlan:
