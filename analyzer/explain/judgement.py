@@ -312,7 +312,7 @@ def _card_words(
     """Yield sentences on a card's memory; ``growth_bytes`` is the pool with growth, if that runs."""
     yield (
         f"TensorFlow's limit for its pool on {gpu.name} is {limit}: the card's memory less the CUDA "
-        "context and a reserve for libraries."
+        "context and a reserve."
     )
     if has_grown and growth_bytes is not None:
         yield f"Pool: with memory growth, as in this run, it grew to {format_bytes(growth_bytes)}."

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 
 from msgspec.structs import replace as replace_fields
 
@@ -63,17 +64,18 @@ def _fit_kind(
     """Return the answer for the middle one of some cards, and a curve for all of them."""
     middle = cards[len(cards) // 2]
     chosen = replace(options, gpu=middle.id)
-    limit_of, limit = resolve_limit(middle, None)
+    limited_by = resolve_limit(middle, None)
     estimates = SizeEstimates(
         replace(access, folder=access.folder / middle.id), chosen, threads=question.threads
     )
-    search = SizeSearch(estimates, limit, options.open_batch_size, runs_follow=True, report=report)
+    search = SizeSearch(
+        estimates, limited_by[1], options.open_batch_size, runs_follow=True, report=report
+    )
     found = search.find()
     for gpu in (cards[-1], cards[0]):
-        size = found.curve.size_at(memory_limit(gpu).bytes)
-        search.estimate(max(size, 1))
+        search.estimate(max(found.curve.size_at(memory_limit(gpu).bytes), 1))
     asked = replace(question, remedies=False, what_if=())
-    return describe_sizes(access.name, chosen, found, (limit_of, limit), asked), found.curve
+    return describe_sizes(access.name, chosen, found, limited_by, asked), found.curve
 
 
 def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> FitAnswer:
@@ -101,13 +103,12 @@ def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> F
 
 def _group_cards() -> list[list[Gpu]]:
     """Return the cards by kind, each kind by its limit."""
-    kinds: dict[int, list[Gpu]] = {}
-    for gpu in all_gpus():
-        kinds.setdefault(min(gpu.compute_capability[0], 8), []).append(gpu)
-    return [
-        sorted(kinds[kind], key=lambda gpu: (memory_limit(gpu).bytes, gpu.id))
-        for kind in sorted(kinds)
-    ]
+
+    def kind_of(gpu: Gpu) -> int:
+        return min(gpu.compute_capability[0], 8)
+
+    cards = sorted(all_gpus(), key=lambda gpu: (kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
+    return [list(kind) for _, kind in groupby(cards, kind_of)]
 
 
 def _row_of(gpu: Gpu, curve: SizeCurve, wanted: int | None) -> CardAnswer:

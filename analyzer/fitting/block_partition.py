@@ -13,11 +13,12 @@ the saving that users see is estimated from a capture with these blocks.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import combinations
 from typing import Final
 
 from analyzer.model.contract.graph_note import split_tensor
@@ -46,13 +47,11 @@ Partition = tuple[int, int, tuple[Block, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainUnit:
-    """Layers between two tensors that all later layers depend on.
+    """Layers between two tensors that all later layers depend on, and their forward ops.
 
     Attributes:
-        layers: Their names, in order.
         kept_bytes: Tensors that the backward pass needs, without the output.
         leaves_bytes: The output.
-        operations: Ops of the forward pass.
         is_random: Whether it draws random numbers, which would differ when repeated.
     """
 
@@ -85,17 +84,6 @@ def best_plan(units: Sequence[ChainUnit]) -> RecomputationPlan | None:
     return _make_plan(units, min(near, key=lambda partition: (partition[1], partition[0]))[2])
 
 
-def square_root_plan(units: Sequence[ChainUnit]) -> RecomputationPlan | None:
-    """Return blocks of as many units as the square root of their number; None if none is possible."""
-    stride = max(math.isqrt(len(units)), 1)
-    blocks = []
-    for start in range(0, len(units), stride):
-        stop = min(start + stride, len(units))
-        if not any(unit.is_random for unit in units[start:stop]):
-            blocks.append((start, stop))
-    return _make_plan(units, blocks) if blocks else None
-
-
 def _make_plan(units: Sequence[ChainUnit], blocks: Sequence[Block]) -> RecomputationPlan:
     return RecomputationPlan(
         blocks=tuple(
@@ -113,13 +101,8 @@ def _bytes_inside(units: Sequence[ChainUnit], start: int, stop: int) -> int:
 
 def _list_bounds(units: Sequence[ChainUnit]) -> list[int]:
     """Return the sizes of all possible blocks, thinned out, as bounds on the largest one."""
-    sizes = sorted(
-        {
-            _bytes_inside(units, start, stop)
-            for start in range(len(units))
-            for stop in range(start + 1, len(units) + 1)
-        }
-    )
+    ends = combinations(range(len(units) + 1), 2)
+    sizes = sorted({_bytes_inside(units, start, stop) for start, stop in ends})
     return sizes[:: max(len(sizes) // _MOST_BOUNDS, 1)]
 
 
@@ -194,20 +177,14 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
 
 def _sort_layers(graph: GraphIndex, layers: Mapping[str, str]) -> list[str]:
     """Return the layers, each after those whose tensors it reads; none if there is a cycle."""
-    before: dict[str, set[str]] = {}
+    before: dict[str, set[str]] = {layer: set() for layer in layers.values()}
     for name, layer in layers.items():
-        makers = before.setdefault(layer, set())
-        for tensor in graph.ops[name].inputs:
-            maker = layers.get(split_tensor(tensor)[0], layer)
-            if maker != layer:
-                makers.add(maker)
-    order: list[str] = []
-    while len(order) < len(before):
-        ready = [layer for layer in before if layer not in order and before[layer] <= set(order)]
-        if not ready:
-            return []
-        order.append(ready[0])
-    return order
+        makers = {layers.get(split_tensor(one)[0], layer) for one in graph.ops[name].inputs}
+        before[layer] |= makers - {layer}
+    try:
+        return list(TopologicalSorter(before).static_order())
+    except CycleError:
+        return []
 
 
 def _find_units(

@@ -12,6 +12,7 @@ from analyzer.fitting.estimate_at_size import StepAccess
 from analyzer.fitting.fit_answer import ConfirmingRun
 from analyzer.fitting.size_search import tolerance_at
 from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.run_note import Failure
 from analyzer.model.errors import AnalyzerError, ExitCode, FailureKind, InputError
 from analyzer.phantom.phantom_environment import check_platform
 from analyzer.tracing.parse.logdir import RUN_FILE
@@ -54,13 +55,7 @@ def make_run_options(options: CaptureOptions, limit_bytes: int | None) -> Captur
 
 
 def find_time_limit(capture_s: Mapping[int, float], size: int, device: str) -> float:
-    """Return the seconds after which a run is ended.
-
-    Args:
-        capture_s: Seconds of the captures, by size.
-        size: The size of the run.
-        device: ``cpu`` or ``gpu``.
-    """
+    """Return the seconds after which a run of a size is ended; ``capture_s`` are by size."""
     near_s = capture_s[min(capture_s, key=lambda known: abs(known - size))] if capture_s else 0.0
     return max(_LEAST_LIMIT_S[device], _CAPTURES_IN_LIMIT * near_s + _BASE_LIMIT_S)
 
@@ -71,27 +66,26 @@ def run_at(
     """Run a step for up to ``limit_s`` seconds and return whether it finished."""
     assert access.trial is not None
     folder = access.folder / f"run-{size}"
+    failure: Failure | AnalyzerError | None
     try:
         failure = read_run(access.trial(options, folder, limit_s=limit_s) / RUN_FILE).error
     except AnalyzerError as error:
         if error.exit_code is ExitCode.BUG and error.kind is FailureKind.OTHER:
             raise
-        return ConfirmingRun(size=size, ran=False, kind=error.kind, detail=_shorten(error.message))
+        failure = error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if failure is None:
         return ConfirmingRun(size=size, ran=True)
-    return ConfirmingRun(size=size, ran=False, kind=failure.kind, detail=_shorten(failure.message))
+    detail = failure.message.partition("\n")[0][:_LONGEST_DETAIL]
+    return ConfirmingRun(size=size, ran=False, kind=failure.kind, detail=detail)
 
 
 @dataclass
 class RunBracket:
-    """Runs of a step, and the bracket that they make.
+    """Runs of a step by size, and the bracket that they make.
 
-    Attributes:
-        run: Runs a size.
-        refused: The smallest size known not to be possible; None for none.
-        runs: The runs by size.
+    ``refused`` is the smallest size known not to be possible; None for none.
     """
 
     run: Callable[[int], ConfirmingRun]
@@ -117,11 +111,7 @@ class RunBracket:
         return sum(not run.ran and not run.has_failed for run in self.runs.values())
 
     def narrow(self, predicted: int, safe: int) -> None:
-        """Run sizes until the bracket is narrow.
-
-        Args:
-            predicted: The largest size by the estimates.
-            safe: A smaller size that fits by the upper bounds of the estimates.
+        """Run the predicted size, the safe one and others until the bracket is narrow.
 
         Raises:
             InputError: the step fails for a reason that is not its size.
@@ -159,7 +149,3 @@ class RunBracket:
             raise InputError(
                 f"The step fails at sizes {', '.join(map(str, sorted(self.runs)))}: {result.detail}"
             )
-
-
-def _shorten(message: str) -> str:
-    return message.partition("\n")[0][:_LONGEST_DETAIL]

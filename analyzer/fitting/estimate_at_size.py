@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 import tempfile
@@ -10,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_shapes
-from analyzer.explain.analysis import Analysis
 from analyzer.explain.need import find_need
 from analyzer.explain.questions.peak_owner import peak_op
 from analyzer.fitting.fit_answer import AXIS_OF_N, CurvePoint, SizeFailure, insert_size
@@ -38,11 +37,7 @@ _FORMAT_HINT: Final = "Write it as tokens=N or 32N,32N,3."
 
 @dataclass(frozen=True, slots=True)
 class VariedSize:
-    """The meaning of a size.
-
-    Attributes:
-        shapes: Axes of inputs with an N in each: ``tokens=N``, ``32N,32N,3``. Empty for the batch.
-    """
+    """The meaning of a size: input axes with an N, such as ``32N,32N,3``; the batch if empty."""
 
     shapes: tuple[str, ...] = ()
 
@@ -70,12 +65,11 @@ class VariedSize:
         """Return the size at which a search starts: the wanted batch, or a length that most accept."""
         if not self.shapes:
             return options.open_batch_size
-        factors = [factor for shape in self.shapes for factor in _factors_of_n(shape)]
-        return max(_FIRST_LENGTH // max(int(factor or 1) for factor in factors), 2)
+        factors = (int(factor or 1) for shape in self.shapes for factor in _factors_of_n(shape))
+        return max(_FIRST_LENGTH // max(factors), 2)
 
 
 BATCH: Final = VariedSize()
-"""The batch varies."""
 
 
 def split_shapes(shapes: Sequence[str]) -> tuple[list[str], VariedSize]:
@@ -125,32 +119,23 @@ Capture = Callable[[CaptureOptions, Path], Path]
 """Capture or run the step with these options into a folder; return its final path."""
 
 
-class TimedCapture(Protocol):
-    """Does the same, for up to a number of seconds."""
-
-    def __call__(self, options: CaptureOptions, out: Path, /, limit_s: float = math.inf) -> Path:
-        """Fill a folder and return its final path."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepAccess:
-    """Ways to use the step of a target, at any size and with any option.
+    """Ways to use the step of a target, at any size and with any option; None if not possible.
 
     Attributes:
-        name: The target as the user named it.
         folder: Folder for captures, removed at the end.
         capture: Records the step's graph and runs nothing.
-        trace: Runs and traces the step; None if not possible.
-        trial: Runs the step for up to so many seconds and records only whether it finished; None if
-            not possible.
-        prepare_trials: Imports TensorFlow for later trials with these options; None if not possible.
+        trace: Runs and traces the step.
+        trial: Runs the step for up to ``limit_s`` seconds and records only whether it finished.
+        prepare_trials: Imports TensorFlow for later trials with these options.
     """
 
     name: str
     folder: Path
     capture: Capture
     trace: Capture | None = None
-    trial: TimedCapture | None = None
+    trial: Callable[..., Path] | None = None
     prepare_trials: Callable[[CaptureOptions], None] | None = None
 
 
@@ -165,20 +150,15 @@ def access_target(
     """
     with make_workplace() as folder, ForkServers(folder) as servers:
 
-        def make(kind: CaptureKind) -> TimedCapture:
-            def run(options: CaptureOptions, out: Path, /, limit_s: float = math.inf) -> Path:
-                return capture(
-                    spec,
-                    options,
-                    out,
-                    force=False,
-                    progress=lambda stage, share: show_stage(stage),
-                    kind=kind,
-                    copies=None if kind == "run" else servers,
-                    limit_s=limit_s,
-                )
-
-            return run
+        def make(kind: CaptureKind) -> Callable[..., Path]:
+            return partial(
+                capture,
+                spec,
+                force=False,
+                progress=lambda stage, share: show_stage(stage),
+                kind=kind,
+                copies=None if kind == "run" else servers,
+            )
 
         yield StepAccess(
             name=spec.text,
@@ -202,19 +182,14 @@ def make_workplace() -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeEstimate:
-    """The estimate of a step at one size.
+    """The estimate of a step at one size; ``CurvePoint`` explains the figures.
 
     Attributes:
-        size: The size.
-        need_bytes: The smallest memory limit under which the step runs.
         need: Bounds of the need, with a margin above.
-        requested_bytes, allocated_bytes: Peak of the steady step.
         requested: Bounds of the requested peak over the schedules; None if there is one schedule.
         fixed_bytes: Bytes of the variables, which no size changes.
-        op: The op whose allocation makes the peak.
         swaps: Whether TensorFlow swaps tensors to the host.
         note: The capture.
-        notes: Sentences about the estimate.
     """
 
     size: int
@@ -243,17 +218,9 @@ class SizeEstimate:
 
 
 class SizeEstimates:
-    """Captures and estimates one step at sizes.
+    """Captures and estimates one step at sizes, each capture in the subfolder ``name``.
 
-    Attributes:
-        capture_s: Seconds of each capture, by size.
-
-    Args:
-        access: The step.
-        options: How it is made, at any size.
-        varied: The meaning of a size: the batch, or the N of input axes.
-        threads: Threads that one op may use; None for this machine's.
-        name: Subfolder for the captures.
+    ``capture_s`` has the seconds of each capture, by size.
     """
 
     def __init__(
@@ -295,11 +262,7 @@ class SizeEstimates:
             return SizeFailure(size=size, kind=error.kind, detail=error.message)
 
     def capture(self, size: int) -> Path:
-        """Capture the step at a size and return the folder.
-
-        Raises:
-            InputError, StepOutOfMemory: as for ``estimate``.
-        """
+        """Capture the step at a size and return the folder; it raises as ``estimate`` does."""
         options = self._varied.apply(self._options, size)
         started_s = time.monotonic()
         try:
@@ -330,45 +293,27 @@ class SizeEstimates:
             inter_op=self._options.inter_op_threads,
             card_options=CardOptions(both=False),
         )
-        need_bytes, need = _need_of(analysis)
+        stated, pool = analysis.recording.uncertainty, find_need(analysis)[0].pool
+        need = pool.range
+        if stated is None or stated.limit_high_bytes is None:  # one schedule: add the margin here
+            need = Range(need.low, int(need.high * (1 + LIMIT_MARGIN)))
         swaps = any(op.type == _SWAP_OP for op in note.ops)
         if swaps:
-            need = Range.around(
-                need_bytes,
-                need_bytes - int(need.low / (1 + _SWAP_MARGIN)),
-                int(need.high * (1 + _SWAP_MARGIN)) - need_bytes,
-            )
+            need = Range(int(need.low / (1 + _SWAP_MARGIN)), int(need.high * (1 + _SWAP_MARGIN)))
+        requested = None
+        if stated is not None and stated.schedules:
+            shown = stated.schedules[0]
+            requested = Range(shown.requested_low_bytes, shown.requested_high_bytes)
         return SizeEstimate(
             size=size,
-            need_bytes=need_bytes,
+            need_bytes=pool.bytes,
             need=need,
             requested_bytes=analysis.peak.requested_bytes,
             allocated_bytes=analysis.peak.allocated_bytes,
-            requested=_requested_range(analysis),
+            requested=requested,
             fixed_bytes=sum(variable_bytes(row) or 0 for row in note.variables),
             op=peak_op(analysis)[0],
             swaps=swaps,
             note=note,
             notes=tuple(dict.fromkeys((*analysis.recording.notes, *analysis.recording.warnings))),
         )
-
-
-def _need_of(analysis: Analysis) -> tuple[int, Range]:
-    """Return the smallest limit of the pool that suffices without trials of algorithms, and its bounds.
-
-    The upper bound of several schedules includes the margin; one schedule gets it here.
-    """
-    stated, (least, _) = analysis.recording.uncertainty, find_need(analysis)
-    pool = least.pool
-    if stated is not None and stated.limit_high_bytes is not None:
-        return pool.bytes, pool.range
-    return pool.bytes, Range(pool.range.low, int(pool.range.high * (1 + LIMIT_MARGIN)))
-
-
-def _requested_range(analysis: Analysis) -> Range | None:
-    """Return the bounds of the requested peak over the schedules with the shown number of threads."""
-    stated = analysis.recording.uncertainty
-    if stated is None or not stated.schedules:
-        return None
-    shown = stated.schedules[0]
-    return Range(shown.requested_low_bytes, shown.requested_high_bytes)

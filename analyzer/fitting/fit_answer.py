@@ -26,10 +26,8 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
     """The estimate of the step at one size.
 
     Attributes:
-        size: The size.
         requested_bytes, allocated_bytes: Peak of the steady step.
         need_bytes: The smallest limit of TensorFlow's pool under which the step runs.
-        need_low_bytes, need_high_bytes: Bounds of the need.
         op: The op whose allocation makes the peak; empty if none does.
     """
 
@@ -46,9 +44,7 @@ class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer for one card of the catalogue.
 
     Attributes:
-        id, name: The card.
-        memory_bytes: The memory that CUDA reports.
-        limit_bytes: The part of it that TensorFlow's allocator may use.
+        limit_bytes: The part of its memory that TensorFlow's allocator may use.
         largest, safe: As in ``FitAnswer``, interpolated between estimates; None if not searched.
         holds_wanted: Whether the wanted size fits; None if none was given.
     """
@@ -63,13 +59,7 @@ class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SizeFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """A size at which the step cannot be made or run, and why.
-
-    Attributes:
-        size: The size.
-        kind: The reason.
-        detail: The error in one line.
-    """
+    """A size at which the step cannot be made or run; ``detail`` is the error in one line."""
 
     size: int
     kind: FailureKind
@@ -77,14 +67,7 @@ class SizeFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfirmingRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the step that tests the answer.
-
-    Attributes:
-        size: The size.
-        ran: Whether all steps finished.
-        kind: Why it failed; None if it ran.
-        detail: The error in one line; empty if it ran.
-    """
+    """One run of the step that tests the answer: all steps finished, or the reason and the error."""
 
     size: int
     ran: bool
@@ -106,6 +89,15 @@ class ConfirmingRun(msgspec.Struct, frozen=True, kw_only=True):
         """Why it failed."""
         return self.kind or FailureKind.OTHER
 
+    @property
+    def outcome(self) -> str:
+        """The outcome in words."""
+        if self.ran:
+            return "ran"
+        if not self.has_failed:
+            return "did not end in time"
+        return "ran out of memory" if self.is_out_of_memory else f"failed ({self.reason})"
+
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     """Runs at and around the predicted size.
@@ -113,7 +105,6 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         by: ``phantom`` (TensorFlow's GPU runtime on a simulated card) or ``cpu`` (TensorFlow's CPU
             allocator under the limit; the kernels run).
-        runs: By size, rising.
         predicted: The largest size by the estimates.
     """
 
@@ -126,16 +117,9 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The largest size that fits a memory limit.
 
     Attributes:
-        schema_version: Version of this record.
-        kind: Always ``fit``.
-        target: The target as the user named it.
-        varied: ``batch size`` or ``input size``.
         shape: Input axes with an N, such as ``tokens=N``; empty for the batch.
         batch_size: The batch of an input-size search; None for a batch search or the target's own.
-        mode, jit, optimizer, dtype_policy: How the step runs.
-        device: ``cpu`` or ``gpu``.
-        card: Catalogue name of the card; empty for none.
-        card_name: The driver's name of the card.
+        card, card_name: Names of the card in the catalogue and by its driver; empty for none.
         limit_of: Origin of the limit: the card, the user, this machine's memory, or many cards.
         limit_bytes, limit_low_bytes, limit_high_bytes: The allocator's limit and its bounds; of many
             cards the largest limit, the smallest and the largest.
@@ -154,16 +138,10 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
             estimates that fit; at least the variables are fixed. None for an input size, and if the
             need is not close to a line.
         wanted: A size that the user asked about; None for none.
-        wanted_fits: Whether it fits; None without ``wanted``.
         captured_at: Sizes that were estimated, rising.
         swaps: Whether TensorFlow swaps tensors to the host at one of these sizes.
-        curve: The estimates by size.
         cards: Cards of the catalogue, by memory; empty if not asked for.
-        confirmation: Runs; None for none.
         remedies: Changes of the step, by saving, the largest first.
-        headline: The answer in one line.
-        notes: Further sentences.
-        versions: Versions of TensorFlow, Keras and this package.
     """
 
     schema_version: int = FIT_VERSION
@@ -211,11 +189,15 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return "input" if self.shape else "batch"
 
     @property
+    def runs(self) -> tuple[ConfirmingRun, ...]:
+        """The runs, by size."""
+        return () if self.confirmation is None else self.confirmation.runs
+
+    @property
     def is_bracketed(self) -> bool:
         """Whether ``largest`` ran and the next size failed in a run."""
-        runs = () if self.confirmation is None else self.confirmation.runs
-        has_run = any(run.ran and run.size == self.largest for run in runs)
-        return has_run and any(run.has_failed and run.size == self.largest + 1 for run in runs)
+        has_run = any(run.ran and run.size == self.largest for run in self.runs)
+        return has_run and any(run.has_failed and run.size == self.largest + 1 for run in self.runs)
 
     @property
     def size_of_remedies(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
+from analyzer.fitting.fit_answer import FitAnswer
 from analyzer.fitting.size_search import MOST_SIZE
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import step_options
@@ -96,7 +96,7 @@ def _figures(answer: FitAnswer) -> Figures:
 
 def explain_answer(answer: FitAnswer) -> Iterator[str]:
     """Yield sentences about the limit, the safe size, the growth of the need and the runs."""
-    low, high = answer.limit_low_bytes, answer.limit_high_bytes
+    low, high, beside = answer.limit_low_bytes, answer.limit_high_bytes, answer.beside_pool_bytes
     bounds = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
     if answer.limit_of == "cards":
         yield (
@@ -108,18 +108,11 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
             "card": f" on {answer.card_name}",
             "machine": ", the memory of this machine",
             "given": ", the given limit",
-        }
-        limit = format_bytes(answer.limit_bytes)
-        beside = answer.beside_pool_bytes
-        shown = (
-            f"; another {format_bytes(beside)} are beside it (CUDA context, libraries)"
-            if beside
-            else ""
-        )
-        yield f"TensorFlow's pool may use {limit}{bounds}{origin[answer.limit_of]}{shown}."
+        }[answer.limit_of]
+        others = f"; context and libraries take another {format_bytes(beside)}" if beside else ""
+        yield f"TensorFlow's pool may use {format_bytes(answer.limit_bytes)}{bounds}{origin}{others}."
     if answer.fixed_bytes is not None and answer.bytes_per_example is not None:
-        fixed_bytes = answer.fixed_bytes + answer.beside_pool_bytes
-        fixed, each = map(format_bytes, (fixed_bytes, answer.bytes_per_example))
+        fixed, each = map(format_bytes, (answer.fixed_bytes + beside, answer.bytes_per_example))
         yield f"The step needs about {fixed} plus {each} per example of the batch."
     if answer.refused is not None:
         size = answer.label(answer.refused.size)
@@ -128,49 +121,30 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
         yield from _explain_margins(answer)
     sizes = ", ".join(map(answer.label, answer.captured_at))
     yield f"The step was captured and estimated, not run, at {answer.noun} {sizes}."
-    yield from _explain_runs(answer)
+    if answer.confirmation is not None:
+        results = ", ".join(f"{answer.label(run.size)} {run.outcome}" for run in answer.runs)
+        yield f"Runs on {_name_runtime(answer)}: {results}."
+        if answer.confirmation.predicted != answer.largest:
+            yield f"The estimates predicted {answer.label(answer.confirmation.predicted)}."
 
 
 def _explain_margins(answer: FitAnswer) -> Iterator[str]:
-    if answer.largest:
-        noun = answer.noun.capitalize()
-        if answer.safe:
-            yield (
-                f"{noun} {answer.label(answer.safe)} is safe: the upper bound of its need fits the "
-                "lower bound of the limit, with 3 % to spare."
-            )
-        else:
-            yield "No size is safe: even the smallest one may need more than the limit."
-    if answer.most is not None and answer.most > answer.largest and answer.confirmation is None:
+    is_run = answer.confirmation is not None
+    if answer.largest and answer.safe:
+        yield (
+            f"{answer.noun.capitalize()} {answer.label(answer.safe)} is safe: the upper bound of its "
+            "need fits the lower bound of the limit, with 3 % to spare."
+        )
+    elif answer.largest:
+        yield "No size is safe: even the smallest one may need more than the limit."
+    if answer.most is not None and answer.most > answer.largest and not is_run:
         between = f"{answer.label(answer.largest + 1)} to {answer.label(answer.most)}"
         yield f"Sizes from {between} may fit, within the bounds of the estimate."
     if answer.swaps:
-        advice = "" if answer.confirmation is not None else " --confirm runs it."
         yield (
             "TensorFlow swaps different tensors to the host in each run, so the need varies by a few "
-            f"per cent.{advice}"
+            f"per cent.{'' if is_run else ' --confirm runs it.'}"
         )
-
-
-def _explain_runs(answer: FitAnswer) -> Iterator[str]:
-    confirmation = answer.confirmation
-    if confirmation is None:
-        return
-    runtime = {
-        "phantom": "TensorFlow's GPU runtime without the card",
-        "cpu": "this CPU, with TensorFlow's allocator under the limit",
-    }[confirmation.by]
-    results = []
-    for run in confirmation.runs:
-        result = "ran" if run.ran else "ran out of memory"
-        if run.has_failed and not run.is_out_of_memory:
-            result = f"failed ({run.reason})"
-        elif not run.ran and not run.has_failed:
-            result = "did not end in time"
-        results.append(f"{answer.label(run.size)} {result}")
-    yield f"Runs on {runtime}: {', '.join(results)}."
-    if confirmation.predicted != answer.largest:
-        yield f"The estimates predicted {answer.label(confirmation.predicted)}."
 
 
 def _curve_section(answer: FitAnswer) -> Section:
@@ -244,16 +218,15 @@ def _card_table(answer: FitAnswer) -> Table:
         columns += [TableColumn(answer.noun, "number"), TableColumn("safe", "number")]
     if answer.wanted:
         columns.append(TableColumn(f"{answer.noun} {answer.wanted}", least=4))
-    return Table(tuple(columns), tuple(_card_row(answer, card) for card in answer.cards))
-
-
-def _card_row(answer: FitAnswer, card: CardAnswer) -> tuple[CellValue, ...]:
-    row: list[CellValue] = [card.id, card.memory_bytes, card.limit_bytes]
-    if card.largest is not None:
-        row += [answer.label(card.largest), answer.label(card.safe or 0)]
-    if answer.wanted and card.holds_wanted is not None:
-        row.append(Cell("fits", "good") if card.holds_wanted else Cell("no", "muted"))
-    return tuple(row)
+    rows: list[tuple[CellValue, ...]] = []
+    for card in answer.cards:
+        row: list[CellValue] = [card.id, card.memory_bytes, card.limit_bytes]
+        if card.largest is not None:
+            row += [answer.label(card.largest), answer.label(card.safe or 0)]
+        if answer.wanted and card.holds_wanted is not None:
+            row.append(Cell("fits", "good") if card.holds_wanted else Cell("no", "muted"))
+        rows.append(tuple(row))
+    return Table(tuple(columns), tuple(rows))
 
 
 def _describe_step(answer: FitAnswer) -> str:
@@ -268,44 +241,40 @@ def _describe_step(answer: FitAnswer) -> str:
 
 
 def add_headline(answer: FitAnswer, *, can_confirm: bool = False) -> FitAnswer:
-    """Return the answer with its headline.
-
-    Args:
-        answer: The answer.
-        can_confirm: Whether ``--confirm`` would run the step.
-    """
-    sentences = [_judge_wanted(answer)] if answer.wanted is not None else []
+    """Return the answer with its headline; ``can_confirm``: whether ``--confirm`` would run the step."""
+    sentences = []
+    if answer.wanted is not None:
+        verdict = judge_size(answer, answer.wanted)
+        if verdict == "fits" and answer.wanted > answer.safe:
+            verdict = "fits, with less than 3 % to spare"
+        sentences.append(f"{answer.noun.capitalize()} {answer.label(answer.wanted)} {verdict}.")
     sentences.append(_state_largest(answer, can_confirm=can_confirm))
     return replace(answer, headline=" ".join(sentences))
 
 
 def judge_size(answer: FitAnswer, size: int) -> str:
     """Return ``fits``, ``likely fits``, ``may not fit`` or ``does not fit`` for a size."""
-    runs = () if answer.confirmation is None else answer.confirmation.runs
-    if size <= answer.safe or any(run.ran and run.size >= size for run in runs):
+    if size <= answer.safe or any(run.ran and run.size >= size for run in answer.runs):
         return "fits"
     if size <= answer.largest:
         return "likely fits"
-    has_failed = any(run.has_failed and run.size <= size for run in runs)
-    if has_failed or (answer.most is not None and size > answer.most):
-        return "does not fit"
-    return "does not fit" if answer.refused and size >= answer.refused.size else "may not fit"
-
-
-def _judge_wanted(answer: FitAnswer) -> str:
-    wanted = answer.wanted or 0
-    verdict = judge_size(answer, wanted)
-    if verdict == "fits" and wanted > answer.safe:
-        verdict = "fits, with less than 3 % to spare"
-    return f"{answer.noun.capitalize()} {answer.label(wanted)} {verdict}."
+    has_failed = any(run.has_failed and run.size <= size for run in answer.runs)
+    is_above = answer.most is not None and size > answer.most
+    is_refused = answer.refused is not None and size >= answer.refused.size
+    return "does not fit" if has_failed or is_above or is_refused else "may not fit"
 
 
 def _state_largest(answer: FitAnswer, *, can_confirm: bool) -> str:
-    where = f"{_name_limit(answer)} ({format_bytes(answer.limit_bytes + answer.beside_pool_bytes)})"
+    place = "this machine" if answer.limit_of == "machine" else "the limit"
+    limit = format_bytes(answer.limit_bytes + answer.beside_pool_bytes)
+    where = f"{answer.card_name or place} ({limit})"
+    noun, runtime = answer.noun.capitalize(), _name_runtime(answer)
     if not answer.largest:
-        return _state_none(answer, where)
-    named = f"{answer.noun.capitalize()} {answer.label(answer.largest)}"
-    runtime = _name_runtime(answer)
+        size = answer.failing or 1
+        if judge_size(answer, size) == "may not fit":
+            return f"{noun} {answer.label(size)} may not fit {where}, by estimate."
+        return f"Not even {answer.noun} {answer.label(size)} fits {where}."
+    named = f"{noun} {answer.label(answer.largest)}"
     if answer.is_bracketed:
         failing = f"{answer.label(answer.largest + 1)} {_describe_failing(answer)}"
         return f"{named} is the largest that fits {where}: it ran on {runtime}, and {failing}."
@@ -317,49 +286,25 @@ def _state_largest(answer: FitAnswer, *, can_confirm: bool) -> str:
         top = f"; sizes above {MOST_SIZE} are not tried" if answer.largest >= MOST_SIZE else ""
         return f"{fits}; larger ones were not tried{top}."
     sentences = [f"{fits}; {answer.label(answer.failing)} {_describe_failing(answer)}."]
-    if answer.failing not in _list_failed_sizes(answer) and answer.safe < answer.largest:
-        sentences.append(_state_safe(answer))
+    has_failed = any(run.has_failed and run.size == answer.failing for run in answer.runs)
+    if not has_failed and answer.safe < answer.largest:
+        safe = f"{noun} {answer.label(answer.safe)} is" if answer.safe else "No size is"
+        sentences.append(f"{safe} safe.")
     if can_confirm:
         sentences.append("--confirm runs both.")
     return " ".join(sentences)
 
 
-def _state_none(answer: FitAnswer, where: str) -> str:
-    """Return the headline if no size fits."""
-    size = answer.failing or 1
-    if judge_size(answer, size) == "may not fit":
-        return f"{answer.noun.capitalize()} {answer.label(size)} may not fit {where}, by estimate."
-    return f"Not even {answer.noun} {answer.label(size)} fits {where}."
-
-
 def _describe_failing(answer: FitAnswer) -> str:
     """Return the verb for the size that does not fit, with its evidence."""
     assert answer.failing is not None
-    runs = () if answer.confirmation is None else answer.confirmation.runs
-    failed = next((run for run in runs if run.has_failed and run.size == answer.failing), None)
-    if failed is not None:
-        return "ran out of memory" if failed.is_out_of_memory else f"failed ({failed.reason})"
+    for run in answer.runs:
+        if run.has_failed and run.size == answer.failing:
+            return run.outcome
     if answer.refused is not None and answer.refused.size == answer.failing:
         return f"is not possible ({answer.refused.kind})"
     verdict = judge_size(answer, answer.failing)
     return verdict if answer.confirmation is None else f"{verdict} by estimate"
-
-
-def _state_safe(answer: FitAnswer) -> str:
-    if not answer.safe:
-        return "No size is safe."
-    return f"{answer.noun.capitalize()} {answer.label(answer.safe)} is safe."
-
-
-def _list_failed_sizes(answer: FitAnswer) -> set[int]:
-    runs = () if answer.confirmation is None else answer.confirmation.runs
-    return {run.size for run in runs if run.has_failed}
-
-
-def _name_limit(answer: FitAnswer) -> str:
-    if answer.card_name:
-        return answer.card_name
-    return "this machine" if answer.limit_of == "machine" else "the limit"
 
 
 def _name_runtime(answer: FitAnswer) -> str:

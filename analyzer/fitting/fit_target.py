@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import linear_regression
 from typing import Final
 
+import numpy as np
 from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
@@ -39,7 +39,6 @@ from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import try_remedies
 from analyzer.fitting.size_search import MOST_SIZE, FoundSizes, Limit, SizeCurve, SizeSearch
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
-from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import FailureKind, InputError
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.predict.uncertainty.decisions import describe_data_sizes
@@ -56,13 +55,10 @@ class FitQuestion:
 
     Attributes:
         limit_bytes: The allocator's limit; None for the card's own, or this machine's memory.
-        wanted: A size to judge; None for none.
-        threads: Threads that one op may use; None for this machine's.
+        wanted: A size to judge.
         confirm: Whether to run the result and its neighbours. None runs them on a simulated card if
             possible, but not on a CPU, which would execute the kernels.
-        remedies: Whether to estimate the step with each remedy.
-        what_if: The remedies to try, by name; empty for all.
-        varied: The batch, or input axes.
+        what_if: The remedies to try, by name; empty for all, if there are to be ``remedies``.
     """
 
     limit_bytes: int | None = None
@@ -86,15 +82,14 @@ def fit_target(
     Raises:
         InputError: the target cannot be used, or its batch size is fixed.
     """
-    reached = 0.0
+    show = progress or (lambda stage, share: None)
+    reached = [0.0]
 
     def report(stage: str, share: float) -> None:
-        nonlocal reached
-        reached = share
-        if progress is not None:
-            progress(stage, share)
+        reached[0] = share
+        show(stage, share)
 
-    with access_target(spec, lambda stage: report(stage, reached)) as access:
+    with access_target(spec, lambda stage: show(stage, reached[0])) as access:
         return fit_step(access, options, question, report)
 
 
@@ -111,20 +106,15 @@ def fit_step(
     """
     gpu = find_gpu(options.gpu) if options.gpu else None
     limit_of, limit = resolve_limit(gpu, question.limit_bytes)
-    confirm = question.confirm
-    if confirm is None:
-        confirm = gpu is not None and has_phantom()
+    can_run = access.trial is not None and (gpu is None or has_phantom())
+    confirm = gpu is not None and can_run if question.confirm is None else question.confirm
     confirm = confirm and access.trial is not None
     run_options = make_run_options(options, None if limit_of == "card" else limit.bytes)
     if confirm and access.prepare_trials is not None:
         access.prepare_trials(run_options)
     varied = question.varied
-    estimates = SizeEstimates(
-        access,
-        optimize_for(options, question.limit_bytes),
-        varied=varied,
-        threads=question.threads,
-    )
+    options_at = optimize_for(options, question.limit_bytes)
+    estimates = SizeEstimates(access, options_at, varied=varied, threads=question.threads)
     found = SizeSearch(
         estimates,
         limit,
@@ -136,15 +126,38 @@ def fit_step(
     answer = describe_sizes(access.name, options, found, (limit_of, limit), question)
     if confirm and answer.largest < MOST_SIZE:  # larger batches would fill this machine's memory
         answer = _confirm(answer, access, run_options, found, estimates, varied, report)
-    answer = _add_peak(answer, found.curve)
+    if answer.largest:
+        answer = replace_fields(
+            answer,
+            peak_requested_bytes=found.curve.value_at(answer.largest, requested_of),
+            peak_allocated_bytes=found.curve.value_at(answer.largest, allocated_of),
+        )
     if answer.wanted is not None:
         answer = replace_fields(answer, wanted_fits=answer.wanted <= answer.largest)
     if question.remedies or question.what_if:
-        remedies = _find_remedies(access, estimates, options, question, answer, report)
+        size = answer.size_of_remedies
+        remedies = try_remedies(
+            access,
+            varied.apply(options_at, size),
+            question.what_if,
+            answer.limit_bytes,
+            question.threads,
+            lambda stage, share: report(stage, _SEARCH_SHARE + (1 - _SEARCH_SHARE) * share),
+            estimates.folder_of(size) if size in answer.captured_at else None,
+        )
         answer = replace_fields(answer, remedies=remedies)
     report("done", 1.0)
-    can_confirm = not confirm and access.trial is not None and (gpu is None or has_phantom())
-    return add_headline(answer, can_confirm=can_confirm)
+    return add_headline(answer, can_confirm=can_run and not confirm)
+
+
+def requested_of(point: SizeEstimate) -> int:
+    """Return the requested peak of an estimate."""
+    return point.requested_bytes
+
+
+def allocated_of(point: SizeEstimate) -> int:
+    """Return the allocated peak of an estimate."""
+    return point.allocated_bytes
 
 
 def optimize_for(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
@@ -241,18 +254,13 @@ def fit_line(curve: SizeCurve, limit: Limit) -> tuple[int | None, int | None]:
     points = [point for point in fitting if point.op == op]
     if len(points) < 2:
         return None, None
-    sizes = [float(point.size) for point in points]
-    needs = [float(point.need_bytes) for point in points]
-    slope, fixed = linear_regression(sizes, needs)
+    sizes = np.array([point.size for point in points], dtype=float)
+    needs = np.array([point.need_bytes for point in points], dtype=float)
+    slope, fixed = np.polyfit(sizes, needs, 1)
     variables = max(point.fixed_bytes for point in points)
     if fixed < variables:
-        fixed = float(variables)
-        above = [need - fixed for need in needs]
-        slope = linear_regression(sizes, above, proportional=True).slope
-    errors = [
-        abs((fixed + slope * size) / need - 1) for size, need in zip(sizes, needs, strict=True)
-    ]
-    if slope <= 0 or max(errors) > _LINE_TOLERANCE:
+        fixed, slope = variables, sizes @ (needs - variables) / (sizes @ sizes)
+    if round(slope) < 1 or np.abs((fixed + slope * sizes) / needs - 1).max() > _LINE_TOLERANCE:
         return None, None
     return round(fixed), round(slope)
 
@@ -288,64 +296,21 @@ def _confirm(
     if failing in bracket.runs and not bracket.runs[failing].is_out_of_memory:
         failed = bracket.runs[failing]
         refused = SizeFailure(size=failing, kind=failed.reason, detail=failed.detail)
+    most = answer.most  # moved into the bracket of the runs
+    if most is not None:
+        most = max(most if bracket.failing is None else min(most, bracket.failing - 1), fitting)
     return replace_fields(
         answer,
         largest=fitting,
         failing=failing,
         safe=min(answer.safe, fitting),
-        most=_bound_most(answer.most, fitting, bracket.failing),
+        most=most,
         refused=refused,
         confirmation=Confirmation(
             by="phantom" if answer.device == "gpu" else "cpu",
             runs=tuple(bracket.runs[size] for size in sorted(bracket.runs)),
             predicted=answer.largest,
         ),
-    )
-
-
-def _bound_most(most: int | None, fitting: int, failing: int | None) -> int | None:
-    """Return the estimates' upper bound of the size, moved into the bracket of the runs."""
-    if most is None:
-        return None
-    return max(most if failing is None else min(most, failing - 1), fitting)
-
-
-def _add_peak(answer: FitAnswer, curve: SizeCurve) -> FitAnswer:
-    """Return the answer with the peak at its largest size."""
-    if not answer.largest:
-        return answer
-
-    def requested_of(point: SizeEstimate) -> int:
-        return point.requested_bytes
-
-    def allocated_of(point: SizeEstimate) -> int:
-        return point.allocated_bytes
-
-    return replace_fields(
-        answer,
-        peak_requested_bytes=curve.value_at(answer.largest, requested_of),
-        peak_allocated_bytes=curve.value_at(answer.largest, allocated_of),
-    )
-
-
-def _find_remedies(
-    access: StepAccess,
-    estimates: SizeEstimates,
-    options: CaptureOptions,
-    question: FitQuestion,
-    answer: FitAnswer,
-    report: Callable[[str, float], None],
-) -> tuple[StepRemedy, ...]:
-    """Return what each remedy saves at the wanted size or the largest one."""
-    size = answer.size_of_remedies
-    return try_remedies(
-        access,
-        question.varied.apply(optimize_for(options, question.limit_bytes), size),
-        question.what_if,
-        answer.limit_bytes,
-        question.threads,
-        lambda stage, share: report(stage, _SEARCH_SHARE + (1 - _SEARCH_SHARE) * share),
-        estimates.folder_of(size) if size in answer.captured_at else None,
     )
 
 

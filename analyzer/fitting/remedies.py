@@ -36,24 +36,13 @@ _MOST_SETS: Final = 4
 _LARGEST_SET: Final = 3
 """Remedies in a set at most."""
 
-
-_STEPS_PER_EXECUTION: Final = "steps-per-execution"
-
 ALL: Final = "all"
 """Stands for every remedy that may save memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemedyTrial:
-    """Settings shared by all remedies of one step.
-
-    Attributes:
-        access: The step.
-        options: How it is made without remedies.
-        limit_bytes: A limit to judge by; None for none.
-        threads: Threads that one op may use; None for this machine's.
-        report: Called with the stage and the share done.
-    """
+    """A step, its options without remedies, and an optional limit to judge by."""
 
     access: StepAccess
     options: CaptureOptions
@@ -62,11 +51,7 @@ class RemedyTrial:
     report: Callable[[str, float], None]
 
     def estimate(self, options: CaptureOptions, name: str) -> SizeEstimate:
-        """Capture and estimate the step with some options.
-
-        Raises:
-            InputError: the step cannot be made so.
-        """
+        """Capture and estimate the step with some options; raise if it cannot be made so."""
         estimates = SizeEstimates(self.access, options, threads=self.threads, name=f"remedy-{name}")
         return estimates.estimate(options.open_batch_size)
 
@@ -99,7 +84,7 @@ def try_remedies(
     estimates = SizeEstimates(access, options, threads=threads, name="unchanged")
     batch = options.open_batch_size
     before = estimates.estimate_capture(batch, captured or estimates.capture(batch))
-    op_by_op = _capture_without_xla(trial, before.note) if set(RECOMPUTING) & {*names} else None
+    op_by_op = _capture_without_xla(trial, before.note) if RECOMPUTING in names else None
     plans = _choose_plans(list(plan_remedies(options, before.note, op_by_op)), names)
     remedies = []
     for number, plan in enumerate(plans):
@@ -107,11 +92,8 @@ def try_remedies(
         remedies.append(_try_plans(trial, (plan,), before))
     if trial.fits(before) is False and not any(remedy.fits for remedy in remedies):
         remedies += _try_sets(trial, plans, remedies, before)
-    return tuple(
-        sorted(
-            remedies, key=lambda remedy: (remedy.saves_bytes is None, -(remedy.saves_bytes or 0))
-        )
-    )
+    remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
+    return tuple(remedies)
 
 
 def _capture_without_xla(trial: RemedyTrial, note: RunNote) -> RunNote | None:
@@ -187,16 +169,12 @@ def _try_sets(
 
 
 def _choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPlan]:
-    """Return the named remedies, or all that may save memory.
-
-    Raises:
-        InputError: a name is not a remedy of this step.
-    """
+    """Return the named remedies, or all that may save memory; raise for an unknown name."""
     if not names:
         return [plan for plan in plans if not plan.is_named_only]
     known = {plan.id: plan for plan in plans}
     for name in names:
-        if name in RECOMPUTING and name not in known:
+        if name == RECOMPUTING and name not in known:
             raise InputError(
                 f"{name} finds no blocks to recompute: the layers are not a chain of three parts or "
                 "more.",
@@ -221,11 +199,6 @@ def parse_remedies(text: str) -> tuple[str, ...] | None:
     if names == (ALL,):
         return ()
     for name in names:
-        if name.replace("_", "-") == _STEPS_PER_EXECUTION:
-            raise InputError(
-                f"{name} saves no memory: the steps of one execution run one after another.",
-                hint="It also keeps several batches of input in memory.",
-            )
         if name not in remedy_names():
             known = ", ".join(remedy_names())
             raise InputError(f"There is no remedy {name!r}.", hint=f"Remedies: all, or {known}.")

@@ -14,14 +14,14 @@ from typing import Final
 
 import msgspec
 
-from analyzer.fitting.block_partition import best_plan, chain_of, square_root_plan
+from analyzer.fitting.block_partition import best_plan, chain_of
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.tracing.parse.run_folder import RunNote
 
 _ACCUMULABLE_BATCH: Final = 4
 
-RECOMPUTING: Final = ("recompute-blocks", "recompute-sqrt")
-"""Remedies that recompute blocks of layers; they need the order of the layers."""
+RECOMPUTING: Final = "recompute-blocks"
+"""The remedy that recomputes blocks of layers; it needs the order of the layers."""
 
 _LEAST_UNITS: Final = 3
 """Fewest units of a chain for which blocks are recomputed."""
@@ -42,9 +42,6 @@ class RemedyCode:
         model: Lines about the model, before it is compiled.
         optimizer: Class of the optimizer, if the remedy sets an option of it or replaces it.
         is_other: Whether the optimizer is replaced.
-        optimizer_option: Argument of the optimizer.
-        jit: Whether XLA compiles the step; None if unchanged.
-        batch_size: The batch; None if unchanged.
         options: Options of the command line.
     """
 
@@ -107,7 +104,7 @@ def remedy_names() -> tuple[str, ...]:
         *(row.id for row in table.remedies),
         "smaller-input",
         *(f"optimizer-{row.name}" for row in table.optimizers),
-        *RECOMPUTING,
+        RECOMPUTING,
     )
 
 
@@ -116,8 +113,6 @@ class RemedyPlan:
     """A remedy that can be applied to a step.
 
     Attributes:
-        id, title, costs: As in ``StepRemedy``.
-        code: The code to write.
         kind: A step can have one remedy of each kind.
         effort: Work to apply and use it, as ``remedies.toml`` explains.
         options: Capture options of the changed step.
@@ -237,29 +232,23 @@ def _plan_optimizer(row: OptimizerRow, options: CaptureOptions, note: RunNote) -
 
 
 def _plan_blocks(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
-    """Yield blocks of layers to recompute: the best partition, and that of the square-root rule."""
+    """Yield the blocks of layers to recompute, if the layers are a chain."""
     units = chain_of(note)
-    if len(units) < _LEAST_UNITS:
+    plan = best_plan(units) if len(units) >= _LEAST_UNITS else None
+    if plan is None:
         return
-    partitions = (
-        (RECOMPUTING[0], "the best partition", best_plan(units)),
-        (RECOMPUTING[1], "the square-root rule", square_root_plan(units)),
+    blocks = "".join(f'    ["{first}", "{last}"],\n' for first, last in plan.blocks)
+    call = f"model = recompute_blocks(model, [  # before compile\n{blocks}])"
+    ranges = "|".join(f"{first}>{last}" for first, last in plan.blocks)
+    yield RemedyPlan(
+        id=RECOMPUTING,
+        title=f"{len(plan.blocks)} blocks of layers recomputed",
+        code=RemedyCode(model=f"{read_recomputing_code()}\n\n\n{call}"),
+        costs=f"{plan.operations} ops run twice; batch normalization updates twice",
+        kind="recomputation",
+        effort=3,
+        options=replace(options, remedy=f"recompute={ranges}"),
     )
-    for name, rule, plan in partitions:
-        if plan is None:
-            continue
-        blocks = "".join(f'    ["{first}", "{last}"],\n' for first, last in plan.blocks)
-        call = f"model = recompute_blocks(model, [  # before compile\n{blocks}])"
-        ranges = "|".join(f"{first}>{last}" for first, last in plan.blocks)
-        yield RemedyPlan(
-            id=name,
-            title=f"{len(plan.blocks)} blocks of layers recomputed ({rule})",
-            code=RemedyCode(model=f"{read_recomputing_code()}\n\n\n{call}"),
-            costs=f"{plan.operations} ops run twice; batch normalization updates twice",
-            kind="recomputation",
-            effort=3,
-            options=replace(options, remedy=f"recompute={ranges}"),
-        )
 
 
 def read_recomputing_code() -> str:
@@ -279,10 +268,7 @@ def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[Reme
     smaller = {name: _halve_sides(shape) for name, shape in shapes.items()}
     if smaller == shapes:
         return
-    texts = [
-        f"{name + '=' if name else ''}{','.join(map(str, shape))}"
-        for name, shape in smaller.items()
-    ]
+    texts = [f"{name}={','.join(map(str, axes))}".lstrip("=") for name, axes in smaller.items()]
     yield RemedyPlan(
         id="smaller-input",
         title=f"Inputs of half the side ({' '.join(texts)})",

@@ -8,11 +8,12 @@ between the two by interpolation, or by bisection if two estimates in a row lie 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from bisect import bisect
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from analyzer.fitting.estimate_at_size import SizeEstimate
+from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates
 from analyzer.fitting.fit_answer import SizeFailure
 from analyzer.model.errors import InputError
 
@@ -41,16 +42,6 @@ _LONGEST_PLATEAU: Final = 1000
 _POWERS: Final = (1.0, 4.0)
 """Powers of an input's side with which a need may grow: 1 for a recurrent layer over a sequence, 4 for
 attention between the pixels of an image."""
-
-
-class Estimating(Protocol):
-    """Estimates a step at a size (``SizeEstimates``)."""
-
-    def estimate(self, size: int) -> SizeEstimate:
-        """Estimate the step, or raise."""
-
-    def try_size(self, size: int) -> SizeEstimate | SizeFailure:
-        """Estimate the step, or return why the size is not possible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +75,7 @@ def _growing_part_of(point: SizeEstimate) -> int:
 class SizeCurve:
     """Estimates by size, and straight lines between them in a power of the size.
 
-    Args:
-        power: Power of the size with which the need grows: 1 for a batch; of an input, a first guess.
+    ``power`` is 1 for a batch; of an input, it is a first guess.
     """
 
     def __init__(self, power: int = 1) -> None:
@@ -96,10 +86,6 @@ class SizeCurve:
     def sizes(self) -> list[int]:
         """The estimated sizes, rising."""
         return sorted(self.points)
-
-    def add(self, point: SizeEstimate) -> None:
-        """Add an estimate."""
-        self.points[point.size] = point
 
     def power(self) -> float:
         """Return the power of the size with which the need grows.
@@ -117,15 +103,13 @@ class SizeCurve:
         """Return a figure at a size: of its own estimate, else of the line between two others."""
         if size in self.points:
             return figure(self.points[size])
-        below = [known for known in self.sizes if known < size]
-        above = [known for known in self.sizes if known > size]
-        known = sorted([*below[-1:], *above[:1]])
-        if len(known) < 2 and len(self.points) > 1:
-            known = [self.sizes[0], self.sizes[-1]]
-        ends = [(place, figure(self.points[place])) for place in known]
-        if len(ends) < 2:
-            ends = [(0, self.points[known[0]].fixed_bytes), *ends]
-        (x0, y0), (x1, y1) = ends
+        sizes = self.sizes
+        ends = [(known, figure(self.points[known])) for known in sizes]
+        if len(sizes) < 2:
+            ends = [(0, self.points[sizes[0]].fixed_bytes), *ends]
+        above = bisect(sizes, size)
+        between = slice(above - 1, above + 1) if 0 < above < len(sizes) else slice(0, None)
+        (x0, y0), (x1, y1) = ends[between][0], ends[between][-1]
         power = self.power()
         share: float = (size**power - x0**power) / (x1**power - x0**power)
         return max(round(y0 + (y1 - y0) * share), 0)
@@ -158,7 +142,6 @@ class FoundSizes:
     """The result of a search.
 
     Attributes:
-        curve: The estimates.
         fitting: The largest estimated size that fits; 0 if none does.
         failing: The smallest size that does not fit or is not possible; None if none was found.
         predicted: The largest size that fits by the curve: ``fitting``, or between the two if runs
@@ -181,18 +164,12 @@ def tolerance_at(size: int) -> int:
 class SizeSearch:
     """Searches the largest size of a step under a limit.
 
-    Args:
-        estimates: Estimates the step.
-        limit: The limit.
-        first_size: The first size to estimate.
-        power: Power of the size with which the need grows, as for ``SizeCurve``.
-        runs_follow: Whether the result will be run, so that an interpolated size is close enough.
-        report: Called with the stage and the share done.
+    If runs follow, an interpolated size is close enough. ``power`` is that of ``SizeCurve``.
     """
 
     def __init__(
         self,
-        estimates: Estimating,
+        estimates: SizeEstimates,
         limit: Limit,
         first_size: int,
         *,
@@ -232,11 +209,7 @@ class SizeSearch:
         )
 
     def estimate(self, size: int) -> None:
-        """Try a size, unless it was tried before.
-
-        Raises:
-            InputError: the target does not accept the first size.
-        """
+        """Try a size, unless it was tried before; raise if it is the first and not possible."""
         if size in self._tried:
             return
         self._report(f"estimating size {size}", min(0.15 * len(self._tried), 0.85))
@@ -244,28 +217,21 @@ class SizeSearch:
         self._tried.append(size)
         result = (self._estimates.estimate if is_first else self._estimates.try_size)(size)
         if isinstance(result, SizeEstimate):
-            self.curve.add(result)
+            self.curve.points[size] = result
         elif self._refused is None or size < self._refused.size:
             self._refused = result
 
     def _bracket(self) -> tuple[int, int | None]:
         """Return the largest size that fits, 0 for none, and the smallest above that does not."""
-        points = self.curve.points.values()
-        over = [point.size for point in points if point.need_bytes > self._limit.bytes]
-        failing = _smallest([*over, *([self._refused.size] if self._refused else [])])
-        fitting = [
-            point.size
-            for point in points
-            if point.need_bytes <= self._limit.bytes and (failing is None or point.size < failing)
-        ]
-        return max(fitting, default=0), failing
+        points = self.curve.points
+        failing = [size for size in points if points[size].need_bytes > self._limit.bytes]
+        fitting = [size for size in points if size not in failing]
+        failing += [self._refused.size] if self._refused else []
+        least = min(failing, default=None)
+        return max((one for one in fitting if least is None or one < least), default=0), least
 
     def _next_size(self) -> int | None:
-        """Return the next size to try; None if the bracket is narrow enough.
-
-        Raises:
-            InputError: the need does not grow with the size.
-        """
+        """Return the next size to try; None if the bracket is narrow enough."""
         fitting, failing = self._bracket()
         stride = tolerance_at(fitting)
         if failing is not None and failing - fitting <= stride:
@@ -324,15 +290,10 @@ def _next_below_refusal(fitting: int, refused: int) -> int:
     Layers accept sizes up to a round number, such as the rows of a table of positions. So the powers of
     two are tried first, then the size after one, then the middle.
     """
-    power_of_two = 1 << (math.isqrt(max(fitting, 1) * refused).bit_length() - 1)
-    if not fitting < power_of_two:
-        power_of_two *= 2
+    middle = 1 << (math.isqrt(max(fitting, 1) * refused).bit_length() - 1)
+    power_of_two = middle if middle > fitting else 2 * middle
     if power_of_two < refused:
         return power_of_two
     if fitting & (fitting - 1) == 0:
         return fitting + 1
     return (fitting + refused) // 2
-
-
-def _smallest(sizes: Iterable[int]) -> int | None:
-    return min(sizes, default=None)

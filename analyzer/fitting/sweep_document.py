@@ -6,6 +6,7 @@ import csv
 import io
 from typing import Final
 
+from analyzer.model.contract.report.limit_figures import Fits
 from analyzer.model.contract.report.sweep_file import SweepCell, SweepFile
 from analyzer.report.render.sections import (
     Cell,
@@ -76,31 +77,25 @@ def build_sweep_document(sweep: SweepFile) -> Document:
 def summarize_sweep(sweep: SweepFile) -> str:
     """Return one line with the number of cells and how many of them fit."""
     words = [fit_word(cell) for cell in sweep.cells]
-    parts = [f"{len(words)} cells"]
-    for word, phrase in (
-        ("yes", "fit"),
-        ("may not", "may not fit"),
-        ("no", "do not fit"),
-        ("failed", "have no estimate"),
-        ("", "without a limit"),
-    ):
-        if words.count(word):
-            parts.append(f"{words.count(word)} {phrase}")
-    return f"{sweep.name}: {', '.join(parts)}"
+    phrases = {
+        "yes": "fit",
+        "may not": "may not fit",
+        "no": "do not fit",
+        "failed": "have no estimate",
+        "": "without a limit",
+    }
+    parts = [f"{words.count(word)} {phrase}" for word, phrase in phrases.items() if word in words]
+    return f"{sweep.name}: {', '.join((f'{len(words)} cells', *parts))}"
 
 
 def fit_word(cell: SweepCell) -> str:
-    """Return whether a cell fits: ``yes``, ``no``, ``may not`` or ``?`` (not known).
-
-    It is ``failed`` without an estimate, and empty without a limit.
-    """
+    """Return ``yes``, ``no``, ``may not``, ``?`` (not known), ``failed``, or nothing without a limit."""
     if cell.failed:
         return "failed"
     if cell.limit_bytes is None:
         return ""
-    if isinstance(cell.fits, bool):
-        return "yes" if cell.fits else "no"
-    return cell.fits or "?"
+    words: dict[Fits, str] = {True: "yes", False: "no", None: "?"}
+    return words.get(cell.fits, "may not")
 
 
 def sweep_to_csv(sweep: SweepFile) -> str:

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
@@ -59,10 +59,8 @@ class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         models: Targets, as ``analyze estimate`` takes them.
-        batches: Batch sizes.
         cards: Cards of the catalogue, or ``cpu``.
         remedies: Remedies as ``analyze fit --what-if`` names them, or ``none``.
-        mode, optimizer, dtype_policy, jit: How each step is made; empty or None for the model's.
         limit: The allocator's limit, such as ``16GiB``; empty for each card's own.
     """
 
@@ -177,11 +175,7 @@ def run_sweep(
 
 
 def _folder(out: Path) -> Path:
-    """Make and return the folder of the cells.
-
-    Raises:
-        InputError: ``out`` is a file, or a folder with other files.
-    """
+    """Make and return the folder of the cells; raise if ``out`` holds other files."""
     folder = out / CELLS
     try:
         if out.is_dir() and not folder.is_dir() and any(out.iterdir()):
@@ -211,11 +205,7 @@ def _read_cell(file: Path) -> SweepCell | None:
 
 
 def estimate_cell(question: SweepQuestion) -> SweepCell:
-    """Return the estimate for a cell, or the reason why there is none.
-
-    Raises:
-        AnalyzerError: a fault of this program.
-    """
+    """Return the estimate for a cell, or the reason why there is none."""
     try:
         with make_workplace() as folder:
             return _estimate(question, folder)
@@ -228,7 +218,9 @@ def estimate_cell(question: SweepQuestion) -> SweepCell:
 def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
     spec = parse_target(question.target)
     is_card = question.card != CPU
-    limit_bytes = _limit_of(question)
+    limit_bytes = question.limit_bytes
+    if limit_bytes is not None and is_card:
+        limit_bytes = min(limit_bytes, memory_limit(find_gpu(question.card)).bytes)
     options = CaptureOptions(
         mode=question.mode,
         batch_size=question.batch_size,
@@ -243,13 +235,6 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
         options = _apply_remedy(spec, options, question.remedy, folder / "as-is")
     what_if = WhatIf(memory_limit_bytes=limit_bytes)
     return _to_cell(question, estimate_target(spec, options, folder / "cell", what_if=what_if))
-
-
-def _limit_of(question: SweepQuestion) -> int | None:
-    """Return the user's limit, or the card's own if that is lower."""
-    if question.limit_bytes is None or question.card == CPU:
-        return question.limit_bytes
-    return min(question.limit_bytes, memory_limit(find_gpu(question.card)).bytes)
 
 
 def _apply_remedy(
@@ -268,17 +253,19 @@ def _apply_remedy(
 
 
 def _to_cell(question: SweepQuestion, result: Result) -> SweepCell:
-    report, verdict = result.report, result.report.verdict
+    report = result.report
+    figures: dict[str, Any] = {
+        name: getattr(report.verdict, name, None)
+        for name in ("need_bytes", "limit_bytes", "margin_bytes")
+    }
     stated = report.uncertainty
+    if stated is not None:
+        figures |= {"low_bytes": stated.low_bytes, "high_bytes": stated.high_bytes}
     return SweepCell(
         question=question,
         requested_bytes=report.peak.requested_bytes,
         allocated_bytes=report.peak.allocated_bytes,
-        low_bytes=None if stated is None else stated.low_bytes,
-        high_bytes=None if stated is None else stated.high_bytes,
-        need_bytes=None if verdict is None else verdict.need_bytes,
-        limit_bytes=None if verdict is None else verdict.limit_bytes,
-        margin_bytes=None if verdict is None else verdict.margin_bytes,
         fits=report.fits,
         op=report.peak.op or "",
+        **figures,
     )

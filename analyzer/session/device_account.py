@@ -28,11 +28,13 @@ from analyzer.session.device_file import (
     DeviceFile,
     Source,
     StageRow,
+    card_part,
     switches_of,
 )
 
 _OWN_ROWS: Final = ("in-use", "pool-unused", "outside-pool")
 """Rows of the process that was read; together they are the driver's figure of it."""
+OUTSIDE_POOL: Final = "outside the pool: CUDA context, libraries, kernels"
 _ASK_INSIDE: Final = (
     "TensorFlow's figures are readable inside the process only: print(analyzer.device()) there."
 )
@@ -157,7 +159,7 @@ def _account_for_card(
 
 
 def _row(ident: str, what: str, size: int, source: Source, note: str = "") -> CardPart:
-    return CardPart(id=ident, what=what, low_bytes=size, high_bytes=size, source=source, note=note)
+    return card_part(ident, what, size, size, source, note)
 
 
 def _own_bytes(card: NvmlCard) -> int | None:
@@ -183,23 +185,12 @@ def _own_rows(
     limits = [one.limit_bytes for one in allocators]
     if all(limit is not None for limit in limits):
         high = min(high, max(low, sum(limit or 0 for limit in limits)))
-    yield CardPart(
-        id="pool-unused",
-        what="in TensorFlow's pool, not in use",
-        low_bytes=low - in_use,
-        high_bytes=high - in_use,
-        source="difference",
-        note="" if low == high else "Only regions with a tensor of this program are visible.",
-    )
+    note = "" if low == high else "Only regions with a tensor of this program are visible."
+    idle = low - in_use, high - in_use
+    yield card_part("pool-unused", "in TensorFlow's pool, not in use", *idle, "difference", note)
     if own is not None:
-        yield CardPart(
-            id="outside-pool",
-            what="outside the pool: CUDA context, libraries, kernels",
-            low_bytes=max(own - high, 0),
-            high_bytes=max(own - low, 0),
-            source="difference",
-            note=_library_note(libraries),
-        )
+        beside, note = (max(own - high, 0), max(own - low, 0)), _library_note(libraries)
+        yield card_part("outside-pool", OUTSIDE_POOL, *beside, "difference", note)
 
 
 def _library_note(libraries: Sequence[str]) -> str:

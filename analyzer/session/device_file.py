@@ -45,14 +45,19 @@ class CardPart(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+def card_part(
+    ident: str, what: str, low: int, high: int, source: Source, note: str = ""
+) -> CardPart:
+    """Return a part of a card's memory of ``low`` to ``high`` bytes."""
+    return CardPart(id=ident, what=what, low_bytes=low, high_bytes=high, source=source, note=note)
+
+
 class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
     """One card.
 
     Attributes:
-        index: The driver's number.
-        name, uuid: The driver's names.
+        index, name, uuid: The driver's.
         total_bytes, used_bytes, free_bytes: As ``nvidia-smi`` shows them.
-        compute_mode: Whether several processes may use it.
         rows: Its memory in parts; exact parts add up to ``total_bytes``.
         own_bytes: The driver's figure of the process that was read; None if it shows none.
         would_take_bytes: Memory that TensorFlow would take now without settings; None if it has taken
@@ -130,13 +135,7 @@ _PROGRAM_SETTINGS: Final[Mapping[str, str]] = {
 
 
 class Switch(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting.
-
-    Attributes:
-        name: The environment variable, or the field of TensorFlow's ``GPUOptions``.
-        value: Its text, cut if it is long; untrusted.
-        does: The effect of this value.
-    """
+    """An environment variable or field of ``GPUOptions``, its untrusted value, and the effect."""
 
     name: str
     value: str

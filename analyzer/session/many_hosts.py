@@ -93,11 +93,7 @@ def open_hosts(
 def read_hosts(
     files: Sequence[Path], allocator: str, engine: WorkEngine, progress: Callable[[float], None]
 ) -> tuple[HostRow, ...]:
-    """Return a row for each trace, in the order of ``files``.
-
-    Raises:
-        InputError: no scheduler answers.
-    """
+    """Return a row for each trace, in the order of ``files``."""
     requests = [(os.path.abspath(file), allocator) for file in files]
     rows: dict[int, HostRow] = {}
     for place, row in _limit_workers(engine, files).run(host_row, requests):
@@ -144,39 +140,26 @@ def _device_peaks(recording: Recording, allocator: str) -> Iterator[DevicePeak]:
 
     for name in [allocator] if allocator else device_allocators(recording.events):
         peak = analyse(replace(recording, allocator=name)).peak
+        last = recording.events[recording.events["allocator"] == name].iloc[-1]
+        available = int(last["available_bytes"])
         yield DevicePeak(
             allocator=name,
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
-            limit_bytes=_limit_of(recording, name),
+            limit_bytes=int(last["in_use_bytes"]) + available if available else None,
         )
-
-
-def _limit_of(recording: Recording, allocator: str) -> int | None:
-    events = recording.events[recording.events["allocator"] == allocator]
-    last = events.iloc[-1]
-    available = int(last["available_bytes"])
-    return int(last["in_use_bytes"]) + available if available else None
 
 
 def _limit_workers(engine: WorkEngine, files: Sequence[Path]) -> WorkEngine:
     """Return an engine with as many processes as the traces need and the memory allows."""
-    sizes = sorted((file.stat().st_size for file in files), reverse=True)
-    if engine.scheduler or engine.workers < 2 or sum(sizes) < _SMALL_BYTES:
-        return engine if engine.scheduler else WorkEngine()
-    free = _free_bytes()
-    workers, needed = 0, 0
-    for size in sizes[: engine.workers]:
-        needed += _WORKER_BYTES + _BYTES_PER_BYTE * size
-        workers += needed <= free or not workers
-    return WorkEngine(workers=workers)
-
-
-def _free_bytes() -> int:
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return 1 << 62
+    sizes = [file.stat().st_size for file in files]
+    if engine.scheduler:
+        return engine
+    if sum(sizes) < _SMALL_BYTES:
+        return WorkEngine()
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    room = free // (_WORKER_BYTES + _BYTES_PER_BYTE * max(sizes))
+    return WorkEngine(workers=max(min(engine.workers, room), 1))
 
 
 def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:

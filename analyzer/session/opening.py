@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from msgspec import structs
 
@@ -24,6 +24,8 @@ from analyzer.simulate.compiler.card_options import CardOptions
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from analyzer.explain.analysis import Analysis
     from analyzer.simulate.compiler.step_plans import CardStep
     from analyzer.tracing.measure.measured_recording import Measured
@@ -31,6 +33,23 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], None]
 """Takes the stage and the share of the work done, 0 to 1."""
+
+
+class PredictOptions(TypedDict, total=False):
+    """Options of a prediction.
+
+    ``threads`` (per op) and ``inter_op`` are those of the machine that captured the step if None.
+    ``search`` also finds the least memory limit. ``keep`` saves the compiler's plans in the folder.
+    """
+
+    threads: int | None
+    inter_op: int | None
+    what_if: WhatIf | None
+    search: bool
+    card_options: CardOptions | None
+    keep: bool
+    progress: Progress | None
+
 
 _LAST_STAGES: Final = {False: "explaining", True: "searching the least memory limit"}
 """Last stage without and with a search of the least limit."""
@@ -60,33 +79,22 @@ def open_result(
         return open_estimate(path, what_if=what_if, search=search, progress=progress)
 
     def measure() -> Result:
-        return _explain_trace(path, host, allocator, what_if, search, progress)
+        from analyzer.tracing.measure.measured_recording import open_measured
+
+        report = progress or (lambda stage, share: None)
+        measured = open_measured(
+            path,
+            host=host,
+            allocator=allocator,
+            progress=lambda share: report("reading the trace", share),
+        )
+        report(_LAST_STAGES[search], 1.0)
+        return make_result(measured, path, what_if, search=search)
 
     saved, _ = read_saved_report(path) if is_plain else (None, "")
     if saved is not None and saved.kind is not Kind.ESTIMATE:
         return Result(cache(lambda: measure().analysis), saved, path)
     return measure()
-
-
-def _explain_trace(
-    path: Path,
-    host: str,
-    allocator: str,
-    what_if: WhatIf | None,
-    search: bool,
-    progress: Progress | None,
-) -> Result:
-    from analyzer.tracing.measure.measured_recording import open_measured
-
-    report = progress or (lambda stage, share: None)
-    measured = open_measured(
-        path,
-        host=host,
-        allocator=allocator,
-        progress=lambda share: report("reading the trace", share),
-    )
-    report(_LAST_STAGES[search], 1.0)
-    return make_result(measured, path, what_if, search=search)
 
 
 def make_result(
@@ -130,21 +138,8 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
     return result
 
 
-def open_estimate(
-    path: Path,
-    *,
-    threads: int | None = None,
-    inter_op: int | None = None,
-    what_if: WhatIf | None = None,
-    search: bool = True,
-    card_options: CardOptions | None = None,
-    keep: bool = False,
-    progress: Progress | None = None,
-) -> Result:
+def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
     """Predict again from the folder of an estimate.
-
-    ``threads`` (per op) and ``inter_op`` are those of the machine that captured the step if None.
-    ``keep`` saves the compiler's plans in the folder.
 
     Raises:
         TraceError: the folder holds no estimate.
@@ -157,17 +152,7 @@ def open_estimate(
     note = read_run(file) if file.is_file() else None
     if note is None or not note.is_estimate:
         raise TraceError(f"{path} holds no estimate.", hint="Open a trace with `analyze trace`.")
-    analysis = predict_step(
-        note,
-        path,
-        threads=threads,
-        inter_op=inter_op,
-        what_if=what_if,
-        search=search,
-        card_options=card_options,
-        keep=keep,
-        progress=progress,
-    )
+    analysis = predict_step(note, path, **options)
     return Result.of(analysis, build_document(analysis), path)
 
 
@@ -184,9 +169,7 @@ def predict_step(
     keep: bool = False,
     progress: Progress | None = None,
 ) -> Analysis:
-    """Predict a captured step and explain it.
-
-    ``folder`` has the card's plans; the other arguments are those of ``open_estimate``.
+    """Predict a captured step and explain it; ``folder`` has the card's plans.
 
     Raises:
         TraceError: the note has no graph, or a plan is damaged.
@@ -237,11 +220,7 @@ def _plan_card(
     keep: bool,
     progress: Progress | None,
 ) -> CardStep | None:
-    """Return the card's plans for the compiled functions; None if there are none to compile.
-
-    Raises:
-        CompilerUnavailable: there is neither a plan for the card nor one for the CPU.
-    """
+    """Return the card's plans for the compiled functions; None if there are none to compile."""
     from analyzer.simulate.compiler.step_plans import card_step, cpu_step, keep_failure
     from analyzer.simulate.predict.predicted_device import target_of
 

@@ -58,13 +58,13 @@ def suggest_keywords(call: Callable[_Parameters, _Value]) -> Callable[_Parameter
     return checked
 
 
-def _collect_options(arguments: Mapping[str, Any]) -> CaptureOptions:
+def collect_options(arguments: Mapping[str, Any]) -> CaptureOptions:
     """Return the options among a public function's arguments, which are its ``locals()``.
 
     Keywords and fields of ``CaptureOptions`` have the same names; an omitted mapping is empty.
     """
     values = {one.name: arguments.get(one.name, one.default) for one in fields(CaptureOptions)}
-    mappings = {name: dict(arguments[name] or {}) for name in ("shapes", "assume")}
+    mappings = {name: dict(arguments.get(name) or {}) for name in ("shapes", "assume")}
     return CaptureOptions(**(values | mappings))
 
 
@@ -117,7 +117,7 @@ def trace(
     Raises:
         InputError: the target or ``out`` cannot be used.
     """
-    return _trace(target, _collect_options(locals()), None if out is None else Path(out), force)
+    return _trace(target, collect_options(locals()), None if out is None else Path(out), force)
 
 
 def _trace(target: Any, options: CaptureOptions, out: Path | None, force: bool) -> Result:
@@ -180,7 +180,7 @@ def estimate(
         InputError: the target or ``out`` cannot be used.
     """
     device = device or ("gpu" if gpu else "cpu")
-    options = _collect_options(locals())
+    options = collect_options(locals())
     return _estimate(target, options, None if out is None else Path(out), force, threads)
 
 

@@ -8,7 +8,8 @@ from analyzer.cards import Gpu, find_gpu, process_overhead
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
-from analyzer.session.device_file import CardAccount, CardPart, DeviceFile
+from analyzer.session.device_account import OUTSIDE_POOL
+from analyzer.session.device_file import CardAccount, DeviceFile, Source, card_part
 
 _PREDICTED: Final = "estimate"
 
@@ -55,40 +56,20 @@ def _account_for_card(report: ReportFile, gpu: Gpu, limit: int | None) -> CardAc
     low = peak.allocated_bytes if peak.pool_bytes is None else peak.pool_bytes
     high = max(limit or 0, low) if peak.pool_bytes is None else peak.pool_bytes
     idle_low, idle_high = (max(size - peak.allocated_bytes, 0) for size in (low, high))
+    source: Source = "predicted" if report.kind == _PREDICTED else "tensorflow"
+    in_use = peak.allocated_bytes
+    note = "With memory growth the pool is as large as needed; without it, it is the limit."
+    note = "" if idle_low == idle_high else note
+    idle = "in TensorFlow's pool, not in use"
+    beside = overhead.range
     rows = [
-        CardPart(
-            id="in-use",
-            what="in chunks of tensors at the peak",
-            low_bytes=peak.allocated_bytes,
-            high_bytes=peak.allocated_bytes,
-            source="predicted" if report.kind == _PREDICTED else "tensorflow",
-        ),
-        CardPart(
-            id="pool-idle",
-            what="in TensorFlow's pool, not in use",
-            low_bytes=idle_low,
-            high_bytes=idle_high,
-            source="difference",
-            note=""
-            if idle_low == idle_high
-            else "With memory growth the pool is as large as needed; without it, it is the limit.",
-        ),
-        CardPart(
-            id="beside",
-            what="outside the pool: CUDA context, libraries, kernels",
-            low_bytes=overhead.range.low,
-            high_bytes=overhead.range.high,
-            source="reports",
-        ),
+        card_part("in-use", "in chunks of tensors at the peak", in_use, in_use, source),
+        card_part("pool-idle", idle, idle_low, idle_high, "difference", note),
+        card_part("beside", OUTSIDE_POOL, beside.low, beside.high, "reports"),
     ]
     least, most = sum(row.low_bytes for row in rows), sum(row.high_bytes for row in rows)
-    free = CardPart(
-        id="free",
-        what="free, or other processes",
-        low_bytes=max(gpu.memory_bytes - most, 0),
-        high_bytes=max(gpu.memory_bytes - least, 0),
-        source="difference",
-    )
+    low, high = (max(gpu.memory_bytes - size, 0) for size in (most, least))
+    free = card_part("free", "free, or other processes", low, high, "difference")
     return CardAccount(
         index=0,
         name=gpu.name,

@@ -28,6 +28,7 @@ from analyzer.tracing.parse.logdir import RUN_FILE, find_run_file, find_traces
 
 if TYPE_CHECKING:
     from analyzer.model.recording.records import Recording
+    from analyzer.tracing.parse.run_folder import RunNote
     from analyzer.tracing.sources.graph_join import SourceGraph
 
 
@@ -54,12 +55,18 @@ def open_with_target(
         InputError: the trace has a graph of its own, or the target cannot be used.
         TraceError: there is no readable trace.
     """
-    from analyzer.tracing.measure.measured_recording import (
-        Measured,
-        open_measured,
-    )
+    from analyzer.tracing.measure.measured_recording import Measured, open_measured
 
-    _check_target(path, target)
+    if target.kind is TargetKind.TRACE:
+        raise InputError(
+            f"--target {target.text} is a trace, not a model or a step.",
+            hint="Name one, such as train.py:build_model.",
+        )
+    if find_run_file(find_traces(path)[0]) is not None:
+        raise InputError(
+            f"{path} was captured with its graph.",
+            hint="Leave --target out, or open another trace.",
+        )
     report = progress or (lambda stage, share: None)
 
     def measure(source: SourceGraph | None) -> Measured:
@@ -94,44 +101,25 @@ def _find_card(name: str) -> str:
         return _STAND_IN
 
 
-def _check_target(path: Path, target: TargetSpec) -> None:
-    if target.kind is TargetKind.TRACE:
-        raise InputError(
-            f"--target {target.text} is a trace, not a model or a step.",
-            hint="Name one, such as train.py:build_model.",
-        )
-    if find_run_file(find_traces(path)[0]) is not None:
-        raise InputError(
-            f"{path} was captured with its graph.",
-            hint="Leave --target out, or open another trace.",
-        )
-
-
 def open_with_estimate(path: Path, folder: Path) -> Result:
     """Explain a trace; one without a graph of its own is joined with that of an estimate's folder.
 
     Raises:
         TraceError: there is no readable trace, or no estimate.
     """
-    from analyzer.tracing.measure.graph_choice import index_note_graph
     from analyzer.tracing.measure.measured_recording import open_measured
     from analyzer.tracing.parse.run_folder import read_run
-    from analyzer.tracing.sources.graph_join import SourceGraph
 
-    note = read_run(folder / RUN_FILE)
-    index = index_note_graph(note)
-    if index is None or is_estimate(path) or find_run_file(find_traces(path)[0]) is not None:
+    source = _make_source(read_run(folder / RUN_FILE), str(folder))
+    if source is None or is_estimate(path) or find_run_file(find_traces(path)[0]) is not None:
         return open_result(path)
-    source = SourceGraph(f"the graph of {folder}", "target", index, note.step.batch_size)
     return make_result(open_measured(path, source=source), path)
 
 
 def _capture_source(
     target: TargetSpec, options: CaptureOptions, card: str, report: Progress
 ) -> SourceGraph:
-    from analyzer.tracing.measure.graph_choice import index_note_graph
     from analyzer.tracing.parse.run_folder import read_run
-    from analyzer.tracing.sources.graph_join import SourceGraph
 
     with tempfile.TemporaryDirectory(prefix="analyze-") as place:
         folder = capture(
@@ -143,12 +131,23 @@ def _capture_source(
             kind="static",
         )
         note = read_run(folder / RUN_FILE)
-    index = index_note_graph(note)
-    if index is None:
+    source = _make_source(note, target.text)
+    if source is None:
         raise InputError(
             f"{target.text} runs op by op and has no graph.", hint="Leave --target out."
         )
-    return SourceGraph(f"the graph of {target.text}", "target", index, note.step.batch_size)
+    return source
+
+
+def _make_source(note: RunNote, name: str) -> SourceGraph | None:
+    """Return the graph of a capture; None if it has none."""
+    from analyzer.tracing.measure.graph_choice import index_note_graph
+    from analyzer.tracing.sources.graph_join import SourceGraph
+
+    index = index_note_graph(note)
+    if index is None:
+        return None
+    return SourceGraph(f"the graph of {name}", "target", index, note.step.batch_size)
 
 
 def read_like(path: Path, gpu: str = "") -> LikeNote:

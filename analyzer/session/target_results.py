@@ -29,10 +29,12 @@ from analyzer.model.interrupts import EXIT_BASE, ignore_one_interrupt
 from analyzer.model.user_cache import create_cache_folder
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
-from analyzer.session.opening import Progress, open_estimate, open_result
+from analyzer.session.opening import PredictOptions, Progress, open_estimate, open_result
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from analyzer.simulate.compiler.card_options import CardOptions
 
 
@@ -159,31 +161,15 @@ def remove_on_failure(folder: Path) -> Iterator[None]:
 
 
 def predict_folder(
-    folder: Path,
-    capture_again: Callable[[], Path],
-    *,
-    threads: int | None,
-    what_if: WhatIf | None = None,
-    card_options: CardOptions | None = None,
-    progress: Progress | None = None,
+    folder: Path, capture_again: Callable[[], Path], **options: Unpack[PredictOptions]
 ) -> Result:
     """Predict from a new run folder; capture again for the CPU's compiler if the card's fails.
 
     ``capture_again`` captures into the same folder, with the plan of the CPU's compiler.
     """
-
-    def predict() -> Result:
-        return open_estimate(
-            folder,
-            threads=threads,
-            what_if=what_if,
-            card_options=card_options,
-            keep=True,
-            progress=progress,
-        )
-
+    options["keep"] = True
     try:
-        return predict()
+        return open_estimate(folder, **options)
     except CompilerUnavailable as reason:
         from analyzer.simulate.compiler.step_plans import keep_failure
         from analyzer.simulate.predict.predicted_device import target_of
@@ -193,7 +179,7 @@ def predict_folder(
         assert gpu is not None
         capture_again()
         keep_failure(folder, gpu, reason)
-        return predict()
+        return open_estimate(folder, **options)
 
 
 def _finish(result: Result, folder: Path, save: bool, report: Progress) -> Result:

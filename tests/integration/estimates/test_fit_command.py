@@ -309,7 +309,7 @@ def test_a_remedy_saves_what_it_says_where_the_order_is_chance(folder: Path) -> 
 
 @pytest.mark.tf
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["recompute-blocks", "recompute-sqrt"])
+@pytest.mark.parametrize("name", ["recompute-blocks"])
 def test_blocks_that_are_recomputed_save_what_is_said(folder: Path, name: str) -> None:
     check_saving(folder, "blocks", 16, name)
 

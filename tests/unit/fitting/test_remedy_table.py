@@ -119,11 +119,6 @@ def test_a_list_of_names_is_parsed(text: str, names: tuple[str, ...] | None) -> 
     assert parse_remedies(text) == names
 
 
-def test_several_steps_per_execution_are_not_a_remedy() -> None:
-    with pytest.raises(InputError, match="saves no memory"):
-        parse_remedies("steps_per_execution")
-
-
 def test_the_layers_of_a_compiled_step_are_read_from_a_capture_without_xla(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

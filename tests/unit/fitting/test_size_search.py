@@ -163,7 +163,7 @@ def test_two_estimates_are_enough_if_runs_follow() -> None:
 def fit_needs(needs: dict[int, int]) -> tuple[int | None, int | None]:
     curve = SizeCurve()
     for size, need_bytes in needs.items():
-        curve.add(make_estimate(size, need_bytes))
+        curve.points[size] = make_estimate(size, need_bytes)
     return fit_line(curve, Limit.exactly(100 * FIXED))
 
 
