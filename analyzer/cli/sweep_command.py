@@ -55,7 +55,7 @@ def sweep(
 
 def _deliver(result: SweepFile, folder: Path, csv: Path | None, outputs: PageOutputs) -> None:
     """Write the files, two of them also into the sweep's folder, and print the table."""
-    from analyzer.fitting.sweep_document import build_sweep_document, sweep_to_csv
+    from analyzer.fitting.sweep_run import build_sweep_document, sweep_to_csv
     from analyzer.report.render.page_shell import to_page
 
     document = build_sweep_document(result)

@@ -12,9 +12,12 @@ from typing import Final
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.out_of_memory import find_out_of_memory
 from analyzer.explain.questions.peak_owner import (
+    find_dense_gradients,
     find_gradient_copies,
+    find_input_copies,
     find_largest,
     find_peak_owner,
+    find_wide_numbers,
 )
 from analyzer.explain.questions.retained_tensors import (
     find_growth,
@@ -22,30 +25,27 @@ from analyzer.explain.questions.retained_tensors import (
     find_retained,
     find_survivors,
 )
-from analyzer.explain.questions.scratch_memory import (
+from analyzer.explain.questions.step_settings import (
     find_internal_waste,
     find_layout_copies,
+    find_recompiled,
+    find_state,
+    find_threads,
     find_trials,
     find_workspaces,
 )
-from analyzer.explain.questions.step_settings import find_recompiled, find_state, find_threads
 from analyzer.explain.running.data_held import find_data, find_filling_stage
 from analyzer.explain.running.failed_step import find_failed_step
 from analyzer.explain.running.kept_objects import (
     find_alive_at_end,
     find_held_over,
     find_models,
+    find_retracing,
     find_tapes,
 )
 from analyzer.explain.running.leaks import find_leaks, find_unexplained
-from analyzer.explain.running.retracing import find_retracing
 from analyzer.explain.running.slope import measure_growth
 from analyzer.explain.running.varying_shapes import find_varying_shapes
-from analyzer.explain.running.wasteful_tensors import (
-    find_dense_gradients,
-    find_input_copies,
-    find_wide_numbers,
-)
 from analyzer.model.recording.records import Finding, Severity
 
 _ORDER: Final = list(Severity)

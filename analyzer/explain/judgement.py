@@ -23,7 +23,7 @@ from analyzer.cards import (
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
-from analyzer.explain.running.program_summary import find_own_peak
+from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import trust_figures
 from analyzer.explain.verdict import BASES, FITS, cautions_of, headline_of, outcome_of
 from analyzer.model.contract.report.limit_figures import (

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import is_passing
-from analyzer.explain.running.program_summary import find_own_peak
+from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import counted_peak
 from analyzer.explain.verdict import BASES
 from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need

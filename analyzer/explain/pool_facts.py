@@ -19,7 +19,7 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.judgement import card_of, card_options
 from analyzer.explain.need import begins_with_process
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.explain.running.program_summary import find_own_peak
+from analyzer.explain.running.slope import find_own_peak
 from analyzer.model.contract.report.limit_figures import (
     LimitParts,
     OtherSettings,

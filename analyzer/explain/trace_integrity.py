@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.running.program_summary import find_own_peak
+from analyzer.explain.running.slope import find_own_peak
 from analyzer.model.contract.report.peak_figures import DamageRow, ReplayCheck, TrustFigures
 from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Recording
 from analyzer.model.units import format_bytes

@@ -14,7 +14,7 @@ from analyzer.explain.need import first_step_only_bytes
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_owner import peak_op
 from analyzer.explain.questions.retained_tensors import retained_rows
-from analyzer.explain.running.program_summary import program_figures
+from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trace_start_ps, trust_figures
 from analyzer.explain.verdict import FITS, stated_range
 from analyzer.model.choice import Category

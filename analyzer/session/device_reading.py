@@ -29,11 +29,11 @@ from analyzer.phantom.phantom_environment import (
 from analyzer.report.output_files import DocumentOutput
 from analyzer.session.device_account import (
     account_for_process,
+    account_for_run,
     account_for_stages,
     account_from_driver,
 )
 from analyzer.session.device_file import DeviceFile, switches_of
-from analyzer.session.run_account import account_for_run
 
 if TYPE_CHECKING:
     from rich.console import Console

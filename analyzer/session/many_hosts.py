@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.report.subject import (
     DevicePeak,
     DevicePlace,
@@ -21,11 +20,13 @@ from analyzer.model.contract.report.subject import (
 from analyzer.model.errors import AnalyzerError, TraceError
 from analyzer.model.units import times
 from analyzer.report.result import Result
-from analyzer.session.opening import Progress, is_estimate, open_result
+from analyzer.session.opening import OpenOptions, is_estimate, open_result
 from analyzer.session.work_engine import WorkEngine
 from analyzer.tracing.parse.logdir import find_traces
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from analyzer.model.recording.records import Recording
 
 _OUTLIER_DEVIATIONS: Final = 3 * 1.4826
@@ -42,45 +43,31 @@ _MOST_NAMES: Final = 5  # hosts in one warning
 
 
 def open_hosts(
-    path: Path,
-    *,
-    host: str = "",
-    allocator: str = "",
-    what_if: WhatIf | None = None,
-    search: bool = True,
-    engine: WorkEngine | None = None,
-    progress: Progress | None = None,
+    path: Path, *, engine: WorkEngine | None = None, **options: Unpack[OpenOptions]
 ) -> Result:
     """Open a trace; if it has several hosts, compare all and explain the one with the least room.
 
-    ``host`` is the start of the name of one host's file, empty for all. Without ``engine`` this process
-    reads the traces. The other arguments are those of ``open_result``.
+    Without ``engine`` this process reads the traces. An empty ``host`` stands for all.
 
     Raises:
         TraceError: no host's trace can be read.
         InputError: no scheduler answers.
     """
-    files = [] if host or is_estimate(path) else find_traces(path)
+    files = [] if options.get("host") or is_estimate(path) else find_traces(path)
     if len(files) < 2:
-        return open_result(
-            path, host=host, allocator=allocator, what_if=what_if, search=search, progress=progress
-        )
-    report = progress or (lambda stage, share: None)
+        return open_result(path, **options)
+    report = options.get("progress") or (lambda stage, share: None)
     rows = read_hosts(
         files,
-        allocator,
+        options.get("allocator", ""),
         engine or WorkEngine(),
         lambda share: report("reading the hosts' traces", 0.8 * share),
     )
     figures = compare_hosts(rows)
     worst = next(row for row in rows if row.host == figures.worst.host and row.devices)
-    result = open_result(
-        next(file for file in files if file.name == worst.file),
-        allocator=figures.worst.allocator,
-        what_if=what_if,
-        search=search,
-        progress=lambda stage, share: report(stage, 0.8 + 0.2 * share),
-    )
+    options["allocator"] = figures.worst.allocator
+    options["progress"] = lambda stage, share: report(stage, 0.8 + 0.2 * share)
+    result = open_result(next(one for one in files if one.name == worst.file), **options)
     target = structs.replace(result.report.target, text=str(path))
     count = sum(not row.failed for row in rows)
     of_all = "" if count == len(rows) else f" that could be read, of {len(rows)}"

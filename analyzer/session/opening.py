@@ -35,6 +35,20 @@ Progress = Callable[[str, float], None]
 """Takes the stage and the share of the work done, 0 to 1."""
 
 
+class OpenOptions(TypedDict, total=False):
+    """Options of opening a trace or an estimate.
+
+    ``host`` is the start of the trace file's name, empty for the first; an empty ``allocator`` is the
+    device's own. ``search`` also finds the least memory limit, which takes seconds for a long trace.
+    """
+
+    host: str
+    allocator: str
+    what_if: WhatIf | None
+    search: bool
+    progress: Progress | None
+
+
 class PredictOptions(TypedDict, total=False):
     """Options of a prediction.
 
@@ -64,10 +78,7 @@ def open_result(
     search: bool = True,
     progress: Progress | None = None,
 ) -> Result:
-    """Open the trace of one host, or an estimate.
-
-    ``host`` is the start of the trace file's name, empty for the first; an empty ``allocator`` is the
-    device's own. ``search`` also finds the least memory limit, which takes seconds for a long trace.
+    """Open the trace of one host, or an estimate, with the options of ``OpenOptions``.
 
     Raises:
         TraceError: there is no readable trace.

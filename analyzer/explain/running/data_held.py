@@ -1,16 +1,23 @@
-"""Whole data sets in memory: constants of graphs, tensors alive in all steps, tf.data stages."""
+"""Data in memory: constants, tensors alive in all steps, tf.data stages; the program's figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
+
+from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import evidence_row
-from analyzer.explain.running.leaks import growth_words
+from analyzer.explain.running.leaks import find_filling, growth_words
+from analyzer.explain.running.slope import find_own_peak, measure_growth
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.report.subject import TrendFigures
-from analyzer.model.contract.watch_note import DataStage, LargeConstant, WatchNote
+from analyzer.model.contract.report.subject import (
+    MOST_READINGS,
+    ProgramFigures,
+    TrendFigures,
+)
+from analyzer.model.contract.watch_note import DataStage, LargeConstant, Reading, WatchNote
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
 
@@ -149,3 +156,37 @@ def _row(one: LargeConstant, what: str) -> EvidenceRow:
         count=one.copies,
         size=one.size_bytes,
     )
+
+
+def program_figures(recording: Recording) -> ProgramFigures | None:
+    """Return the report's figures on a program's steps; None if its own steps were not traced."""
+    watch = recording.watch
+    if watch is None:
+        return None
+    growth = measure_growth(recording, watch)
+    device = growth.device
+    if find_filling(watch, growth.device) or find_filling_stage(recording, watch, growth.device):
+        device = structs.replace(device, trend="fills")
+    elif growth.device.trend == "grows" and watch.step_objects > 1 and not watch.models:
+        device = structs.replace(device, trend="cannot tell")
+    return ProgramFigures(
+        step=watch.step,
+        where=watch.where,
+        steps=watch.steps,
+        warmup=watch.warmup,
+        device=device,
+        host=growth.host,
+        readings=_thin_out(watch.readings),
+        ended=watch.ended,
+        own_peak_bytes=find_own_peak(recording),
+        whole_run=watch.whole_run,
+        micro_batches=watch.micro_batches,
+    )
+
+
+def _thin_out(readings: Sequence[Reading]) -> tuple[Reading, ...]:
+    """Return at most ``MOST_READINGS`` readings, evenly spaced, with the last one."""
+    stride = -(-len(readings) // (MOST_READINGS - 1)) or 1
+    last = readings[-1:]
+    chosen = [one for one in readings[::stride] if one.step != last[0].step]
+    return (*chosen, *last)

@@ -15,9 +15,12 @@ from itertools import combinations
 from statistics import median
 from typing import Final
 
-from analyzer.model.contract.report.subject import TrendFigures
+from analyzer.model.contract.report.subject import (
+    TrendFigures,
+)
 from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.model.recording.records import Recording
+from analyzer.model.recording.timeline import card_number
 
 _BLOCKS: Final = 16
 _FEWEST: Final = 6
@@ -124,3 +127,10 @@ def measure_growth(recording: Recording, watch: WatchNote) -> ProgramGrowth:
         device=growth_of(watch.readings, watch.warmup),
         host=growth_of(rest, watch.warmup, lambda one: one.host_bytes),
     )
+
+
+def find_own_peak(recording: Recording) -> int | None:
+    """Return TensorFlow's own peak since the program's start, on the recorded device."""
+    peaks = () if recording.watch is None else recording.watch.own_peaks
+    index = card_number(recording.allocator) or 0
+    return peaks[index] or None if index < len(peaks) else None

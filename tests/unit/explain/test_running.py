@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.explain.running.retracing import find_retracing
+from analyzer.explain.running.kept_objects import find_retracing
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import Retrace, TracedFunction, WatchNote
 

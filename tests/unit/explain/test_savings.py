@@ -14,8 +14,7 @@ from builders import SAMPLES, sample_folder
 from analyzer.explain.analysis import FLOOR_BYTES, Analysis, analyse, saved_without, severity_of
 from analyzer.explain.questions.peak_owner import find_gradient_copies, find_largest
 from analyzer.explain.questions.retained_tensors import find_recomputation
-from analyzer.explain.questions.scratch_memory import find_internal_waste
-from analyzer.explain.questions.step_settings import find_state
+from analyzer.explain.questions.step_settings import find_internal_waste, find_state
 from analyzer.model.choice import Category
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Finding, Kind, Recording, Severity, Step

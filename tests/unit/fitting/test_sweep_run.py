@@ -13,8 +13,12 @@ from builders import ROOT
 from schemas import breaches
 
 from analyzer.fitting import sweep_run
-from analyzer.fitting.sweep_document import build_sweep_document, summarize_sweep, sweep_to_csv
-from analyzer.fitting.sweep_run import read_questions
+from analyzer.fitting.sweep_run import (
+    build_sweep_document,
+    read_questions,
+    summarize_sweep,
+    sweep_to_csv,
+)
 from analyzer.model.contract.report.sweep_file import SweepCell, SweepFile, SweepQuestion
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import InputError

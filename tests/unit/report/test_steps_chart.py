@@ -8,7 +8,7 @@ from dataclasses import replace
 from builders import sample_folder
 
 import analyzer
-from analyzer.explain.running.program_summary import program_figures
+from analyzer.explain.running.data_held import program_figures
 from analyzer.model.contract.report.subject import ProgramFigures, TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.report.page.steps_chart import steps_charts

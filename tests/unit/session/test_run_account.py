@@ -10,7 +10,7 @@ import pytest
 from analyzer.cards import find_gpu
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import InputError
-from analyzer.session.run_account import account_for_run
+from analyzer.session.device_account import account_for_run
 
 GIB = 1 << 30
 
