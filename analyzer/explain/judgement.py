@@ -1,14 +1,15 @@
 """Judge whether a step fits the named card or the given limit, by how much and how surely.
 
-On a card, the need is TensorFlow's pool and the memory beside it (CUDA context, libraries, kernels),
-and the limit is the largest pool with the same memory beside it: the card's memory without the rest of
-TensorFlow's reserve, which nothing uses. A limit of the user is for the pool alone.
+On a card, the need is TensorFlow's pool plus CUDA's context, libraries and kernels, and the limit is the
+largest pool plus the same memory: the card's memory without the unused rest of TensorFlow's reserve. A
+limit of the user is for the pool alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from msgspec import structs
 
@@ -62,11 +63,11 @@ class Question:
 
     @property
     def whole(self) -> BoundedBytes:
-        """The memory that is compared with the need: the pool's limit and the memory beside it."""
+        """The pool's limit plus the memory beside the pool; it is compared with the need."""
         return self.limit if self.beside_pool is None else self.limit + self.beside_pool
 
     def answer_need(self, least: Need, most: Need, *, is_measured: bool) -> Need:
-        """Return the need with all trials of algorithms if they fit, else without those that do not."""
+        """Return the need with all trials of algorithms if they fit, else without the others."""
         evidence = {"runs": self.runs_at_limit, "is_measured": is_measured, "is_own": self.is_own}
         need = with_replay(least, self.limit, **evidence)
         if self.runs_at_limit and most.pool.range.high <= self.limit.range.low:
@@ -100,13 +101,8 @@ def card_options(recording: Recording) -> BfcOptions | None:
 class RunFacts:
     """Facts about a recording that a verdict depends on, beside its need.
 
-    Attributes:
-        card: Name of its card; empty without one.
-        peak_line: The headline if no limit is asked about.
-        has_failed: Whether the step ended with an error.
-        has_run_out: Whether that error is a lack of memory.
-        incomplete: Why the need is only a lower bound; empty if it is not.
-        need_of: Basis of the need's part in the pool.
+    ``peak_line`` is the headline if no limit is asked about. ``has_run_out`` is whether the error is a
+    lack of memory. ``incomplete`` is why the need is only a lower bound; empty if it is not.
     """
 
     basis: Basis
@@ -163,18 +159,22 @@ def make_verdict(
         basis=facts.basis,
         limit_of=None if question is None else question.limit_of,
         card=facts.card or None,
-        limit_bytes=None if limit is None else limit.bytes,
-        limit_low_bytes=None if limit is None else limit.range.low,
-        limit_high_bytes=None if limit is None else limit.range.high,
         need_of=facts.need_of,
-        need_bytes=None if total is None else total.bytes,
-        need_low_bytes=None if total is None else total.range.low,
-        need_high_bytes=None if total is None else total.range.high,
         need=need,
+        **_bounded("limit", limit),
+        **_bounded("need", total),
         margin_bytes=None if limit is None or total is None else limit.bytes - total.bytes,
         headline=headline,
         cautions=facts.cautions,
     )
+
+
+def _bounded(name: str, size: BoundedBytes | None) -> dict[str, Any]:
+    """Return the three fields of a report's record for a size with its bounds."""
+    if size is None:
+        return {}
+    ends = {"bytes": size.bytes, "low_bytes": size.range.low, "high_bytes": size.range.high}
+    return {f"{name}_{end}": value for end, value in ends.items()}
 
 
 def _answer(facts: RunFacts, question: Question, need: BoundedBytes) -> tuple[Outcome, str]:
@@ -245,10 +245,10 @@ def _headline_without_limit(analysis: Analysis) -> str:
     peak = analysis.peak
     allocated = format_bytes(peak.allocated_bytes)
     own_peak_bytes = find_own_peak(analysis.recording) or 0
-    if not analysis.recording.error and own_peak_bytes > peak.allocated_bytes:
-        own = format_bytes(own_peak_bytes)
-        return f"Peak {own} allocated since the program's start, {allocated} in its steady step"
     if not analysis.recording.error:
+        if own_peak_bytes > peak.allocated_bytes:
+            own = format_bytes(own_peak_bytes)
+            return f"Peak {own} allocated since the program's start, {allocated} in its steady step"
         return f"Peak {allocated} allocated for {format_bytes(peak.requested_bytes)} requested"
     failure = failure_of(analysis)
     if failure is None or failure.memory_limit_bytes is None:
@@ -279,12 +279,8 @@ def _with_card(analysis: Analysis, gpu: Gpu, limit: BoundedBytes, need: BoundedB
     fit = CardFit(
         fits=None if analysis.verdict is None else FITS.get(analysis.verdict.outcome),
         card=gpu.id,
-        limit_bytes=limit.bytes,
-        limit_low_bytes=limit.range.low,
-        limit_high_bytes=limit.range.high,
-        needed_bytes=need.bytes,
-        needed_low_bytes=need.range.low,
-        needed_high_bytes=need.range.high,
+        **_bounded("limit", limit),
+        **_bounded("needed", need),
         margin_bytes=limit.bytes - need.bytes,
         growth_pool_bytes=growth_bytes,
         outside_pool=SourcedBytes(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from analyzer.capture.process.child_process import ForkServers
@@ -173,11 +172,8 @@ def access_target(
 @contextmanager
 def make_workplace() -> Iterator[Path]:
     """Make a temporary folder and remove it after the block."""
-    folder = Path(tempfile.mkdtemp(prefix="analyze-fit-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with TemporaryDirectory(prefix="analyze-fit-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,11 +84,9 @@ def _figures(answer: FitAnswer) -> Figures:
         Figure("limit", answer.limit_bytes + answer.beside_pool_bytes),
     ]
     if answer.peak_requested_bytes is not None:
-        at = f"at {answer.label(answer.largest)}"
+        requested = f"requested peak at {answer.label(answer.largest)}"
         figures += [
-            Figure(
-                f"requested peak {at}", answer.peak_requested_bytes, path="peak_requested_bytes"
-            ),
+            Figure(requested, answer.peak_requested_bytes, path="peak_requested_bytes"),
             Figure("allocated", answer.peak_allocated_bytes, path="peak_allocated_bytes"),
         ]
     return Figures(tuple(figures))
@@ -154,16 +152,9 @@ def _curve_section(answer: FitAnswer) -> Section:
     for point, need in zip(answer.curve, needs, strict=True):
         verdict = "" if answer.limit_of == "cards" else judge_size(answer, point.size)
         tone = _VERDICT_TONES.get(verdict, "bad")
-        rows.append(
-            (
-                answer.label(point.size),
-                need,
-                Cell(need / top, tone, note=verdict),
-                point.requested_bytes,
-                point.allocated_bytes,
-                point.op or "(none)",
-            )
-        )
+        bar = Cell(need / top, tone, note=verdict)
+        peaks = point.requested_bytes, point.allocated_bytes
+        rows.append((answer.label(point.size), need, bar, *peaks, point.op or "(none)"))
     columns = (
         TableColumn(answer.noun, "number"),
         TableColumn("needs", "bytes"),
@@ -179,25 +170,17 @@ def _curve_section(answer: FitAnswer) -> Section:
 
 
 def _chart(answer: FitAnswer) -> LineChart:
-    lines = [
-        ChartLine(
-            "needs",
-            "allocated",
-            [(point.size, point.need_bytes + answer.beside_pool_bytes) for point in answer.curve],
-        ),
-        ChartLine(
-            "requested",
-            "requested",
-            [(point.size, point.requested_bytes) for point in answer.curve],
-        ),
-    ]
+    beside = answer.beside_pool_bytes
+    needs = [(point.size, point.need_bytes + beside) for point in answer.curve]
+    requested = [(point.size, point.requested_bytes) for point in answer.curve]
+    lines = [ChartLine("needs", "allocated", needs), ChartLine("requested", "requested", requested)]
     marks = {answer.safe: ("safe", "safe"), answer.largest: ("marked", "largest")}
     if answer.failing is not None:
         marks[answer.failing] = ("failing", "first that fails")
     return LineChart(
         caption=f"Memory by {answer.varied}",
         lines=lines,
-        limit_bytes=answer.limit_bytes + answer.beside_pool_bytes,
+        limit_bytes=answer.limit_bytes + beside,
         marks=[
             (size, look, f"{words}: {answer.noun} {answer.label(size)}")
             for size, (look, words) in marks.items()

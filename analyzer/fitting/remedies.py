@@ -110,21 +110,20 @@ def _try_plans(
     trial: RemedyTrial, plans: tuple[RemedyPlan, ...], before: SizeEstimate
 ) -> StepRemedy:
     """Return the savings of remedies together, or why they cannot be applied."""
-    name = "+".join(plan.id for plan in plans)
-    title = "; ".join(plan.title for plan in plans)
-    code = write_code([plan.code for plan in plans], is_own_step=before.note.step.own)
+    remedy = StepRemedy(
+        id="+".join(plan.id for plan in plans),
+        title="; ".join(plan.title for plan in plans),
+        code=write_code([plan.code for plan in plans], is_own_step=before.note.step.own),
+    )
     try:
-        after = trial.estimate(merge_options(trial.options, plans), name)
+        after = trial.estimate(merge_options(trial.options, plans), remedy.id)
     except (InputError, CompilerUnavailable) as error:
-        failed = error.message[:_LONGEST_REASON]
-        return StepRemedy(id=name, title=title, code=code, failed=failed)
+        return replace_fields(remedy, failed=error.message[:_LONGEST_REASON])
     saved = None
     if before.requested is not None and after.requested is not None:
         saved = before.requested - after.requested
-    return StepRemedy(
-        id=name,
-        title=title,
-        code=code,
+    return replace_fields(
+        remedy,
         costs="; ".join(plan.costs for plan in plans if plan.costs),
         saves_bytes=before.requested_bytes - after.requested_bytes,
         saves_low_bytes=None if saved is None else saved.low,

@@ -184,14 +184,11 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
 def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyPlan:
     """Return a remedy of the table for a step."""
     batch = options.open_batch_size
-    sizes = {"{half}": batch // 2, "{quarter}": batch // _ACCUMULABLE_BATCH}
-    title = row.title
-    for name, size in sizes.items():
-        title = title.replace(name, str(size))
-    batch_size = sizes.get(row.batch_size)
+    sizes = {"half": batch // 2, "quarter": batch // _ACCUMULABLE_BATCH}
+    batch_size = sizes.get(row.batch_size.strip("{}"))
     return RemedyPlan(
         id=row.id,
-        title=title,
+        title=row.title.format(**sizes),
         code=RemedyCode(
             before=row.before.strip("\n"),
             model=row.model.strip("\n"),
@@ -298,8 +295,8 @@ def _optimizer_class(note: RunNote) -> str:
 def write_code(parts: Sequence[RemedyCode], *, is_own_step: bool) -> str:
     """Return the code for remedies of different kinds, with each call written once."""
     lines = [part.before for part in parts] + [part.model for part in parts]
-    classes = [part.optimizer for part in parts if part.is_other]
-    classes += [part.optimizer for part in parts if part.optimizer]
+    by_change = sorted(parts, key=lambda part: not part.is_other)
+    classes = [part.optimizer for part in by_change if part.optimizer]
     jit = next((part.jit for part in parts if part.jit is not None), None)
     batch_size = next((part.batch_size for part in parts if part.batch_size is not None), None)
     compile_arguments = []

@@ -17,6 +17,7 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -45,6 +46,7 @@ from analyzer.model.units import parse_bytes
 from analyzer.model.version import __version__
 from analyzer.report.output_files import write_text
 from analyzer.report.render.sections import (
+    Block,
     Cell,
     CellValue,
     Document,
@@ -105,6 +107,7 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
             )
     cards = [CPU if card.lower() == CPU else find_gpu(card).id for card in config.cards]
     limit = parse_bytes(config.limit) if config.limit else None
+    cells = product(config.models, cards, config.remedies, config.batches)
     asked = {
         SweepQuestion(
             target=model,
@@ -117,10 +120,7 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
             jit=config.jit,
             limit_bytes=limit,
         ): None
-        for model in config.models
-        for card in cards
-        for remedy in config.remedies
-        for batch in config.batches
+        for model, card, remedy, batch in cells
     }
     if len(asked) > _MOST_CELLS:
         raise InputError(f"{path} has {len(asked):,} cells.", hint=f"Use at most {_MOST_CELLS:,}.")
@@ -321,20 +321,14 @@ def build_sweep_document(sweep: SweepFile) -> Document:
     most = max((cell.allocated_bytes or 0 for cell in sweep.cells), default=0) or 1
     rows = tuple(_row_of(cell, most) for cell in sweep.cells)
     reasons = dict.fromkeys(cell.failed for cell in sweep.cells if cell.failed)
+    blocks: list[Block] = [Table(_COLUMNS, rows)]
+    blocks += (Paragraph(reason, "warning", "! ") for reason in reasons)
     return Document(
         title=sweep.name,
         headline=summarize_sweep(sweep),
         badge="predicted",
         lead=(Paragraph("Each cell is an estimate of the steady step; no step ran."),),
-        sections=(
-            Section(
-                "Predicted peak of the steady step",
-                (
-                    Table(_COLUMNS, rows),
-                    *(Paragraph(reason, "warning", "! ") for reason in reasons),
-                ),
-            ),
-        ),
+        sections=(Section("Predicted peak of the steady step", tuple(blocks)),),
         footer=versions_line(sweep.versions),
     )
 
@@ -377,15 +371,9 @@ def sweep_to_csv(sweep: SweepFile) -> str:
 
 def _row_of(cell: SweepCell, most_bytes: int) -> tuple[CellValue, ...]:
     asked, word = cell.question, fit_word(cell)
+    share = None if cell.allocated_bytes is None else cell.allocated_bytes / most_bytes
     return (
-        asked.target,
-        asked.card,
-        asked.remedy or "none",
-        asked.batch_size,
-        cell.need_bytes,
-        cell.limit_bytes,
-        Cell(word, _TONES.get(word, "plain")),
-        None if cell.allocated_bytes is None else cell.allocated_bytes / most_bytes,
-        cell.requested_bytes,
-        cell.allocated_bytes,
+        *(asked.target, asked.card, asked.remedy or "none", asked.batch_size),
+        *(cell.need_bytes, cell.limit_bytes, Cell(word, _TONES.get(word, "plain")), share),
+        *(cell.requested_bytes, cell.allocated_bytes),
     )

@@ -160,7 +160,7 @@ def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:
         raise TraceError(
             f"None of the {len(rows)} hosts' traces can be read; {rows[0].host}: "
             f"{rows[0].failed.removesuffix('.')}.",
-            hint="Copy the traces again, or capture them again.",
+            hint="Copy the traces once more, or repeat the capture.",
         )
     sizes = sorted(device.allocated_bytes for _, device in devices)
     middle = int(median(sizes))

@@ -94,7 +94,7 @@ def open_with_target(
 
 
 def _find_card(name: str) -> str:
-    """Return the catalogue's id of a card, or of one that stands in: Grappler needs any GPU."""
+    """Return the catalogue's id of a card, or of a stand-in: Grappler needs any GPU."""
     try:
         return find_gpu(name).id
     except InputError:

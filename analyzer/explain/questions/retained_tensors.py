@@ -27,7 +27,7 @@ SEGMENTS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Numbers of segments to try."""
 
 _EVIDENCE_ROWS: Final = 20
-_EVIDENCE: Final = (
+_EVIDENCE: Final = [
     "name",
     "layer",
     "shape",
@@ -35,7 +35,7 @@ _EVIDENCE: Final = (
     "requested_bytes",
     "waits_for",
     "byte_seconds",
-)
+]
 
 
 def retained_rows(analysis: Analysis) -> list[RetainedTensor]:
@@ -101,8 +101,7 @@ def _retained_detail(rows: list[RetainedTensor], found: Recomputation) -> str:
         )
     else:
         detail += "Recomputing them does not help: they are in use at the peak. "
-    detail += "Both numbers assume the same order of ops."
-    return detail
+    return f"{detail}Both numbers assume the same order of ops."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import evidence_row
 from analyzer.explain.running.leaks import find_filling, growth_words
 from analyzer.explain.running.slope import find_own_peak, measure_growth
-from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.subject import (
     MOST_READINGS,
     ProgramFigures,
@@ -50,12 +49,13 @@ def find_data(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Ite
     for one in watch.constants:
         if one.size_bytes < least:
             continue
-        if one.kind == "graph":
-            yield _constant(one)
-        elif one.kind == "held" and one.copies == 1 and _is_data(one, batch):
-            yield _whole_data_set(one, is_on_card=is_on_card)
-        elif one.kind == "slices" and one.size_bytes >= _LEAST_HOST * least:
-            yield _slices(one)
+        is_reported = {
+            "graph": True,
+            "held": one.copies == 1 and _is_data(one, batch),
+            "slices": one.size_bytes >= _LEAST_HOST * least,
+        }
+        if is_reported.get(one.kind):
+            yield _report(one, is_on_card=is_on_card)
     filled = find_filling_stage(analysis.recording, watch, growth)
     for stage in watch.stages:
         if stage is filled or _stage_bytes(stage) >= _LEAST_HOST * least:
@@ -81,47 +81,54 @@ def _is_data(one: LargeConstant, batch: int | None) -> bool:
     return len(one.shape or ()) > 1 and rows >= (_MANY * batch if batch else _ROWS_OF_DATA)
 
 
-def _constant(one: LargeConstant) -> Finding:
-    copies = f" of {one.copies} graphs" if one.copies > 1 else " of a graph"
-    return Finding(
-        id="data-constant",
-        severity=Severity.HIGH,
-        title=f"{format_bytes(one.size_bytes)} of data are a constant{copies} ({one.where})",
-        detail=f"The {one.dtype} array of shape {_shape(one)} was used while a tf.function was traced. "
-        "TensorFlow copied its values into the graph, and again into the executor's memory on the "
-        "device, for the life of the function. Feed batches instead: create a tf.data.Dataset "
-        "(from_generator, from_tensor_slices) outside the function, or pass a tensor as an argument.",
-        saves_bytes=one.size_bytes * one.copies,
-        saves_kind="allocated",
-        evidence=(_row(one, "constant"),),
+def _report(one: LargeConstant, *, is_on_card: bool) -> Finding:
+    """Return the finding about a large array by its kind."""
+    size, shape = format_bytes(one.size_bytes), _shape(one)
+    saves: int | None = one.size_bytes
+    if one.kind == "graph":
+        id_, severity, what = "data-constant", Severity.HIGH, "constant"
+        saves = one.size_bytes * one.copies
+        copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
+        title = f"{size} of data are a constant of {copies}"
+        detail = (
+            f"The {one.dtype} array of shape {shape} was used while a tf.function was traced. "
+            "TensorFlow copied its values into the graph, and again into the executor's memory on the "
+            "device, for the life of the function. Feed batches instead: create a tf.data.Dataset "
+            "(from_generator, from_tensor_slices) outside the function, or pass a tensor as an "
+            "argument."
+        )
+    elif one.kind == "held":
+        id_, what = "data-held", "held"
+        severity = Severity.HIGH if is_on_card else Severity.MEDIUM
+        where = "on the card" if is_on_card else "in TensorFlow's memory"
+        title = f"{size} of data stay {where}: {one.name} holds the whole set"
+        detail = (
+            f"Tensors of {one.dtype}, shape {shape}, are alive in all traced steps. Keep the array in "
+            "NumPy or memory-mapped and load batches with tf.data; tf.device('CPU') keeps it off the "
+            "card."
+        )
+    else:
+        id_, severity, what, saves = "data-slices", Severity.LOW, "source", None
+        title = f"A tf.data pipeline holds a copy of {size} of data"
+        detail = (
+            f"The pipeline holds {one.name} as tensors on the host, in addition to the arrays. If that "
+            "is too much, read the data in pieces: from_generator, TFRecord files, numpy.memmap."
+        )
+    row = evidence_row(
+        f"{what}, {one.dtype} {shape}",
+        name=one.name,
+        where=one.where,
+        count=one.copies,
+        size=one.size_bytes,
     )
-
-
-def _whole_data_set(one: LargeConstant, *, is_on_card: bool) -> Finding:
-    where = "on the card" if is_on_card else "in TensorFlow's memory"
     return Finding(
-        id="data-held",
-        severity=Severity.HIGH if is_on_card else Severity.MEDIUM,
-        title=f"{format_bytes(one.size_bytes)} of data stay {where}: {one.name} holds the whole set "
-        f"({one.where})",
-        detail=f"Tensors of {one.dtype}, shape {_shape(one)}, are alive in all traced steps. Keep the "
-        "array in NumPy or memory-mapped and load batches with tf.data; tf.device('CPU') keeps it off "
-        "the card.",
-        saves_bytes=one.size_bytes,
-        saves_kind="allocated",
-        evidence=(_row(one, "held"),),
-    )
-
-
-def _slices(one: LargeConstant) -> Finding:
-    return Finding(
-        id="data-slices",
-        severity=Severity.LOW,
-        title=f"A tf.data pipeline holds a copy of {format_bytes(one.size_bytes)} of data "
-        f"({one.where})",
-        detail=f"The pipeline holds {one.name} as tensors on the host, in addition to the arrays. If "
-        "that is too much, read the data in pieces: from_generator, TFRecord files, numpy.memmap.",
-        evidence=(_row(one, "source"),),
+        id=id_,
+        severity=severity,
+        title=f"{title} ({one.where})",
+        detail=detail,
+        saves_bytes=saves,
+        saves_kind="allocated" if saves else "requested",
+        evidence=(row,),
     )
 
 
@@ -146,16 +153,6 @@ def _stage(one: DataStage, slope: str) -> Finding:
 
 def _shape(one: LargeConstant) -> str:
     return "unknown" if one.shape is None else str(list(one.shape))
-
-
-def _row(one: LargeConstant, what: str) -> EvidenceRow:
-    return evidence_row(
-        f"{what}, {one.dtype} {_shape(one)}",
-        name=one.name,
-        where=one.where,
-        count=one.copies,
-        size=one.size_bytes,
-    )
 
 
 def program_figures(recording: Recording) -> ProgramFigures | None:
