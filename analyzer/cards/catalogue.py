@@ -185,13 +185,6 @@ def _rows() -> Mapping[str, dict[str, str]]:
     return {row["id"]: {name: value for name, value in row.items() if value} for row in rows}
 
 
-@cache
-def sources() -> dict[str, str]:
-    """Return the sources by key; ``techpowerup:c2888`` has the key ``techpowerup``."""
-    text = (files("analyzer.cards") / "sources.csv").read_text(encoding="utf-8")
-    return {row["key"]: row["what"] for row in csv.DictReader(text.splitlines())}
-
-
 def _load_cards(path: Path) -> tuple[Gpu, ...]:
     """Return the cards of a file; an ``InputError`` if one is invalid."""
     if not path.exists():

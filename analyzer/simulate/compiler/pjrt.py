@@ -29,7 +29,6 @@ from analyzer.model.contract.child_messages import read_message, write_message
 from analyzer.model.interrupts import die_with_parent
 
 TABLE: Final = {
-    "Error_Destroy": 0,
     "Error_Message": 1,
     "Plugin_Initialize": 3,
     "TopologyDescription_Create": 82,
@@ -66,7 +65,6 @@ def _struct(name: str, /, **fields: Any) -> type[ctypes.Structure]:
 
 
 _Version = _struct("_Version", major=_INT, minor=_INT)
-_Error = _struct("_Error", error=_POINTER)
 _Message = _struct("_Message", error=_POINTER, message=_POINTER, message_size=_SIZE)
 _Nothing = _struct("_Nothing")
 _NamedValue = _struct(
@@ -156,7 +154,6 @@ class Plugin:
         message: Any = _Message(error=error)
         self._run("Error_Message", None, message)
         text = ctypes.string_at(message.message, message.message_size).decode("utf-8", "replace")
-        self._run("Error_Destroy", None, _Error(error=error))
         raise PjrtError(text or f"{name} failed")
 
     def _run(self, name: str, result: Any, arguments: Any) -> Any:

@@ -164,9 +164,6 @@ def workspace_rise(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None)
     If the buffer has a free range of that size, the workspace costs nothing. Otherwise the growth is
     the part that does not fit behind the last value alive. Convolutions do not run at the same time, so
     only the largest growth counts.
-
-    Args:
-        size_bytes: Size of each workspace; None for the size of the operands and the result.
     """
     convolutions = [one for one in hlo.instructions.values() if one.target.startswith(_CONVOLUTION)]
     buffer = _BusyRanges(hlo, plan)

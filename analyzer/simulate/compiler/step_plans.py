@@ -95,9 +95,7 @@ def card_step(
 ) -> CardStep:
     """Return the plans of a note's compiled functions on a card.
 
-    Args:
-        folder: The run folder; plans stored there are used.
-        keep: Whether to store new plans there.
+    Plans in the run folder are used; ``keep`` stores new ones there.
 
     Raises:
         CompilerUnavailable: the compiler is missing, refused, died or took too long, now or when the

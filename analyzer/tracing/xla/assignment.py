@@ -134,9 +134,7 @@ def _replay_events(
 ) -> list[tuple[int, int, int]]:
     """Return (buffer, first moment, last moment) of each span in which a buffer holds its memory.
 
-    Args:
-        events: The heap trace of one allocation.
-        group: Receives buffer -> first buffer of those that share its memory.
+    ``group`` receives buffer -> first buffer of those that share its memory.
     """
     spans: list[tuple[int, int, int]] = []
     alive: dict[int, list[int]] = {}

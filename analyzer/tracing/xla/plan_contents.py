@@ -85,13 +85,8 @@ def divide_temporaries(
     step name no op: its temporaries are found by their size, among buffers that are freed in their
     step.
 
-    Args:
-        allocations: Columns of ``ALLOCATIONS``, index 0, 1, 2 and so on.
-        events: Columns of ``EVENTS``.
-        plans: Memory plans by the name of the op that calls the function.
-        structure: The graph with the ops of the functions; None without one.
-        allocator: The allocator of the functions' buffers.
-        infer: Whether the step has no backward pass.
+    ``plans`` are by the name of the op that calls the function, and ``structure`` has the ops of the
+    functions. ``infer``: whether the step has no backward pass.
     """
     by_size: dict[int, list[tuple[str, PlanRegion]]] = {}
     for op, plan in plans.items():
@@ -124,12 +119,7 @@ def divide_temporaries(
 def label_holders(
     region: PlanRegion, structure: GraphIndex | None, *, infer: bool
 ) -> list[dict[str, str]]:
-    """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region.
-
-    Args:
-        structure: The graph; None without one.
-        infer: Whether the step has no backward pass.
-    """
+    """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
     tensors = () if structure is None else structure.gradients
     makers = {split_tensor(tensor)[0]: True for tensor in tensors}
     passing = {} if structure is None else dict.fromkeys(find_gradient_ops(structure), True)

@@ -35,10 +35,8 @@ def _describe_changes(
 ) -> RecompiledFunction | None:
     """Return a function with its compiled-in inputs that change; None if none does.
 
-    The module's parameters are the tensors that are not compiled in, then the variables.
-
-    Args:
-        given: The step's argument behind each input of the call; -1 for none.
+    The module's parameters are the tensors that are not compiled in, then the variables. ``given`` is the
+    step's argument behind each input of the call; -1 for none.
     """
     by_argument = {row.argument: row for row in note.variables if row.argument is not None}
     fixed = [(index, why) for index, why in one.fixed if index < len(given)]

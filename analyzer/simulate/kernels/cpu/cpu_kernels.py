@@ -110,15 +110,6 @@ def _plan_histogram(call: Call) -> MemoryPlan:
     return plan_allocation(call, after_bytes=(4 * math.prod(call.shape(0) or (0,)),))
 
 
-def _plan_rgb_to_hsv(call: Call) -> MemoryPlan:
-    """Allocate the range of colours of each pixel as a temporary (``RGBToHSVOp``)."""
-    return plan_allocation(call, after_bytes=(call.size() // 3,))
-
-
-def _plan_switch(call: Call) -> MemoryPlan:
-    return MemoryPlan(outputs=(alias(),) * len(call.op.outputs))
-
-
 def _plan_merge(call: Call) -> MemoryPlan:
     """Pass on the input that arrived; allocate its index only if it is used (``MergeOp``)."""
     arrived = Output(Way.ALIAS, inputs=tuple(range(len(call.inputs))))
@@ -156,14 +147,10 @@ def plan_all_reduce(call: Call) -> MemoryPlan:
     )
 
 
-def _plan_read(_: Call) -> MemoryPlan:
-    return MemoryPlan(outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ)
+_READ: Final = MemoryPlan(outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ)
 
-
-def _plan_assign(_: Call) -> MemoryPlan:
-    """Make the value's buffer the variable's (``AssignVariableOp``)."""
-    return MemoryPlan(variable=VariableAccess.ASSIGN, value=1)
-
+_ASSIGN: Final = MemoryPlan(variable=VariableAccess.ASSIGN, value=1)
+"""Make the value's buffer the variable's (``AssignVariableOp``)."""
 
 _RULES: Final = lists.RULES | rule_table(
     (_plan_alias, ALIASES),
@@ -182,13 +169,17 @@ _RULES: Final = lists.RULES | rule_table(
     (_plan_zeros_like, "ZerosLike"),
     (plan_select, "Select SelectV2"),
     (_plan_python, "PyFunc PyFuncStateless EagerPyFunc"),
-    (_plan_switch, "Switch RefSwitch _SwitchN"),
+    (
+        lambda call: MemoryPlan(outputs=(alias(),) * len(call.op.outputs)),
+        "Switch RefSwitch _SwitchN",
+    ),
     (_plan_merge, "Merge"),
     (_plan_cross_entropy, "SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
-    (_plan_read, "ReadVariableOp"),
-    (_plan_assign, "AssignVariableOp"),
+    (lambda _: _READ, "ReadVariableOp"),
+    (lambda _: _ASSIGN, "AssignVariableOp"),
     (_plan_histogram, "HistogramFixedWidth"),
-    (_plan_rgb_to_hsv, "RGBToHSV"),
+    # The range of colours of each pixel (``RGBToHSVOp``).
+    (lambda call: plan_allocation(call, after_bytes=(call.size() // 3,)), "RGBToHSV"),
     (layout.plan_cast, "Cast _MklCast"),
     (layout.plan_transpose, "Transpose _MklTranspose ConjugateTranspose"),
     (layout.plan_same_or_copy, "BroadcastTo Tile"),
