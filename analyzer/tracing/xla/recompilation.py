@@ -35,7 +35,7 @@ def _describe_changes(
 ) -> RecompiledFunction | None:
     """Return a function with its compiled-in inputs that change; None if none does.
 
-    The module's parameters are the tensors that are not compiled in, then the variables. ``given`` is the
+    The module's parameters are the tensors that are not compiled in, then the variables. ``given``: the
     step's argument behind each input of the call; -1 for none.
     """
     by_argument = {row.argument: row for row in note.variables if row.argument is not None}
