@@ -257,7 +257,7 @@ _ROWS: Final = 24  # rows for the whole pool
 _HEIGHT: Final = 16  # units of a row
 _STEP: Final = 20  # units from row to row
 _REGION_GAP: Final = 8  # units
-_LEAST: Final = 0.35  # units; smaller neighbours in use are drawn as one
+_LEAST: Final = 0.35  # units; smaller neighbours are drawn as one
 _GAP: Final = 0.6  # units between chunks wider than three units
 _MOST_LOOKS: Final = 3  # sizes with a colour of their own
 _LEAST_SHARE: Final = 0.03  # of the bytes in use, for a colour of its own
@@ -355,7 +355,7 @@ def _draw_region(
     looks: dict[int, str],
     case: OomCase,
 ) -> None:
-    """Draw a region's background and its chunks; tiny neighbours in use become one rectangle."""
+    """Draw a region's background and its chunks; tiny neighbours become one rectangle."""
     start, size = region[0].address, _bytes_of(region)
     hole = case.state.largest_hole
     largest = hole.low if hole is not None and case.state.is_complete else 0
@@ -363,7 +363,7 @@ def _draw_region(
     least_bytes = max(canvas.row_bytes / _WIDTH * _LEAST, 1)
 
     def group_of(chunk: DumpedChunk) -> int:
-        is_tiny = chunk.is_used and chunk.size_bytes < least_bytes
+        is_tiny = chunk.size_bytes < least_bytes
         return -1 - int((chunk.address - start) / least_bytes) if is_tiny else chunk.address
 
     for _, same in groupby(region, group_of):
@@ -373,7 +373,7 @@ def _draw_region(
         if len(chunks) > 1:
             look, title = (
                 "pool-used",
-                f"{len(chunks):,} small chunks in use, {format_bytes(bytes_)}",
+                f"{len(chunks):,} small chunks, {format_bytes(bytes_)}",
             )
         elif first.is_used:
             look, title = looks.get(bytes_, "pool-used"), f"{format_bytes(bytes_)} in use"
