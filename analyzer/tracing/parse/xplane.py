@@ -26,9 +26,9 @@ from analyzer.tracing.parse.wire.byte_source import ByteSource, open_source
 from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader
 from analyzer.tracing.parse.wire.kernel_columns import KernelColumns
 from analyzer.tracing.parse.wire.memory_columns import GrowingColumn, MemoryColumns
+from analyzer.tracing.parse.wire.plane_names import CALL, EXECUTOR, MARK, XLA_STATS, PlaneNames
 from analyzer.tracing.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.wire.plane_names import WATCHED_STEP as WATCHED_STEP
-from analyzer.tracing.parse.wire.plane_names import XLA_STATS, PlaneNames
 from analyzer.tracing.parse.wire.wire_fields import (
     BYTES,
     Field,
@@ -189,7 +189,7 @@ class _Reading:
         self._marks: list[tuple[int, Span]] = []
         self._steps: list[tuple[int, Span]] = []
         self._calls: list[tuple[int, Span]] = []
-        self._unnamed = 0
+        self._unnamed, self._ran_xla = 0, False
         self._events = 0
         self._planes: list[tuple[Any, list[Field]]] = []
         self._hostnames: list[str] = []
@@ -214,11 +214,13 @@ class _Reading:
         """Return a plane without its lines, and the positions of the lines."""
         lines = []
         rest = bytearray()
+        start = whole.start
         for field in iterate_fields(self._source, whole.start, whole.end):
             if field.number == _LINES and field.wire == BYTES:
                 lines.append(field)
-            else:
-                rest += self._source.read(field.begins, field.end)
+                rest += self._source.read(start, field.begins)
+                start = field.end
+        rest += self._source.read(start, whole.end)
         plane = Plane.FromString(bytes(rest))
         if plane.name == _MODULES:
             for entry in ModulePlane.FromString(bytes(rest)).modules:
@@ -239,6 +241,7 @@ class _Reading:
         for plane, lines in self._planes:
             names = PlaneNames(plane, self._ops, self._memory.texts)
             self._op_types.update(names.op_types)
+            self._ran_xla |= not XLA_STATS.isdisjoint(names.stats.values())
             if plane.name.startswith(b"/device:GPU"):
                 own = _plain_stats(plane.stats, names.stats)
                 self._cards.append({"plane": decode_text(plane.name), **dict(own)})
@@ -267,38 +270,31 @@ class _Reading:
         place, known = names.event_places(block.name_id)
         self._unnamed += int((~known).sum())
         kind = _look_up(names.kind, place, known, 0)
-        if kind.any():
-            self._memory.add(block, kind, line, names)
-        others = kind == 0
-        is_mark = others & _look_up(names.is_mark, place, known, False)
-        is_step = others & ~is_mark & self._step_marks(block, others, names)
-        is_call = others & _look_up(names.is_call, place, known, False)
-        marks = ((is_mark, self._marks), (is_step, self._steps), (is_call, self._calls))
+        memory = np.where(np.abs(kind) == 1, kind, 0)
+        if memory.any():
+            self._memory.add(block, memory, line, names)
+        stat_names = block.stat_names()
+        is_step = np.zeros(len(kind), bool)
+        if names.is_host and names.step_stat is not None:
+            is_step[block.stat_event[stat_names == names.step_stat]] = True
+            is_step &= (memory == 0) & (kind != MARK)
+        marks = ((kind == MARK, self._marks), (is_step, self._steps), (kind == CALL, self._calls))
         for rows, spans in marks:
             for row in np.flatnonzero(rows).tolist():
                 spans.append((line, _span(block, row, line, names)))
-        self._kernels.add(block, line, names)
+        self._kernels.add(block, stat_names, line, names)
+        if names.is_host and (kind == EXECUTOR).any():
+            self._kernels.add_runs(block, kind == EXECUTOR, line, names)
         if len(self._steps) + len(self._calls) > _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS:,} step markers")
         if names.is_host:
             op = _look_up(names.op, place, known, -1)
-            rows = np.flatnonzero((op >= 0) & others & ~is_mark & ~is_step)
+            rows = np.flatnonzero((op >= 0) & (memory == 0) & (kind != MARK) & ~is_step)
             start = block.offset_ps[rows]
             lines = np.full(len(rows), line, np.int32)
             columns = (op[rows], start, start + block.duration_ps[rows], lines)
             for column, values in zip(self._runs, columns, strict=True):
                 column.extend(values)
-
-    @staticmethod
-    def _step_marks(
-        block: EventBlock, others: npt.NDArray[np.bool_], names: PlaneNames
-    ) -> npt.NDArray[np.bool_]:
-        """Return which of the ``others``, a mask, have a step number."""
-        found = np.zeros(len(others), bool)
-        if names.is_host and names.step_stat is not None:
-            event, name = block.stat_names(others[block.stat_event])
-            found[event[name == names.step_stat]] = True
-        return found
 
     def _whole(self, base_ps: Sequence[int]) -> RawTrace:
         if any(abs(base) >= _MOST_PS for base in base_ps):
@@ -334,11 +330,7 @@ class _Reading:
             hostnames=tuple(self._hostnames),
             damages=damages,
             modules=self._modules,
-            ran_xla=any(
-                entry.value.name in XLA_STATS
-                for plane, _ in self._planes
-                for entry in plane.stat_metadata
-            ),
+            ran_xla=self._ran_xla,
         )
 
     def _op_runs(self, base_ps: Positions) -> pd.DataFrame:

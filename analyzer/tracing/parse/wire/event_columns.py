@@ -59,22 +59,13 @@ class EventBlock:
         """Return the bytes of one event."""
         return self.block.text(int(self.start[row]), int(self.end[row]))
 
-    def stat_names(self, chosen: npt.NDArray[np.bool_]) -> tuple[Positions, Positions]:
-        """Return the event and the key of the name of each chosen statistic.
-
-        Args:
-            chosen: Mask of shape ``(m,)``.
-
-        Raises:
-            WireError: One of them is no message.
-        """
-        event, at, until = self.stat_event[chosen], self.stat_start[chosen], self.stat_end[chosen]
-        if (at < until).all():
-            fields = self.block.next_fields(at)
-            if (fields.key == _NAME_KEY).all() and (fields.end <= until).all():
-                return event, fields.value
-        stats = self.stats(chosen)
-        return stats.event, stats.name_id
+    def stat_names(self) -> Positions:
+        """Return the key of the name of each statistic, ``(m,)``; WireError if one is no message."""
+        if (self.stat_start < self.stat_end).all():
+            fields = self.block.next_fields(self.stat_start)
+            if (fields.key == _NAME_KEY).all() and (fields.end <= self.stat_end).all():
+                return fields.value
+        return self.stats(np.ones(len(self.stat_start), bool)).name_id
 
     def stats(self, chosen: npt.NDArray[np.bool_]) -> StatColumns:
         """Return the statistics in a mask of shape ``(m,)``; raise a WireError if one is no message."""
@@ -197,13 +188,14 @@ def _events(block: WireBlock, start: Positions, end: Positions) -> EventBlock:
         fields = block.next_fields(at)
         if (fields.end > until).any():
             raise WireError
-        for number, column in columns.items():
-            here = fields.key == number << 3 | VARINT
-            if here.any():
+        is_stat = fields.key == 4 << 3 | BYTES
+        if is_stat.all():
+            stats.append((rows, fields.start, fields.end))
+        else:
+            for number, column in columns.items():
+                here = fields.key == number << 3 | VARINT
                 column[rows[here]] = fields.value[here]
-        here = fields.key == 4 << 3 | BYTES
-        if here.any():
-            stats.append((rows[here], fields.start[here], fields.end[here]))
+            stats.append((rows[is_stat], fields.start[is_stat], fields.end[is_stat]))
         more = fields.end < until
         rows, at, until = rows[more], fields.end[more], until[more]
     none = np.zeros(0, np.int64)

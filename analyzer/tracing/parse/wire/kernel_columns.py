@@ -21,8 +21,6 @@ from analyzer.tracing.parse.wire.wire_fields import Positions
 _OP_STATS: Final = ("annotation", "tf_op")
 _NUMBER: Final = "correlation_id"
 _RUN: Final = "id"
-EXECUTOR_EVENTS: Final = frozenset({"ExecutorState::Process", "ExecutorDoneCallback"})
-"""Events with the id of a function's run (``executor.cc``)."""
 
 
 class KernelColumns:
@@ -34,18 +32,20 @@ class KernelColumns:
         self._launches = [GrowingColumn(kind) for kind in (np.int64, np.int64, np.int32)]
         self._runs = [GrowingColumn(kind) for kind in (np.int64, np.int64, np.int64, np.int32)]
 
-    def add(self, block: EventBlock, line: int, names: PlaneNames) -> None:
-        """Add the events of one block of a line."""
-        if names.is_host:
-            self._add_runs(block, line, names)
+    def add(self, block: EventBlock, stat_names: Positions, line: int, names: PlaneNames) -> None:
+        """Add the events of one block; ``stat_names`` are the keys of its statistics' names."""
         number = names.stat_key(_NUMBER)
         if number is None:
             return
         wanted = [number]
         if not names.is_host:
             wanted += [key for name in _OP_STATS if (key := names.stat_key(name)) is not None]
-        _, found = block.stat_names(np.ones(len(block.stat_event), bool))
-        stats = block.stats(np.isin(found, wanted))
+        is_wanted = stat_names == number
+        for key in wanted[1:]:
+            is_wanted |= stat_names == key
+        if not is_wanted.any():
+            return
+        stats = block.stats(is_wanted)
         numbered = stats.name_id == number
         events, numbers = stats.event[numbered], stats.integer[numbered]
         if names.is_host:
@@ -62,11 +62,12 @@ class KernelColumns:
         own = [self._texts.of(names.events.get(key, "")) for key in keys.tolist()]
         _extend(self._kernels, numbers, ops[events], np.array(own, np.int32)[texts])
 
-    def _add_runs(self, block: EventBlock, line: int, names: PlaneNames) -> None:
-        keys = [key for key, name in names.events.items() if name in EXECUTOR_EVENTS]
-        rows = np.isin(block.name_id, keys)
+    def add_runs(
+        self, block: EventBlock, rows: npt.NDArray[np.bool_], line: int, names: PlaneNames
+    ) -> None:
+        """Add the executor's events, a mask of shape ``(n,)``."""
         run = names.stat_key(_RUN)
-        if not rows.any() or run is None:
+        if run is None:
             return
         stats = block.stats(rows[block.stat_event])
         chosen = stats.name_id == run

@@ -17,7 +17,7 @@ MARKER_PREFIX: Final = "analyzer:"
 WATCHED_STEP: Final = "watched_step"
 """Name of the capture's step marks in the trace of a watched program, which may mark steps itself."""
 
-XLA_STATS: Final = frozenset({b"hlo_module", b"hlo_op"})
+XLA_STATS: Final = frozenset({"hlo_module", "hlo_op"})
 """Statistics of events of compiled modules (``kHloModule`` and ``kHloOp`` in ``xplane_schema.cc``)."""
 
 INTEGER_STATS: Final = {
@@ -54,10 +54,18 @@ COLUMNS: Final = (
 )
 """The number of a column is its position here; 0 is none."""
 
+_MARK: Final = MARKER_PREFIX.encode()
 _CALL: Final = b"PjitFunction("
 """Start of the name of a compiled JAX function's call (``pjit.cc``)."""
 
-_KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}
+MARK, CALL, EXECUTOR = 2, 3, 4
+_KINDS: Final = {
+    b"MemoryAllocation": 1,
+    b"MemoryDeallocation": -1,
+    # Events with the id of a function's run (``executor.cc``)
+    b"ExecutorState::Process": EXECUTOR,
+    b"ExecutorDoneCallback": EXECUTOR,
+}
 _STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
 
 
@@ -67,9 +75,8 @@ class PlaneNames:
     Attributes:
         is_host: Whether it is a host's plane, not a device's.
         events, stats: Names by key.
-        kind: By position among the event keys: 1 an allocation, -1 a free, 0 another event.
-        is_mark: By that position: whether the capture of this package wrote it.
-        is_call: By that position: whether it is a call of a compiled JAX function.
+        kind: By position among the event keys: 1 an allocation, -1 a free, ``MARK`` of the capture of
+            this package, ``CALL`` of a compiled JAX function, ``EXECUTOR``, 0 another event.
         op: By that position: number of the op that ran, -1 for another event.
         column: By position among the statistic keys: the position in ``COLUMNS``.
         has_name: By that position: whether the name is not empty.
@@ -87,10 +94,7 @@ class PlaneNames:
         self.events = {key: decode_text(name) for key, name in names.items()}
         self._event_keys, self._stat_keys = _sorted(names), _sorted(self.stats)
         ordered = [names[key] for key in self._event_keys.tolist()]
-        prefix = MARKER_PREFIX.encode()
-        self.kind = np.array([_KINDS.get(name, 0) for name in ordered], np.int8)
-        self.is_mark = np.array([name.startswith(prefix) for name in ordered], bool)
-        self.is_call = np.array([name.startswith(_CALL) for name in ordered], bool)
+        self.kind = np.array([_find_kind(name) for name in ordered], np.int8)
         found = [split_annotation(name) for name in self.events.values()]
         types = dict(one for one in found if one is not None)
         op_of = {
@@ -106,11 +110,12 @@ class PlaneNames:
         self.column = np.array([COLUMNS.index(_STATS.get(name, "")) for name in named], np.int8)
         self.has_name = np.array([bool(name) for name in named], bool)
         self.text = np.array([texts.of(name) for name in named], np.int32)
+        self._keys = {text: key for key, text in reversed(self.stats.items())}
         self.step_stat = self.stat_key("step_num")
 
     def stat_key(self, name: str) -> int | None:
         """Return the key of a statistic, None if the plane has none of this name."""
-        return next((key for key, text in self.stats.items() if text == name), None)
+        return self._keys.get(name)
 
     def event_places(self, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
         """Return the position of each key among the event keys, and whether it exists."""
@@ -119,6 +124,12 @@ class PlaneNames:
     def stat_places(self, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
         """Return the position of each key among the statistic keys, and whether it exists."""
         return _places(self._stat_keys, keys)
+
+
+def _find_kind(name: bytes) -> int:
+    if name.startswith(_MARK):
+        return MARK
+    return CALL if name.startswith(_CALL) else _KINDS.get(name, 0)
 
 
 def _sorted(names: dict[int, Any]) -> Positions:
@@ -140,6 +151,8 @@ def split_annotation(text: str) -> tuple[str, str] | None:
 
     Copies between devices have properties behind the type (``node:_Recv#from=...``).
     """
+    if ":" not in text:
+        return None
     op, colon, op_type = text.partition("#")[0].rpartition(":")
     is_type = op_type[:1].isalpha() or op_type[:1] == "_"
     if not colon or not op or op.endswith(":") or not is_type:

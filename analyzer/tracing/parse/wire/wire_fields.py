@@ -154,7 +154,7 @@ class WireBlock:
         if sized.any():
             start = np.where(sized, end, start)
             end = np.where(sized, end + value, end)
-        if (key < 8).any() or (end <= at).any() or (end > self.size_bytes).any():
+        if ((key < 8) | (end <= at) | (end > self.size_bytes)).any():
             raise WireError
         return FieldColumns(key, start, value, end)
 
