@@ -16,7 +16,7 @@ import pandas as pd
 
 import analyzer
 from analyzer.model.recording.schema import EVENTS
-from analyzer.tracing.parse.xspace import Space
+from analyzer.tracing.parse.protobuf import Space
 
 ROOT = Path(__file__).parents[1]
 INSTALLED = Path(analyzer.__file__).parents[1]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from analyzer.tracing.parse.xspace import Space
+from analyzer.tracing.parse.protobuf import Space
 
 HERE = Path(__file__).parent
 

@@ -21,10 +21,10 @@ from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.recording.records import Recording, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
 from analyzer.report.output_files import output_file
-from analyzer.tracing.measure.graph_choice import index_note_graph
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.parse.table_file import read_tables, write_tables
+from analyzer.tracing.sources.graph_join import index_note_graph
 
 TABLES_FILE: Final = "prediction.npz"
 """The predicted tables, next to their report."""

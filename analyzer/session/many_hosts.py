@@ -95,12 +95,12 @@ def read_hosts(
 
 def host_row(request: tuple[str, str]) -> HostRow:
     """Return the row of a trace (path, allocator), or why it cannot be read. Runs in a worker."""
-    from analyzer.tracing.measure.measured_recording import measure_trace  # imports pandas
+    from analyzer.tracing.measure.measured_recording import open_measured  # imports pandas
 
     path, allocator = Path(request[0]), request[1]
     row = HostRow(host=_host_of(path), file=path.name)
     try:
-        recording = measure_trace(path, allocator=allocator).recording
+        recording = open_measured(path, allocator=allocator).recording
         devices = tuple(_device_peaks(recording, allocator))
     except AnalyzerError as error:
         return structs.replace(row, failed=str(error).replace(f"{path} ", "It ", 1))

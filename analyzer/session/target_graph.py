@@ -141,8 +141,7 @@ def _capture_source(
 
 def _make_source(note: RunNote, name: str) -> SourceGraph | None:
     """Return the graph of a capture; None if it has none."""
-    from analyzer.tracing.measure.graph_choice import index_note_graph
-    from analyzer.tracing.sources.graph_join import SourceGraph
+    from analyzer.tracing.sources.graph_join import SourceGraph, index_note_graph
 
     index = index_note_graph(note)
     if index is None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from analyzer.tracing.parse.xspace import Space
+from analyzer.tracing.parse.protobuf import Space
 
 SAMPLE: Final = "traces/transformer/plugins/profile/run/host.xplane.pb.gz"
 _KINDS: Final = {b"MemoryAllocation": 1, b"MemoryDeallocation": -1}

@@ -38,9 +38,9 @@ from analyzer.model.errors import InputError  # noqa: E402
 from analyzer.model.units import GRANULE_BYTES  # noqa: E402
 from analyzer.session.opening import explain  # noqa: E402
 from analyzer.tracing.measure.measured_recording import measure  # noqa: E402
+from analyzer.tracing.parse.protobuf import Space  # noqa: E402
 from analyzer.tracing.parse.run_folder import RunNote, read_run  # noqa: E402
 from analyzer.tracing.parse.xplane import read_trace  # noqa: E402
-from analyzer.tracing.parse.xspace import Space  # noqa: E402
 
 RATES = (0.0, 0.001, 0.01, 0.1)
 OUTCOMES = ("refused", "announced", "same", "below 256 B", "categories", "peak", "broke")

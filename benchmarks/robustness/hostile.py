@@ -43,7 +43,7 @@ import numpy as np
 from analyzer.model.contract.report.writing import DIGESTS_FILE, convert_report, encode_digests
 from analyzer.model.errors import AccountingError, AnalyzerError
 from analyzer.tracing.parse.hloproto import Hlo
-from analyzer.tracing.parse.xspace import Space
+from analyzer.tracing.parse.protobuf import Space
 
 ROOT: Final = Path(__file__).parents[2]
 MOST_SECONDS: Final = 20

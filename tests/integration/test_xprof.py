@@ -12,7 +12,7 @@ import pytest
 from builders import SAMPLES, TraceBuilder, sample_folder, sample_trace
 
 import analyzer
-from analyzer.tracing.parse.xspace import Space
+from analyzer.tracing.parse.protobuf import Space
 
 xprof = pytest.importorskip("xprof.convert.raw_to_tool_data")
 

@@ -46,7 +46,6 @@ from analyzer.tracing.measure.attribution import (
     match_outputs,
 )
 from analyzer.tracing.measure.attribution_labels import Labels, label_variables
-from analyzer.tracing.measure.graph_choice import index_note_graph
 from analyzer.tracing.measure.measured_recording import (
     Measured,
 )
@@ -54,6 +53,7 @@ from analyzer.tracing.measure.trace_attribution import find_first_births
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.measure.variable_buffers import variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.sources.graph_join import index_note_graph
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions

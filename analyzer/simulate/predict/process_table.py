@@ -17,7 +17,7 @@ from analyzer.simulate.predict.prepared_step import Owner, Prepared
 from analyzer.simulate.predict.sampling import Prediction
 from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.simulate.predict.startup import Startup, StartupBuffer, play_startup
-from analyzer.tracing.measure.step_bounds import find_steps_of_births
+from analyzer.tracing.measure.free_pairing import find_steps_of_births
 from analyzer.tracing.measure.variable_buffers import Holding, variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
 

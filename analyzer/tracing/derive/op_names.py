@@ -61,9 +61,7 @@ class OpTypes:
 
         Args:
             annotated: Op -> type, of events and kernels.
-            requesters: Ops that request memory.
             guarded: Ops that request guarded buffers; only convolutions do (``RedzoneAllocator``).
-            copies: Ops that receive a tensor from the host.
         """
         self._known = {**annotated, **dict.fromkeys(copies, "_Recv")}
         self._found: dict[str, str] = {}

@@ -33,7 +33,6 @@ class OpSequence:
         """Collect the ops of ``raw``.
 
         Args:
-            raw: The trace.
             eager: Types of eager ops. Their runs are numbered in each step: ``Conv2D#7``.
             starts: Start of each step in picoseconds.
         """
@@ -77,11 +76,7 @@ class OpSequence:
     def before(
         self, thread: npt.NDArray[np.int64], time: npt.NDArray[np.int64]
     ) -> list[tuple[str, bool]]:
-        """Return the op before each free (empty for none), and whether it is the freeing thread's.
-
-        Args:
-            thread, time: Thread and time of the frees, shape ``(n,)``.
-        """
+        """Return the op before each free (empty for none), and whether it is the freeing thread's."""
         found = [("", False)] * len(thread)
         begun = np.sort(self._time)
         latest = self._op[np.argsort(self._time, kind="stable")]

@@ -24,12 +24,7 @@ _MODULE_TYPES: Final = frozenset({"XLA GPU module", "XLA CPU module"})
 
 
 def find_run_spans(raw: RawTrace, allocator: str) -> tuple[Span, ...]:
-    """Return the spans of the steps; empty if there is no evidence.
-
-    Args:
-        raw: The trace.
-        allocator: The allocator that the figures are about.
-    """
+    """Return the spans of the steps; empty if there is no evidence."""
     events = raw.events[raw.events["allocator"] == allocator]
     is_trial = (events["region"] == "") & (events["requested_bytes"] >= GUARDS_BYTES)
     births = events[(events["kind"] > 0) & ~is_trial]

@@ -136,8 +136,6 @@ def find_state(
 
     Args:
         table: The allocations, with the ops of copies.
-        structure: The graph.
-        steps: The steps.
     """
     if not steps:
         return {}

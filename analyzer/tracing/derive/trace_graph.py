@@ -60,12 +60,9 @@ class TraceGraph:
 
     Attributes:
         ops: The ops, in the order in which they began.
-        gradients: Tensors that are gradients of parameters.
-        scopes: Name scopes of layers and optimizers.
         tensors: Row of the allocations table -> the tensor that the buffer holds.
         names: Row -> op, for copies from the host and eager ops.
         users: Row -> the op before its free, and whether it ran on the freeing thread.
-        phases: Op -> phase.
         edges: Input (tensor or op) and op of each edge -> its source.
     """
 
@@ -85,9 +82,6 @@ def derive_graph(
     """Return the graph of the functions and eager steps that ran in a trace.
 
     Args:
-        table: Table with the columns of ``ALLOCATIONS`` of the trace's events.
-        raw: The trace.
-        steps: The steps.
         with_eager: Whether eager ops in steps belong to it; their order shows the phases.
     """
     return _Building(table, raw, steps, with_eager=with_eager).graph()

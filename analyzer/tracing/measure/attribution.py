@@ -34,7 +34,13 @@ from analyzer.model.graph.value_roles import (
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import COPY_ROLE
 from analyzer.tracing.derive.op_names import FOLDED
-from analyzer.tracing.measure.attribution_labels import COPIED_INPUT, Labels, Mask
+from analyzer.tracing.measure.attribution_labels import (
+    BATCH_ROLE,
+    COPIED_BATCH,
+    COPIED_INPUT,
+    Labels,
+    Mask,
+)
 
 CONSTANTS: Final = frozenset({"Const", "HostConst"})
 XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
@@ -51,8 +57,6 @@ HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
 (``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
 _HOST_CONSTANT: Final = "_EagerConst"
 """The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
-BATCH_ROLE: Final = "batch of a data set"
-COPIED_BATCH: Final = f"{BATCH_ROLE}, copied to the device"
 _ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
 
 
@@ -69,12 +73,7 @@ def label_graph(
     """Label the buffers of ops in the graph.
 
     Args:
-        labels: The labels to fill.
-        allocations: Table with the columns of ``ALLOCATIONS``.
-        structure: The graph.
-        sharing: Tensors that share a buffer.
         tensors: The tensor of each buffer (``match_outputs``).
-        infer: Whether the step has no backward pass.
         backward_starts: Step -> instant of the first birth in a backward op.
     """
     values = _Values(structure, sharing, infers=infer)
@@ -97,12 +96,8 @@ def label_graph(
             labels.tensor[row] = tensor
         if labels.is_open(row):
             is_alive = dies[row] > backward_starts.get(int(steps[row]), 1 << 62)
-            copies = on_card[row] and regions[row] == "temp"
-            is_scratch = not tensor or (
-                regions[row] == "temp" and tensor not in structure.consumers
-            )
             category, role = values.describe_buffer(
-                op, tensor, dtypes[row], is_scratch=is_scratch, copies=copies, is_alive=is_alive
+                op, tensor, dtypes[row], regions[row], on_card=on_card[row], is_alive=is_alive
             )
             labels.set(row, category, role=role)
 
@@ -149,29 +144,21 @@ class _Values:
         self._reduced = find_all_reduce_roles(structure)
 
     def describe_buffer(
-        self,
-        op: Op,
-        tensor: str,
-        dtype: str,
-        *,
-        is_scratch: bool,
-        copies: bool,
-        is_alive: bool,
+        self, op: Op, tensor: str, dtype: str, region: str, *, on_card: bool, is_alive: bool
     ) -> tuple[Category, str]:
         """Return the category and the role of a buffer that an op requested.
 
-        Args:
-            tensor: The output that it holds; empty for none.
-            is_scratch: Whether no op reads it.
-            copies: Whether a convolution requests such a buffer for another layout.
-            is_alive: Whether it is alive when the backward pass begins.
+        ``tensor`` is the output that it holds, empty for none; ``is_alive`` says whether it is alive
+        when the backward pass begins.
         """
+        is_temp = region == "temp"
+        is_scratch = not tensor or (is_temp and tensor not in self._structure.consumers)
         phase = self._structure.phases[op.name]
         if op.type in CONSTANTS:
             return Category.CONSTANT, "constant"
         if op.type in CONVOLUTIONS and dtype == "uint8":
             return Category.WORKSPACE, f"{phase} workspace"
-        if op.type in CONVOLUTIONS and is_scratch and copies:
+        if op.type in CONVOLUTIONS and is_scratch and is_temp and on_card:
             return Category.WORKSPACE, COPY_ROLE
         if op.type == ITERATOR:
             return Category.INPUT, BATCH_ROLE
@@ -181,23 +168,26 @@ class _Values:
             return Category.GRADIENT, self._reduced[tensor]
         if is_scratch:
             return Category.TEMPORARY, f"{phase} scratch"
-        return self._describe_output(op, tensor, dtype, is_alive=is_alive)
+        # TensorFlow prunes an op whose only result no op reads. A convolution may replace its output.
+        is_read = bool(self._structure.evidence) and region == "output" and len(op.outputs) == 1
+        is_read &= op.type not in CONVOLUTIONS
+        return self._describe_output(op, tensor, dtype, is_read=is_read, is_alive=is_alive)
 
     def _describe_output(
-        self, op: Op, tensor: str, dtype: str, *, is_alive: bool
+        self, op: Op, tensor: str, dtype: str, *, is_read: bool, is_alive: bool
     ) -> tuple[Category, str]:
         phases = self._structure.phases
         phase = phases[op.name]
         members = self._sharing.members(tensor) if phase is Phase.BACKWARD else (tensor,)
         readers = {phases[user] for user in self._sharing.consumers(tensor)}
-        is_read = bool(readers) and is_float(dtype)
+        is_read = (is_read or bool(readers)) and is_float(dtype)
         return describe_value(
             phase,
             infers=self._infers,
             of_variable=not self._gradients.isdisjoint(members),
             carries_gradient=is_read and op.name in self._gradient_ops,
             is_kept=Phase.BACKWARD in readers,
-            is_alive=is_alive,
+            is_alive=is_alive and is_float(dtype),
             is_activation=is_read and makes_activation(op.type),
         )
 

@@ -12,12 +12,17 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.graph.host_copies import ITERATOR
 from analyzer.model.recording.schema import TextColumn
+from analyzer.tracing.derive.op_sequence import RECEIVED
 from analyzer.tracing.measure.variable_buffers import Holding
 from analyzer.tracing.parse.run_folder import RunNote
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
+BATCH_ROLE: Final = "batch of a data set"
+COPIED_BATCH: Final = f"{BATCH_ROLE}, copied to the device"
 COPIED_INPUT: Final = "step input, copied to the device"
 _REPLICA: Final = re.compile(r"/replica_\d+$")
 """Suffix of the path of a variable that a strategy mirrors on another device."""
@@ -50,9 +55,6 @@ class Labels:
         """Set the category of one buffer.
 
         Args:
-            row: Row of the allocations table.
-            category: The category.
-            role: More specific than the category.
             turns_at: Instant from which it is valid; None for the birth.
         """
         self._category[row] = Category(category).value
@@ -152,28 +154,37 @@ def label_inputs(labels: Labels, note: RunNote, rows: Sequence[int | None]) -> N
             labels.tensor[row] = given.name
 
 
-def label_copied_inputs(labels: Labels, note: RunNote, allocations: pd.DataFrame) -> None:
-    """Label the copies on a card of a compiled step's ``int32`` inputs, which lie on the host.
+def label_batches(
+    labels: Labels, allocations: pd.DataFrame, structure: GraphIndex, by_python: Mask
+) -> None:
+    """Label the batches of a data set: made in its own threads, or copied to the card in the step.
 
-    A function that XLA compiles needs its arguments on the card. The first call begins with these
-    copies, which live as long as the input (``execute.cc``: ``ValidateInputTypeAndPlacement``). If
-    another function calls the compiled one, each step begins with them.
+    A data set is not in the step's graph, and a copy has no name of its own. So the buffers are found by
+    type and shape, which are those of the iterator's outputs.
+
+    Args:
+        by_python: Buffers requested on the thread that marks the steps, shape ``(n,)``.
     """
-    specs = [TensorSpec(given.dtype, given.shape) for given in note.inputs]
-    copied = [
-        (given.name, spec.size_bytes)
-        for given, spec in zip(note.inputs, specs, strict=True)
-        if spec.dtype == "int32" and spec.size_bytes
-    ]
-    copied.sort(key=lambda one: one[1])
-    in_order = allocations.assign(row=np.arange(len(allocations))).sort_values(
-        "born", kind="stable"
-    )
-    for _, born in in_order.groupby("step"):
-        first = born.head(len(copied)).sort_values("requested_bytes", kind="stable")
-        if first["requested_bytes"].tolist() != [size for _, size in copied]:
+    outputs = {
+        (spec.dtype, spec.shape_text): f"{op.name}:{index}"
+        for op in structure.ops.values()
+        if op.type == ITERATOR
+        for index, spec in enumerate(op.outputs)
+        if spec.shape
+    }
+    if not outputs:
+        return
+    columns = (allocations[name].astype(object) for name in ("op", "dtype", "shape"))
+    for row, (name, dtype, shape) in enumerate(zip(*columns, strict=True)):
+        tensor = outputs.get((dtype, shape)) or outputs.get(
+            (dtype, f"[-1{shape[shape.find(',') :]}")
+        )
+        if not tensor or not name or name in structure.ops or not labels.is_open(row):
             continue
-        for row, (name, _) in zip(first["row"].tolist(), copied, strict=True):
-            if labels.is_open(row):
-                labels.set(row, Category.INPUT, role=COPIED_INPUT)
-                labels.tensor[row] = name
+        if name == RECEIVED:
+            labels.set(row, Category.INPUT, role=COPIED_BATCH)
+        elif not by_python[row]:
+            labels.set(row, Category.INPUT, role=BATCH_ROLE)
+        else:
+            continue
+        labels.tensor[row] = tensor

@@ -18,9 +18,7 @@ class BufferUse:
 
     Attributes:
         waits_for: The consumer that runs last; empty if unknown.
-        waits_for_type: Its op type.
         last_use_ps: End of the last consumer; None if unknown.
-        consumers: Number of ops that use the buffer.
         copied_by: Op type that copied an input of the step into it; empty for none.
     """
 
@@ -41,10 +39,6 @@ def find_uses(
     """Return the uses of the buffers in ``rows``, by their index in the allocations table.
 
     Args:
-        rows: Rows of the allocations table, with their index.
-        structure: The graph; None without one.
-        sharing: The tensors that share a buffer.
-        op_runs: Runs of ops: ``op``, ``start_ps``, ``end_ps``.
         step: The step to look at; None for the whole trace.
     """
     if structure is None or sharing is None:

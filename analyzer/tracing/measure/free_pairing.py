@@ -7,13 +7,17 @@ order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
+from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform, text_category
 from analyzer.model.recording.timeline import UNPAIRED, pair_events
+from analyzer.model.units import round_up
+from analyzer.tracing.parse.xplane import Span
 
 _TRIES: Final = 100_000  # limit of the search over all events
 
@@ -164,3 +168,117 @@ def _text_where(texts: pd.Series[Any], rows: np.ndarray, known: np.ndarray) -> p
     names = [str(name) for name in texts.cat.categories]
     numbers = np.where(known, texts.cat.codes.to_numpy()[rows], len(names))
     return text_category(numbers, [*names, ""])
+
+
+def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...]:
+    """Return the steps of the marks, in order of time.
+
+    Marks may be nested (``fit`` inside a user's mark): only the outermost ones count. A mark that ends
+    before it begins is ignored.
+
+    Args:
+        markers: Spans with a ``step_num`` statistic.
+    """
+    times = events["time_ps"].to_numpy()
+    steps: list[Step] = []
+    end_ps = -1
+    for marker in sorted(markers, key=lambda span: (span.start_ps, -span.end_ps)):
+        if marker.start_ps < end_ps or marker.end_ps < marker.start_ps:
+            continue
+        end_ps = marker.end_ps
+        number = marker.stats.get("step_num")
+        steps.append(
+            Step(
+                index=len(steps),
+                number=int(number) if isinstance(number, int | float) else None,
+                first=int(np.searchsorted(times, marker.start_ps, side="left")),
+                last=int(np.searchsorted(times, marker.end_ps, side="right")) - 1,
+                start_ps=marker.start_ps,
+                end_ps=marker.end_ps,
+            )
+        )
+    return tuple(steps)
+
+
+def find_steps_of_births(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.IntegerArray:
+    """Return the index of the step of each birth, missing outside steps.
+
+    Args:
+        born: Instants, int64, shape ``(n,)``.
+    """
+    full = [step for step in steps if step.last >= step.first]
+    if not full:
+        return pd.arrays.IntegerArray(np.zeros(len(born), np.int64), np.ones(len(born), bool))
+    first, last, index = np.array([(s.first, s.last, s.index) for s in full], dtype=np.int64).T
+    # An instant that belongs to two steps counts for the later one.
+    place = np.searchsorted(first, born, side="right") - 1
+    outside = (place < 0) | (born > last[place])
+    result = index[place]
+    return pd.arrays.IntegerArray(np.where(outside, 0, result), outside)
+
+
+def find_bytes_before_trace(events: pd.DataFrame) -> dict[str, int]:
+    """Return the allocated bytes in use before the first event, by allocator."""
+    first = events.drop_duplicates("allocator")
+    before = first["in_use_bytes"] - first["kind"] * first["allocated_bytes"]
+    return {str(name): int(size) for name, size in zip(first["allocator"], before, strict=True)}
+
+
+def add_earlier_buffers(
+    events: pd.DataFrame, allocations: pd.DataFrame, *known: Mapping[int, int]
+) -> pd.DataFrame:
+    """Return ``allocations`` with rows for buffers from before the trace.
+
+    Args:
+        known: Address -> requested bytes of buffers without events, in groups; a group is added as a
+            whole or not at all.
+    """
+    old = allocations[allocations["born"] < 0]
+    freed = old.groupby("allocator", observed=True)["allocated_bytes"].sum()
+    rows: list[dict[str, Any]] = []
+    waiting = list(known)
+    for name, before in find_bytes_before_trace(events).items():
+        left = before - int(freed.get(name, 0))
+        if left <= 0:
+            continue
+        for group in tuple(waiting):
+            # Values from NumPy are not in the allocator: if not all fit, add none.
+            chunks = {a: round_up(size) for a, size in group.items()}
+            if sum(chunks.values()) <= left:
+                waiting.remove(group)
+                for address, size in group.items():
+                    rows.append(_row(name, address, size, chunks[address], len(events)))
+                    left -= chunks[address]
+        if left:
+            rows.append(_row(name, pd.NA, left, left, len(events)))
+    if not rows:
+        return allocations
+    more = pd.DataFrame(rows)
+    for column in allocations.columns.difference(more.columns):
+        more[column] = "" if ALLOCATIONS[column].dtype == "category" else pd.NA
+    added = conform(more, ALLOCATIONS)
+    return pd.DataFrame(
+        {name: _joined(allocations[name], added[name]) for name in allocations}, copy=False
+    )
+
+
+def _joined(column: pd.Series[Any], more: pd.Series[Any]) -> Any:
+    """Return a column with the rows of another one of the same dtype appended."""
+    if str(column.dtype) == "category":
+        return pd.api.types.union_categoricals([column, more], sort_categories=True)
+    return pd.concat([column, more], ignore_index=True)
+
+
+def _row(
+    allocator: str, address: Any, requested: int, allocated: int, count: int
+) -> dict[str, Any]:
+    return {
+        "allocator": allocator,
+        "address": address,
+        "requested_bytes": requested,
+        "allocated_bytes": allocated,
+        "born": -1,
+        "dies": count,
+        "run_id": 0,
+        "category": "unattributed",
+    }

@@ -24,10 +24,13 @@ from analyzer.model.recording.timeline import HOST_ALLOCATORS, choose_allocator
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.run_steps import find_run_spans, name_card
 from analyzer.tracing.derive.state_buffers import divide_earlier_memory
-from analyzer.tracing.measure.alive_before_trace import add_earlier_buffers
-from analyzer.tracing.measure.free_pairing import pair_frees, sort_simultaneous_events
-from analyzer.tracing.measure.graph_choice import describe_graph, find_graph
-from analyzer.tracing.measure.step_bounds import find_steps, find_steps_of_births
+from analyzer.tracing.measure.free_pairing import (
+    add_earlier_buffers,
+    find_steps,
+    find_steps_of_births,
+    pair_frees,
+    sort_simultaneous_events,
+)
 from analyzer.tracing.measure.trace_attribution import attribute, find_instant, find_marks
 from analyzer.tracing.measure.trace_checks import check_trace
 from analyzer.tracing.measure.values_read import warn_about_values
@@ -37,7 +40,7 @@ from analyzer.tracing.parse.logdir import find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.sources.event_file import find_event_graph
-from analyzer.tracing.sources.graph_join import JoinedGraph, SourceGraph
+from analyzer.tracing.sources.graph_join import JoinedGraph, SourceGraph, describe_graph, find_graph
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
 from analyzer.tracing.xla.trace_modules import ModuleBuffers, name_module_buffers
@@ -51,9 +54,6 @@ class Measured:
     """A recording of a trace, with data for the findings.
 
     Attributes:
-        recording: The recording.
-        structure: The indexed graph; None without one.
-        sharing: Tensors that share a buffer; None without a graph.
         op_runs: Runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``.
         note: The capture's note; None for a trace of another program.
         join: The join with a graph from outside the trace; None without one.
@@ -80,7 +80,6 @@ def open_measured(
     """Read the trace at ``path`` (a file, a run folder or a logdir).
 
     Args:
-        path: The user's path.
         host: Prefix of the trace file's name, if a run has one file for each host.
         allocator: The allocator to look at; empty for the device's own.
         source: A graph to join with the trace; None for none.
@@ -98,45 +97,13 @@ def open_measured(
     if len(chosen) > 1:
         names = ", ".join(file.name.split(".xplane")[0] for file in chosen)
         warnings.append(f"The run has several hosts ({names}); this is {chosen[0].name}.")
-    return measure_trace(
-        chosen[0],
-        named=path,
-        allocator=allocator,
-        warnings=warnings,
-        source=source,
-        progress=progress,
-    )
-
-
-def measure_trace(
-    file: Path,
-    *,
-    named: Path | None = None,
-    allocator: str = "",
-    warnings: Sequence[str] = (),
-    source: SourceGraph | None = None,
-    progress: Callable[[float], None] | None = None,
-) -> Measured:
-    """Read one trace file, with the capture's note if there is one.
-
-    Args:
-        file: The file.
-        named: The user's path; None if it is the file.
-        allocator: The allocator to look at; empty for the device's own.
-        warnings: Warnings about the choice of the file.
-        source: A graph to join with the trace; None for none.
-        progress: Called with the share of the work that is done, 0 to 1.
-
-    Raises:
-        TraceError: It cannot be read, or has no such allocator.
-    """
-    raw = read_trace(file, progress=progress)
-    note_path = find_run_file(file)
+    raw = read_trace(chosen[0], progress=progress)
+    note_path = find_run_file(chosen[0])
     note = read_run(note_path) if note_path is not None else None
     if note is None and source is None:
-        source = find_event_graph(file)
+        source = find_event_graph(chosen[0])
     return measure(
-        raw, note, file, named=named, allocator=allocator, warnings=warnings, source=source
+        raw, note, chosen[0], named=path, allocator=allocator, warnings=warnings, source=source
     )
 
 
@@ -153,7 +120,7 @@ def measure(
 ) -> Measured:
     """Pair, cut into steps, check and attribute the events of one trace.
 
-    ``note`` is None for a trace of another program; see ``measure_trace`` for the other arguments.
+    ``note`` is None for a trace of another program; see ``open_measured`` for the other arguments.
     """
     events = sort_simultaneous_events(raw.events)
     main = choose_allocator(events, allocator)
@@ -319,11 +286,7 @@ def _find_warnings(
     """Return warnings about a trace.
 
     Args:
-        events: The trace's events.
-        table: Its allocations.
-        steps: Its steps.
         note: The run note; None for a trace of another program.
-        main: The allocator that is looked at.
     """
     warnings = []
     watch = note.watch if note is not None else None

@@ -25,11 +25,10 @@ from analyzer.tracing.measure.attribution import (
 )
 from analyzer.tracing.measure.attribution_labels import (
     Labels,
-    label_copied_inputs,
+    label_batches,
     label_inputs,
     label_variables,
 )
-from analyzer.tracing.measure.batch_labels import label_batches
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
 from analyzer.tracing.parse.run_folder import RunNote
@@ -66,8 +65,6 @@ def attribute(
             note,
             [None if row.address is None else index.at(row.address, start) for row in note.inputs],
         )
-        if jit and note.device.kind == "gpu":
-            label_copied_inputs(labels, note, table)
     sharing = None
     if structure is not None and (note is None or not note.snapshots):
         for held, (category, role) in find_state(table, structure, steps).items():
@@ -178,8 +175,6 @@ def _label_accumulators(
     or zeros, has the size of a gradient, and survives a backward pass.
 
     Args:
-        labels: The labels to fill.
-        table: The allocations.
         gradients: Rows of the gradients that a tape returned or an optimizer got.
         marks: The instants of both, in order.
     """

@@ -44,9 +44,7 @@ def check_trace(
     """Check whether a trace is complete.
 
     Args:
-        raw: The trace.
         allocations: The buffers of its events, with those from before the trace.
-        steps: The steps of its marks.
         note: The note of the capture; None for a trace of another program.
 
     Raises:
@@ -153,8 +151,6 @@ def _check_events(account: _Account, events: pd.DataFrame, *, from_start: bool) 
     """Yield contradictions between the events of one allocator.
 
     Args:
-        account: The events.
-        events: The events of all allocators.
         from_start: Whether the trace should contain all events of the process.
     """
     birth, partner, seen = account.kind > 0, *pair_events(account.kind, account.address)

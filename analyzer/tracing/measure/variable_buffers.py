@@ -29,8 +29,6 @@ class Holding:
     """A buffer that holds a variable.
 
     Attributes:
-        row: Position of the buffer in the allocations table.
-        variable: Index of the variable in the note.
         since: Instant from which it holds the variable; None for its birth.
     """
 
@@ -75,9 +73,6 @@ def find_holdings(
     """Return the buffers that hold variables, in order of time for each variable.
 
     Args:
-        allocations: Table with the columns of ``ALLOCATIONS``.
-        note: The capture's note.
-        moments: The instant of each snapshot.
         structure: The graph, to follow variables that could not be read; None without one.
     """
     index = AddressIndex(allocations)

@@ -51,7 +51,6 @@ def label_workspaces(table: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame
     """Return the attributed allocations with category and role of convolutions' scratch memory.
 
     Args:
-        table: The attributed allocations.
         kernels: Launches of kernels: ``annotation``, ``kernel``, ``start_ps``.
     """
     table = mark_trials(table)

@@ -38,7 +38,6 @@ def read_hlo(content: bytes, module: bytes = b"") -> Hlo:
     """Read an HloProto.
 
     Args:
-        content: The serialized message.
         module: A serialized HloModuleProto that replaces the one in ``content``. TensorFlow's
             ``optimized_hlo_proto_serialized`` stage contains the buffer assignment of the compiled
             module but a module from before the last passes; ``optimized_hlo_serialized`` is the

@@ -27,7 +27,6 @@ class Instruction:
     """One HLO instruction.
 
     Attributes:
-        id: Unique in the module.
         target: Target of a custom call; empty for others.
         shapes: Element type and shape of each array of the result, by shape index; ``()`` is the
             index of a result that is no tuple.
@@ -35,8 +34,6 @@ class Instruction:
         source: ``file:line`` in XLA's metadata; empty if there is none.
         parameter: Number of the parameter; None for other instructions.
         tuple_index: Index of a ``get-tuple-element``; 0 for others.
-        operands, calls: Instructions that it reads, computations that it calls.
-        computation: The computation that contains it.
         fusion_kind: ``kLoop``, ``kInput`` or ``kCustom`` for a fusion; empty for others.
         axes: The reduced axes of a reduction, the order of a transposition.
     """
@@ -87,7 +84,6 @@ class BufferAllocation:
         is_constant: Whether it lies in the executable.
         is_thread_local: Whether it lies on the stack of a kernel's thread.
         is_tuple: Whether it is a table of addresses.
-        slices: The logical buffers in it.
     """
 
     index: int
@@ -106,7 +102,6 @@ class HeapEvent:
 
     Attributes:
         action: Whether ``buffer`` begins, ends, or begins in the bytes of ``shares_with``.
-        buffer: The logical buffer.
         shares_with: The logical buffer whose bytes it reuses; None otherwise.
     """
 
@@ -124,12 +119,7 @@ class HeapTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """A part of the result that may be written into a parameter's buffer.
-
-    Attributes:
-        output_index: The part of the result.
-        parameter: The parameter.
-    """
+    """A part of the result that may be written into a parameter's buffer."""
 
     output_index: tuple[int, ...]
     parameter: int
@@ -140,14 +130,8 @@ class Hlo:
     """A module, and its buffer assignment if it is compiled.
 
     Attributes:
-        entry: The computation that runs.
         roots: Computation -> the instruction that makes its result.
-        instructions: By id.
         schedule: Computation -> its instructions in execution order; empty if not compiled.
-        buffers: Logical buffers by id.
-        allocations: In order of their index.
-        traces: The heap simulator's traces.
-        aliases: Results that may reuse a parameter's memory.
     """
 
     name: str

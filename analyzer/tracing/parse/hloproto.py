@@ -51,7 +51,7 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     },
     "InputOutputAlias": {"entries": (1, "AliasEntry[]")},
     "FileLocation": {"file_name_id": (1, "int64"), "line": (3, "int64")},
-    "StackFrame": {"file_location_id": (1, "int64"), "parent_frame_id": (2, "int64")},
+    "StackFrame": {"file_location_id": (1, "int64")},
     "StackFrameIndex": {
         "file_names": (1, "bytes[]"),
         "file_locations": (3, "FileLocation[]"),
@@ -59,7 +59,6 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     },
     "Module": {
         "name": (1, "bytes"),
-        "entry_computation_name": (2, "bytes"),
         "computations": (3, "Computation[]"),
         "entry_computation_id": (6, "int64"),
         "schedule": (7, "Schedule"),
@@ -95,19 +94,14 @@ _MESSAGES: Final[dict[str, dict[str, tuple[int, str]]]] = {
     "HeapEvent": {
         "kind": (1, "int64"),
         "buffer_id": (2, "int64"),
-        "computation_name": (3, "bytes"),
         "instruction_name": (4, "bytes"),
         "share_with_canonical_id": (5, "int64"),
     },
     "HeapTrace": {
         "events": (1, "HeapEvent[]"),
-        "whole_module_simulation": (2, "bool"),
-        "buffer_allocation_index": (3, "int64"),
     },
-    "BufferAlias": {"source_buffer_id": (1, "int64"), "location": (2, "Location")},
     "BufferAssignment": {
         "logical_buffers": (1, "LogicalBuffer[]"),
-        "buffer_aliases": (2, "BufferAlias[]"),
         "buffer_allocations": (3, "Allocation[]"),
         "heap_simulator_traces": (4, "HeapTrace[]"),
     },

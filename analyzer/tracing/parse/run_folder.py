@@ -58,9 +58,7 @@ class RunNote(RunFile):
 
     Attributes:
         ops: The executed graph; empty for an eager step.
-        traced: The traced graph, with its functions.
         inside: The traced ops of functions that run as one op; see ``compiled``.
-        compiled: The functions of the step that XLA compiles.
     """
 
     ops: tuple[Op, ...] = ()

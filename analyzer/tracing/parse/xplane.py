@@ -21,22 +21,21 @@ from google.protobuf.message import DecodeError
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Damage
 from analyzer.model.recording.schema import TextNumbers
-from analyzer.tracing.parse.protobuf import decode_text
-from analyzer.tracing.parse.wire.byte_source import ByteSource, open_source
+from analyzer.tracing.parse.protobuf import Event, ModulePlane, Plane, decode_text
 from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader
-from analyzer.tracing.parse.wire.kernel_columns import KernelColumns
-from analyzer.tracing.parse.wire.memory_columns import GrowingColumn, MemoryColumns
+from analyzer.tracing.parse.wire.memory_columns import GrowingColumn, KernelColumns, MemoryColumns
 from analyzer.tracing.parse.wire.plane_names import CALL, EXECUTOR, MARK, XLA_STATS, PlaneNames
 from analyzer.tracing.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.wire.plane_names import WATCHED_STEP as WATCHED_STEP
 from analyzer.tracing.parse.wire.wire_fields import (
     BYTES,
+    ByteSource,
     Field,
     Positions,
     WireError,
     iterate_fields,
+    open_source,
 )
-from analyzer.tracing.parse.xspace import Event, ModulePlane, Plane
 
 _MOST_RATIO: Final = 16
 """Limit of the ratio of compression of a trace; TensorFlow's traces compress by about 6."""
@@ -64,10 +63,7 @@ class Span:
     """A named interval on one thread.
 
     Attributes:
-        name: The event's name.
         start_ps, end_ps: Picoseconds on the trace's clock.
-        thread: Its line.
-        stats: Its statistics, as numbers and texts.
     """
 
     name: str
@@ -83,17 +79,12 @@ class RawTrace:
 
     Attributes:
         events: Table with the columns of ``EVENTS``, sorted by time.
-        step_markers: Spans with a step number.
-        markers: Spans that the capture of this package wrote.
         op_runs: Runs of ops on the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, sorted by start.
         op_types: Op name -> type, from the names of events and the annotations of kernels.
         kernels: Launches of kernels and copies; see ``KernelColumns.kernels``.
         function_runs: Runs of functions; see ``KernelColumns.function_runs``.
-        calls: Calls of a compiled JAX function.
         cards: Properties of each GPU, such as ``core_count``.
         devices: Names of the device planes, such as ``/device:GPU:0``.
-        hostnames: Names of the hosts that wrote the trace.
-        damages: Events that cannot be read.
         modules: Name -> HloProto of the modules that XLA compiled.
         ran_xla: Whether any event names an HLO module.
     """
@@ -118,7 +109,6 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
     """Read one ``.xplane.pb`` or ``.xplane.pb.gz``.
 
     Args:
-        path: The file.
         progress: Called with the share of the work that is done, 0 to 1.
 
     Raises:

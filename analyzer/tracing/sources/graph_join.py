@@ -11,14 +11,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pandas as pd
 
 from analyzer.model.contract.graph_note import TensorSpec, split_tensor
-from analyzer.model.graph.graph_index import GraphIndex, find_inlined
+from analyzer.model.graph.graph_index import GraphIndex, build_graph_index, find_inlined
+from analyzer.model.graph.phases import ScopeTable
+from analyzer.model.recording.records import Step
+from analyzer.tracing.derive.trace_graph import TraceGraph, derive_graph, name_tensors
+from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.parse.xplane import RawTrace
 
 TENSORBOARD: Final = "tensorboard"
 """Evidence of an edge from TensorBoard's event file, which has no shapes, layers or gradients."""
@@ -34,7 +39,6 @@ class SourceGraph:
     Attributes:
         name: Its name in messages, such as ``the graph of train.py:build_model``.
         kind: The evidence of its edges: ``target`` or ``tensorboard``.
-        index: The graph.
         batch_size: Its batch size; None if its shapes leave it open.
         infers: Whether it is of inference; None if unknown.
     """
@@ -52,7 +56,6 @@ class JoinedGraph:
 
     Attributes:
         index: The graph, with the names of the trace.
-        source: The source.
         tensors, joined: Number of named tensors of the step's functions in the trace, and of those with
             an op of the source.
         batch_size: The trace's batch size by the shapes of the joined tensors; None if unknown.
@@ -80,7 +83,6 @@ def join_graph(table: pd.DataFrame, derived: GraphIndex | None, source: SourceGr
     Args:
         table: Allocations with the columns ``op``, ``step`` and ``shape``.
         derived: The graph from the trace's own names, whose other ops stay; None without one.
-        source: The graph.
     """
     rows = table[(table["op"].astype(str) != "") & (table["born"] >= 0)]
     in_steps = rows[rows["step"].notna()]
@@ -249,3 +251,59 @@ def _scale_batch(spec: TensorSpec, shape: tuple[int, ...], given: int | None) ->
     if given is None or first < 0:
         return shape[0] if first < 0 else None
     return shape[0] * given // first if first and shape[0] * given % first == 0 else None
+
+
+def find_graph(
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote | None,
+    steps: Sequence[Step],
+    source: SourceGraph | None,
+) -> tuple[pd.DataFrame, GraphIndex | None, JoinedGraph | None]:
+    """Return the table with the tensors of the trace's graph, the graph, and its join with a source."""
+    structure = index_note_graph(note)
+    if structure is None:
+        derived = derive_graph(table, raw, steps, with_eager=note is None)
+        structure = index_trace_graph(derived, note)
+        table = name_tensors(table, derived)
+    if source is None:
+        return table, structure, None
+    join = join_graph(table, structure, source)
+    return table, join.index, join
+
+
+def index_note_graph(note: RunNote | None) -> GraphIndex | None:
+    """Return the indexed graph of a note, None if it has none."""
+    if note is None or not note.ops:
+        return None
+    names = {op.name for op in note.ops}
+    return build_graph_index(
+        [*note.ops, *(op for op in note.inside if op.name not in names)],
+        traced=note.traced,
+        gradients=note.gradients,
+        nested_gradients=note.nested_gradients,
+        scopes=ScopeTable(note.scopes),
+    )
+
+
+def index_trace_graph(graph: TraceGraph, note: RunNote | None) -> GraphIndex | None:
+    """Return the indexed graph of a trace, with the scopes and gradients of a note if there is one."""
+    if not graph.ops:
+        return None
+    index = build_graph_index(
+        graph.ops,
+        gradients=graph.gradients.union(note.gradients if note is not None else ()),
+        scopes=ScopeTable(note.scopes) if note is not None and note.scopes else graph.scopes,
+    )
+    evidence = {edge: source.value for edge, source in graph.edges.items()}
+    return replace(index, phases=graph.phases, evidence=evidence)
+
+
+def describe_graph(structure: GraphIndex | None) -> tuple[str, ...]:
+    """Return the sources of a graph that is derived from a trace; empty without one."""
+    if structure is None or not structure.evidence:
+        return ()
+    return (
+        f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
+        "the op before a tensor's free counts as its last user.",
+    )

@@ -11,8 +11,8 @@ from builders import analyze, sample_folder, sample_trace
 
 import analyzer
 from analyzer.report.summary import summarize
+from analyzer.tracing.parse.protobuf import Space
 from analyzer.tracing.parse.xplane import read_trace
-from analyzer.tracing.parse.xspace import Space
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from analyzer.session.many_hosts import compare_hosts, host_row, open_hosts, rea
 from analyzer.session.public_calls import open_trace
 from analyzer.session.work_engine import WorkEngine
 from analyzer.tracing.parse.logdir import find_traces
-from analyzer.tracing.parse.xspace import Space
+from analyzer.tracing.parse.protobuf import Space
 
 
 def logdir(folder: Path, hosts: int) -> Path:

@@ -9,8 +9,8 @@ import sys
 import pytest
 from builders import ROOT, sample_folder, sample_trace
 
+from analyzer.tracing.parse.protobuf import Space
 from analyzer.tracing.parse.run_folder import read_run
-from analyzer.tracing.parse.xspace import Space
 
 sys.path.insert(0, str(ROOT / "benchmarks" / "robustness"))
 

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from analyzer.tracing.parse.wire.byte_source import ByteSource
 from analyzer.tracing.parse.wire.wire_fields import (
     BYTES,
     EIGHT_BYTES,
     VARINT,
+    ByteSource,
     Positions,
     WireBlock,
     WireError,
@@ -36,11 +36,8 @@ class EventBlock:
     """Some events of one line; arrays of shape ``(n,)``, in the order of the file.
 
     Attributes:
-        block: The bytes that contain them.
-        start, end: Position of each event in ``block``.
         name_id: Key of its name among the plane's event names.
         offset_ps: Its time after the line's, in picoseconds.
-        duration_ps: Its duration.
         stat_event: The event of each statistic, shape ``(m,)``.
         stat_start, stat_end: Position of the statistic, shape ``(m,)``.
     """
@@ -87,7 +84,6 @@ class StatColumns:
         integer: Its value as signed 64-bit integer, 0 for none.
         real: Its value as float, 0 for none.
         ref: Key of the text that it refers to, 0 for none.
-        text_start, text_end: Position of its own text.
     """
 
     event: Positions

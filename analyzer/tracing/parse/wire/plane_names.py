@@ -73,8 +73,6 @@ class PlaneNames:
     """The meaning of the keys of one plane's events and statistics.
 
     Attributes:
-        is_host: Whether it is a host's plane, not a device's.
-        events, stats: Names by key.
         kind: By position among the event keys: 1 an allocation, -1 a free, ``MARK`` of the capture of
             this package, ``CALL`` of a compiled JAX function, ``EXECUTOR``, 0 another event.
         op: By that position: number of the op that ran, -1 for another event.
