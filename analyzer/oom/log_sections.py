@@ -257,7 +257,7 @@ _ROWS: Final = 24  # rows for the whole pool
 _HEIGHT: Final = 16  # units of a row
 _STEP: Final = 20  # units from row to row
 _REGION_GAP: Final = 8  # units
-_LEAST: Final = 0.35  # units; smaller neighbours are drawn as one
+_LEAST: Final = 1  # units; smaller neighbours are drawn as one
 _GAP: Final = 0.6  # units between chunks wider than three units
 _MOST_LOOKS: Final = 3  # sizes with a colour of their own
 _LEAST_SHARE: Final = 0.03  # of the bytes in use, for a colour of its own
@@ -371,10 +371,7 @@ def _draw_region(
         first, bytes_ = chunks[0], _bytes_of(chunks)
         look, title = "pool-chunk", f"{format_bytes(bytes_)} free"
         if len(chunks) > 1:
-            look, title = (
-                "pool-used",
-                f"{len(chunks):,} small chunks, {format_bytes(bytes_)}",
-            )
+            look, title = "pool-used", f"{len(chunks):,} small chunks, {format_bytes(bytes_)}"
         elif first.is_used:
             look, title = looks.get(bytes_, "pool-used"), f"{format_bytes(bytes_)} in use"
         elif bytes_ == largest > 0:
