@@ -176,11 +176,14 @@ def _chart(answer: FitAnswer) -> LineChart:
     lines = [ChartLine("needs", "allocated", needs), ChartLine("requested", "requested", requested)]
     marks = {answer.safe: ("safe", "safe"), answer.largest: ("marked", "largest")}
     if answer.failing is not None:
-        marks[answer.failing] = ("failing", "first that fails")
+        marks[answer.failing] = ("failing", judge_size(answer, answer.failing))
+    (first, low), (last, high) = needs[0], needs[-1]
+    limit_bytes = answer.limit_bytes + beside
     return LineChart(
-        caption=f"Memory by {answer.varied}",
+        caption=f"The need is {format_bytes(low)} at {answer.noun} {answer.label(first)} and "
+        f"{format_bytes(high)} at {answer.label(last)}; the limit is {format_bytes(limit_bytes)}.",
         lines=lines,
-        limit_bytes=answer.limit_bytes + beside,
+        limit_bytes=limit_bytes,
         marks=[
             (size, look, f"{words}: {answer.noun} {answer.label(size)}")
             for size, (look, words) in marks.items()
