@@ -18,9 +18,9 @@ from unittest.mock import patch
 import keras
 import tensorflow as tf
 from keras.src import backend as keras_backend
-from keras.src.backend.tensorflow import nn as keras_nn
-from keras.src.backend.tensorflow.core import Variable as KerasVariable
-from keras.src.backend.tensorflow.core import name_scope as keras_name_scope
+from keras.src.backend import tensorflow as keras_tensorflow
+from keras.src.backend.tensorflow import Variable as KerasVariable
+from keras.src.backend.tensorflow import name_scope as keras_name_scope
 from keras.src.trainers import trainer as keras_trainer
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.protobuf import (
@@ -54,6 +54,7 @@ __all__ = [
     "CheckpointInitialValueCallable",
     "FuncGraph",
     "Function",
+    "KerasTrainer",
     "KerasVariable",
     "ResourceVariable",
     "UninitializedVariable",
@@ -78,6 +79,10 @@ __all__ = [
     "tf_optimizer",
 ]
 
+KerasTrainer: Final = getattr(keras_trainer, "BaseTrainer", None) or keras_trainer.Trainer
+"""The base class of models that train; Keras 3.16 renamed it."""
+keras_nn: Final = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
+"""The module of convolutions, which Keras 3.16 moved into ``ops``."""
 keras_rnn: Final = importlib.import_module("keras.src.backend.tensorflow.rnn")
 """The module: ``keras.src.backend.tensorflow`` has a function of that name."""
 

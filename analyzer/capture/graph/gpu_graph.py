@@ -31,6 +31,7 @@ from analyzer.capture.private_names import (
     CPU_ONLY,
     IS_GPU_AVAILABLE,
     RESOLVE_JIT,
+    KerasTrainer,
     config_pb2,
     device_properties_pb2,
     get_layers,
@@ -257,7 +258,7 @@ def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
     XLA cannot compile these kernels.
     """
     changes: list[tuple[Any, str, Any]] = [
-        (keras_trainer.Trainer, RESOLVE_JIT, _resolve_jit),
+        (KerasTrainer, RESOLVE_JIT, _resolve_jit),
         (keras_nn, CPU_ONLY, lambda: False),
         (keras_rnn, IS_GPU_AVAILABLE, lambda: cudnn),
     ]
