@@ -6,8 +6,8 @@ large algorithms (FFT, Winograd) transform each image. cuDNN may choose another 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -37,18 +37,13 @@ def with_measured_workspaces(device: KernelDevice, note: RunNote) -> KernelDevic
     sizes = find_measured(note.ops, note.like, note.step.batch_size)
 
     def plan(call: Call) -> MemoryPlan:
-        planned = device.plan(call)
-        size = sizes.get(call.op.name)
-        return planned if size is None else _with_workspace(planned, size)
+        planned, size = device.plan(call), sizes.get(call.op.name)
+        if size is None:
+            return planned
+        measured = Workspace(bytes=size, sizes_bytes=(size,), chances=(1.0,), is_measured=True)
+        return replace(planned, workspace=measured)
 
     return replace(device, plan=plan)
-
-
-def _with_workspace(plan: MemoryPlan, size_bytes: int) -> MemoryPlan:
-    measured = Workspace(
-        bytes=size_bytes, sizes_bytes=(size_bytes,), chances=(1.0,), is_measured=True
-    )
-    return replace(plan, workspace=measured)
 
 
 def find_measured(ops: tuple[Op, ...], like: LikeNote, batch_size: int | None) -> dict[str, int]:
@@ -72,10 +67,9 @@ def find_measured(ops: tuple[Op, ...], like: LikeNote, batch_size: int | None) -
         if len(known) == 1:
             sizes.update(dict.fromkeys((op.name for op in wanted), int(scale * known.pop())))
         elif len(found) == len(wanted):
-            in_order = sorted(found, key=lambda one: _numbers(one.op))
-            for op, one in zip(
-                sorted(wanted, key=lambda op: _numbers(op.name)), in_order, strict=True
-            ):
+            wanted.sort(key=lambda op: _numbers(op.name))
+            found.sort(key=lambda one: _numbers(one.op))
+            for op, one in zip(wanted, found, strict=True):
                 sizes[op.name] = int(scale * one.workspace_bytes)
     return sizes
 
@@ -96,9 +90,9 @@ def describe_like(note: RunNote) -> Iterator[str]:
         return
     sizes = find_measured(note.ops, like, note.step.batch_size)
     count = sum(op.type in CONVOLUTION_KINDS for op in note.ops)
-    limit = like.memory_limit_bytes
-    if limit is not None:
-        yield f"Measured in {like.trace}: TensorFlow's limit of {format_bytes(limit)}."
+    if like.memory_limit_bytes is not None:
+        limit = format_bytes(like.memory_limit_bytes)
+        yield f"Measured in {like.trace}: TensorFlow's limit of {limit}."
     largest = max(sizes.values(), default=0)
     scaled = ""
     if like.batch_size and note.step.batch_size not in (None, like.batch_size):
@@ -111,8 +105,6 @@ def describe_like(note: RunNote) -> Iterator[str]:
 
 
 def _algorithms(like: LikeNote) -> str:
-    counts: Mapping[str, int] = {
-        name: sum(one.algorithm == name for one in like.convolutions)
-        for name in sorted({one.algorithm for one in like.convolutions if one.algorithm})
-    }
-    return f" ({', '.join(f'{name}: {count}' for name, count in counts.items())})" if counts else ""
+    counts = Counter(one.algorithm for one in like.convolutions if one.algorithm)
+    names = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
+    return f" ({names})" if names else ""

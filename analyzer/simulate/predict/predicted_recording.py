@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -23,6 +23,7 @@ from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.buffers.buffer_table import place
+from analyzer.simulate.predict.executor.node_execution import Assumptions
 from analyzer.simulate.predict.measured_workspaces import describe_like
 from analyzer.simulate.predict.predicted_device import Target, target_of
 from analyzer.simulate.predict.prepared_step import STEPS, Owner
@@ -36,7 +37,6 @@ from analyzer.simulate.predict.uncertainty.decisions import (
     describe_decision,
     describe_input_sizes,
     describe_run_sizes,
-    read_assumptions,
 )
 from analyzer.simulate.predict.uncertainty.gpu_uncertainty import add_gpu_uncertainty
 from analyzer.simulate.predict.uncertainty.stated_range import state_range
@@ -73,13 +73,13 @@ def predict_note(
     plans: Mapping[str, BufferPlan] | None = None,
     allocator: BfcOptions | None = None,
     search: bool = False,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Measured:
     """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
     Args:
-        threads: Intra-op threads; None for the number of the noted machine.
-        inter_op: Inter-op threads; None for the number of the noted machine, compared with one.
+        threads, inter_op: Intra-op and inter-op threads; None for the numbers of the noted machine. Its
+            number of inter-op threads is compared with one.
         plans: Memory plans of XLA-compiled functions, by the name of the calling op; None for those in
             the note.
         search: Whether to search the memory limits under which some and all schedules run (a second).
@@ -87,7 +87,6 @@ def predict_note(
     structure = index_note_graph(note)
     if structure is None:
         raise TraceError("The note has no graph to predict from.", hint="Estimate again.")
-    report = progress or (lambda share: None)
     target = target_of(note)
     target = target if allocator is None else replace(target, options=allocator)
     owners = owners_by_number(note, target.device)
@@ -101,9 +100,9 @@ def predict_note(
         device=target.device,
         compiled=compiled,
         steps=STEPS if note.steps_wanted is None else note.steps_wanted,
-        assumed=read_assumptions(note),
+        assumed=Assumptions(trips=note.assumed, branches=note.assumed),  # names of either
         count=1 if whole else None,
-        progress=lambda share: report(share / 2),
+        progress=lambda share: progress(share / 2),
     )
     check_assumptions(note, prediction.decisions)
     chosen = choose(
@@ -112,7 +111,7 @@ def predict_note(
         owners,
         target.options,
         search=search,
-        progress=lambda share: report((1 + share) / 2),
+        progress=lambda share: progress((1 + share) / 2),
     )
     return _measured(note, structure, compiled, prediction, chosen, target)
 
@@ -126,7 +125,7 @@ def _measured(
     target: Target,
 ) -> Measured:
     """Return the chosen schedule as a recording, like a measured one."""
-    history, schedule = make_history(prediction, chosen.played), chosen.played.schedule
+    history, schedule = make_history(prediction.prepared, chosen.played), chosen.played.schedule
     table, sharing = _attribute(note, structure, history)
     uncertainty = state_range(prediction, chosen, unsized=len(_find_unsized(prediction, schedule)))
     if target.gpu is not None and not is_whole(note, compiled):
@@ -239,57 +238,42 @@ def _attribute(
 
 def _op_runs(prediction: Prediction, schedule: Schedule) -> pd.DataFrame:
     """Return the order in which the ops run; times are ranks."""
-    ops = prediction.prepared.wiring.ops
-    order = np.arange(len(schedule.nodes), dtype=np.int64)
-    return pd.DataFrame(
-        {
-            "op": [ops[node].name for node in schedule.nodes],
-            "start_ps": order,
-            "end_ps": order,
-            "thread": 0,
-        }
-    )
+    ops, order = prediction.prepared.wiring.ops, np.arange(len(schedule.nodes), dtype=np.int64)
+    names = [ops[node].name for node in schedule.nodes]
+    return pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
 
 
-def find_warnings(prediction: Prediction, schedule: Schedule) -> tuple[str, ...]:
-    """Return sentences about decisions, and about ops whose memory is unknown."""
-    warnings = [describe_decision(decision) for decision in prediction.decisions[:_MOST_DECISIONS]]
-    if prediction.stranded:
-        names = ", ".join(prediction.stranded[:3])
-        warnings.append(
-            f"{len(prediction.stranded)} ops never run in the simulation ({names}): their memory is not "
-            "counted. Measure this step with `analyze trace`."
+def find_warnings(prediction: Prediction, schedule: Schedule) -> Iterator[str]:
+    """Yield sentences about decisions, and about ops whose memory is unknown."""
+    kernels, ops = prediction.prepared.kernels, prediction.prepared.wiring.ops
+    yield from map(describe_decision, prediction.decisions[:_MOST_DECISIONS])
+    if stranded := prediction.stranded:
+        yield (
+            f"{len(stranded)} ops never run in the simulation ({', '.join(stranded[:3])}): their memory "
+            "is not counted. Measure this step with `analyze trace`."
         )
-    warnings += _describe_misfits(prediction)
-    misfits = prediction.prepared.kernels.misfits
-    ops = prediction.prepared.wiring.ops
-    nodes = [node for node in prediction.prepared.kernels.unmodelled if node not in misfits]
-    if nodes:
-        kinds = ", ".join(sorted({ops[node].type for node in nodes})[:5])
-        warnings.append(
-            f"Ops of the types {kinds} have no rule: each of their outputs counts as allocated."
+    for node, why in list(kernels.misfits.items())[:1]:
+        count = len(kernels.misfits)
+        yield (
+            f"The kernel rule does not fit {count} op{'s' * (count > 1)} (the first: {ops[node].name}, "
+            f"a {ops[node].type}; {why}): each output counts as allocated. Please report this."
+        )
+    kinds = {ops[node].type for node in kernels.unmodelled if node not in kernels.misfits}
+    if kinds:
+        yield (
+            f"Ops of the types {', '.join(sorted(kinds)[:5])} have no rule: each of their outputs "
+            "counts as allocated."
         )
     if unsized := _find_unsized(prediction, schedule):
-        names = ", ".join(unsized[:3])
-        warnings.append(
-            f"{len(unsized)} tensors have a data-dependent shape ({names}) and count 0 bytes. Measure "
-            "this step with `analyze trace`."
+        yield (
+            f"{len(unsized)} tensors have a data-dependent shape ({', '.join(unsized[:3])}) and count 0 "
+            "bytes. Measure this step with `analyze trace`."
         )
-    return tuple(warnings)
-
-
-def _describe_misfits(prediction: Prediction) -> list[str]:
-    """Return a sentence about ops that do not fit the rule of their type; empty without any."""
-    misfits = prediction.prepared.kernels.misfits
-    if not misfits:
-        return []
-    node, why = next(iter(misfits.items()))
-    op = prediction.prepared.wiring.ops[node]
-    count = "1 op" if len(misfits) == 1 else f"{len(misfits)} ops"
-    return [
-        f"The kernel rule does not fit {count} (the first: {op.name}, a {op.type}; {why}): each output "
-        "counts as allocated. Please report this."
-    ]
+        if any(name.startswith("IteratorGetNext") for name in unsized):
+            yield (
+                "The step reads an iterator: the tensors that its dataset holds and the batches that "
+                "it fetches beforehand are not counted."
+            )
 
 
 def _find_unsized(prediction: Prediction, schedule: Schedule) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Final
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
-from analyzer.simulate.kernels.shared.op_call import MemoryPlan, VariableAccess
+from analyzer.simulate.kernels.shared.op_call import VariableAccess
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
 from analyzer.simulate.predict.executor.op_duration import OpTiming, estimate_timing
 from analyzer.simulate.predict.graph.constant_folding import fold
@@ -33,11 +33,9 @@ _HELD: Final = ("Const", "HostConst", "ImmutableConst", *ARGUMENT_TYPES, "Placeh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A variable that the step uses.
+    """A variable that the step uses; op ``op`` brings in its handle.
 
     Attributes:
-        op: Name of the op that brings in its handle.
-        path: Path of the variable, as Keras or TensorFlow names it.
         is_counter: Whether it is an integer that may decide a branch; it starts at 0.
         begins_with: Equal for variables that start with one shared buffer; empty for a buffer of
             its own.
@@ -111,9 +109,12 @@ def prepare(
     steps: int = STEPS,
 ) -> Prepared:
     """Rebuild the graph's edges and look up its kernels."""
-    wirings = _wire(ops, device)
+    ops = fold(ops)
+    rewrites: list[int | None] = [None]
+    if not device.is_cheap and any(op.type.startswith("_Mkl") for op in ops):
+        rewrites = list(range(REWRITES if len(ops) < LARGE_OPS else REWRITES // 2))
+    wirings = tuple(wire_all(ops, rewrites, is_cheap=device.is_cheap))
     wiring = wirings[0]
-    ops = wiring.ops
     kernels = plan_kernels(wiring, threads=threads, device=device, compiled=compiled)
     number = {op.name: node for node, op in enumerate(ops)}
     used = [owner for owner in owners if owner.op in number]
@@ -129,40 +130,23 @@ def prepare(
             for node, handles in kernels.arguments.items()
         },
         counters=counters,
-        held_bytes=_find_held_bytes(ops, device),
+        held_bytes={
+            node: size
+            for node, op in enumerate(ops)
+            if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
+        },
         results=frozenset(node for node, op in enumerate(ops) if op.type in RESULT_TYPES),
         shares=_find_shared_buffers(used),
         has_assigned_constants=_assigns_constants(wiring, kernels),
         has_counted_branches=wiring.has_branches and _counters_decide(wiring, counters),
-        is_growing=any(map(_retains_old_values, kernels.plans)),
+        is_growing=any(
+            plan.compiled is not None and plan.compiled.holds_constants and plan.compiled.recompiled
+            for plan in kernels.plans
+        ),
         timing=estimate_timing(wiring, kernels.plans, is_on_card=device.is_cheap),
         device=device,
         steps=steps,
     )
-
-
-def _find_held_bytes(ops: Sequence[Op], device: KernelDevice) -> dict[int, int]:
-    """Return the bytes of each node's output that lives outside the step."""
-    return {
-        node: size
-        for node, op in enumerate(ops)
-        if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
-    }
-
-
-def _retains_old_values(plan: MemoryPlan) -> bool:
-    """Return whether a compiled call is compiled again in each step and keeps the old values."""
-    call = plan.compiled
-    return call is not None and call.holds_constants and bool(call.recompiled)
-
-
-def _wire(ops: Sequence[Op], device: KernelDevice) -> tuple[Wiring, ...]:
-    """Fold constants and rebuild the graph's edges, for several orders of oneDNN rewrites."""
-    ops = fold(ops)
-    rewrites: list[int | None] = [None]
-    if not device.is_cheap and any(op.type.startswith("_Mkl") for op in ops):
-        rewrites = list(range(REWRITES if len(ops) < LARGE_OPS else REWRITES // 2))
-    return tuple(wire_all(ops, rewrites, is_cheap=device.is_cheap))
 
 
 def _find_shared_buffers(owners: Sequence[Owner]) -> dict[int, int]:

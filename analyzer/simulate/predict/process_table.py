@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
 from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import ALLOCATIONS, conform
 from analyzer.simulate.allocator import Sequence, from_allocations
 from analyzer.simulate.predict.buffers.buffer_table import make_allocations, rows_of
 from analyzer.simulate.predict.prepared_step import Owner, Prepared
-from analyzer.simulate.predict.sampling import Prediction
 from analyzer.simulate.predict.schedule import Schedule, play
-from analyzer.simulate.predict.startup import Startup, StartupBuffer, play_startup
+from analyzer.simulate.predict.startup import Startup, play_startup
 from analyzer.tracing.measure.free_pairing import find_steps_of_births
 from analyzer.tracing.measure.variable_buffers import Holding, variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
@@ -97,13 +96,12 @@ class Played:
 
     def _requests(self) -> list[_Request]:
         """Return the requests of the schedule's buffers, then of the startup's alone."""
-        buffers, total = self.schedule.buffers, self.instants
-        offset, steps_end = self.startup.instants, self.schedule.instants
+        buffers, offset, total = self.schedule.buffers, self.startup.instants, self.instants
         requests = [
             (
                 buffers.size_bytes[k],
                 born,
-                offset + (buffers.dies[k] if buffers.dies[k] >= 0 else steps_end),
+                offset + buffers.dies[k] if buffers.dies[k] >= 0 else total,
                 buffers.region[k],
             )
             for k, born in zip(rows_of(buffers), self.born, strict=True)
@@ -159,11 +157,7 @@ def play_from_start(
     seed: int,
     threads: int = 1,
 ) -> Played:
-    """Play the startup and the steps of one schedule.
-
-    Args:
-        owners: Index of a variable in the note -> the op that owns it.
-    """
+    """Play the startup and the steps of one schedule; ``owners`` by their index in the note."""
     schedule = play(prepared, seed, threads=threads, steps=prepared.steps)
     startup = build_startup(note, prepared)
     place = {owner.op: position for position, owner in enumerate(prepared.owners)}
@@ -225,75 +219,54 @@ def _match_origins(
     return origin
 
 
-def make_history(prediction: Prediction, played: Played) -> History:
+def make_history(prepared: Prepared, played: Played) -> History:
     """Return the table of a schedule with its startup, and the labels of rows."""
-    schedule, startup = played.schedule, played.startup
-    offset, total = startup.instants, played.instants
-    table = make_allocations(prediction.prepared, schedule)
-    alone = played.alone
-    allocator = prediction.prepared.device.allocator
-    extra = _make_extra_rows([startup.buffers[number] for number in alone], total, allocator)
-    steps_table = table.astype(object).assign(born=played.born, dies=table["dies"] + offset)
-    joined = conform(pd.concat([steps_table, extra], ignore_index=True), ALLOCATIONS)
-    joined = joined.assign(
-        turns_at=joined["turns_at"] + offset,
-        step=find_steps_of_births(joined["born"].to_numpy(), played.steps),
-    )
-    holdings, labels = find_holdings(schedule, startup, played.position_of, played.origin)
-    for row, number in enumerate(alone, start=len(table)):
+    schedule, startup, total = played.schedule, played.startup, played.instants
+    extra = [
+        {
+            "requested_bytes": made.size_bytes,
+            "allocated_bytes": made.size_bytes,
+            "born": made.born,
+            "dies": total if made.dies is None else made.dies,
+        }
+        for made in (startup.buffers[number] for number in played.alone)
+    ]
+    table = make_allocations(prepared, schedule, offset=startup.instants, others=extra)
+    count = len(table) - len(extra)
+    born = np.concatenate([np.asarray(played.born, np.int64), table["born"].to_numpy()[count:]])
+    table = table.assign(born=born, step=find_steps_of_births(born, played.steps))
+    holdings, labels = find_holdings(played)
+    for row, number in enumerate(played.alone, start=count):
         made = startup.buffers[number]
         if made.variable is not None:
             holdings.append(Holding(row, made.variable, None))
         else:
             labels[row] = made.category, made.role
-    return History(joined, total, played.steps, holdings, labels)
+    return History(table, total, played.steps, holdings, labels)
 
 
-def find_holdings(
-    schedule: Schedule, startup: Startup, position_of: Mapping[int, int], origin: Mapping[int, int]
-) -> tuple[list[Holding], dict[int, tuple[Category, str]]]:
+def find_holdings(played: Played) -> tuple[list[Holding], dict[int, tuple[Category, str]]]:
     """Return which row holds which variable, and labels of rows from the startup."""
-    offset = startup.instants
-    number_of = {position: number for number, position in position_of.items()}
+    buffers, offset = played.schedule.buffers, played.startup.instants
+    number_of = {position: number for number, position in played.position_of.items()}
     holdings: list[Holding] = []
     labels: dict[int, tuple[Category, str]] = {}
     last: dict[int, int] = {}
-    turned = schedule.buffers.turned
+    turned = buffers.turned
     # In the order in which they became values: a value may be older than the one before it.
-    for row, buffer in sorted(enumerate(rows_of(schedule.buffers)), key=lambda at: turned[at[1]]):
-        position = schedule.buffers.variable[buffer]
+    for row, buffer in sorted(enumerate(rows_of(buffers)), key=lambda at: turned[at[1]]):
+        position = buffers.variable[buffer]
         if position >= 0:
             since = None
             if turned[buffer] >= 0:
                 # As in a trace: the old value stays the variable's until its end. If it never ends,
                 # the new one is the variable's from its birth on.
-                previous_end = schedule.buffers.dies[last[position]] if position in last else 0
+                previous_end = buffers.dies[last[position]] if position in last else 0
                 if previous_end >= 0:
                     since = max(turned[buffer], previous_end) + offset
             last[position] = buffer
             holdings.append(Holding(row, number_of[position], since))
-        elif buffer in origin:
-            made = startup.buffers[origin[buffer]]
+        elif buffer in played.origin:
+            made = played.startup.buffers[played.origin[buffer]]
             labels[row] = made.category, made.role
     return holdings, labels
-
-
-def _make_extra_rows(made: list[StartupBuffer], total: int, allocator: str) -> pd.DataFrame:
-    count = len(made)
-    return pd.DataFrame(
-        {
-            **{name: [""] * count for name in ALLOCATIONS},
-            "allocator": allocator,
-            "address": pd.NA,
-            "requested_bytes": [row.size_bytes for row in made],
-            "allocated_bytes": [row.size_bytes for row in made],
-            "born": [row.born for row in made],
-            "dies": [total if row.dies is None else row.dies for row in made],
-            "born_ps": pd.NA,
-            "dies_ps": pd.NA,
-            "step": pd.NA,
-            "run_id": 0,
-            "turns_at": pd.NA,
-            "part_of": pd.NA,
-        }
-    )

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from statistics import median_low
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from analyzer.model.ranges import Range
-from analyzer.simulate.allocator import BfcOptions, Engine, Sequence
-from analyzer.simulate.allocator.limit_search import engine_for, find_shared_limits
+from analyzer.simulate.allocator import BfcOptions, Sequence, prepare_searches
+from analyzer.simulate.allocator.minimum_limit import find_shared_limits
 from analyzer.simulate.predict.buffers.buffer_table import measure_allocated
 from analyzer.simulate.predict.prepared_step import Owner
 from analyzer.simulate.predict.process_table import Played, play_from_start
@@ -65,15 +65,8 @@ class Chosen:
     limits: Range | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """The chunks of a schedule.
-
-    Attributes:
-        sequence: Requests of a process that ends with the schedule.
-        peak_bytes: Highest bytes of chunks in the last step.
-        before_bytes: Bytes of chunks before the last step.
-    """
+class Layout(NamedTuple):
+    """The chunks of a process that ends with a schedule: highest in the last step, and before it."""
 
     schedule: Schedule
     sequence: Sequence
@@ -97,12 +90,12 @@ def choose(
         search: Whether to search the memory limits under which some and all schedules run.
         progress: Called with the share done, 0 to 1.
     """
-    main = prediction.main
+    main, bounds = prediction.main, prediction.bound_schedules
 
-    def play(seed: int, threads: int = main.threads) -> Played:
-        return play_from_start(note, prediction.prepared, owners, seed, threads)
+    def play(schedule: Schedule) -> Played:
+        return play_from_start(note, prediction.prepared, owners, schedule.seed, schedule.threads)
 
-    starts = {seed: play(seed) for seed in _choose_seeds(prediction)}
+    starts = {schedule: play(schedule) for schedule in _choose_starts(prediction)}
     pairs = _pair_with_starts(prediction, starts)
     layouts: list[Layout] = []
     for number, (schedule, start) in enumerate(pairs):
@@ -110,101 +103,86 @@ def choose(
         if len(schedule.steps) == 1:
             sequence, step = start.end_with(schedule)
         else:  # steps differ, because a counter decides a branch
-            is_own = (schedule.seed, schedule.threads) == (start.schedule.seed, main.threads)
-            whole = start if is_own else play(schedule.seed, schedule.threads)
+            whole = start if schedule in starts else play(schedule)
             sequence, step = whole.sequence(), whole.steps[-1]
-        # If the search will use the compiled allocator, use it here too.
-        engine = engine_for(sequence, SEARCHES + 1) if search else Engine.AUTO
-        peak, before = measure_allocated(sequence, step, options, engine=engine)
-        layouts.append(
-            Layout(schedule=schedule, sequence=sequence, peak_bytes=peak, before_bytes=before)
-        )
+        if search:  # if the search will use the compiled allocator, use it here too
+            prepare_searches(sequence, SEARCHES + 1)
+        layouts.append(Layout(schedule, sequence, *measure_allocated(sequence, step, options)))
     own = [layout for layout in layouts if layout.schedule.threads == main.threads]
-    bounds = [layout for layout in layouts if prediction.is_bound(layout.schedule)]
-    shown = starts[_choose_shown(prediction, starts, own)]
+    bound_layouts = [layout for layout in layouts if layout.schedule in bounds]
+    middle = _choose_shown(prediction, starts, own)
     limits = None
     if search and len(layouts) > 1:
         # The highest first: its results mostly cover the others.
-        largest = sorted([*own, *bounds], key=lambda layout: -layout.peak_bytes)
+        largest = sorted([*own, *bound_layouts], key=lambda layout: -layout.peak_bytes)
         sequences = [layout.sequence for layout in largest]
         limits = find_shared_limits(sequences, options, lambda share: progress(0.5 + 0.5 * share))
-    alone = main.peaks_bytes[main.seeds.index(shown.schedule.seed)]
+    shown = starts[middle]
     return Chosen(
         played=shown,
         allocated_bytes=_group_peaks(prediction, layouts),
-        bound_bytes=tuple(layout.peak_bytes for layout in bounds),
-        extra_bytes=shown.schedule.peak_bytes + shown.aside_bytes - alone,
+        bound_bytes=tuple(layout.peak_bytes for layout in bound_layouts),
+        extra_bytes=shown.schedule.peak_bytes + shown.aside_bytes - middle.peak_bytes,
         limits=limits,
     )
+
+
+def _pair_with_starts(
+    prediction: Prediction, starts: Mapping[Schedule, Played]
+) -> list[tuple[Schedule, Played]]:
+    """Return each schedule to replay with the history that it continues: its own, or one in turn."""
+    in_turn, replayed = list(starts.values()), prediction.candidates
+    pairs = [
+        (schedule, starts.get(schedule, in_turn[number % len(in_turn)]))
+        for number, schedule in enumerate(replayed)
+    ]
+    bounds = prediction.bound_schedules
+    return pairs + [(bound, pairs[0][1]) for bound in bounds if bound not in replayed]
 
 
 def _group_peaks(prediction: Prediction, layouts: Collection[Layout]) -> dict[int, tuple[int, ...]]:
     """Return number of threads -> sorted allocated peaks, without rare schedules."""
     main = prediction.main
-    rare = {(seed, main.threads) for seed in main.seeds[main.ends[1] + 1 :]}
+    rare = main.schedules[main.ends[1] + 1 :]
     peaks: dict[int, list[int]] = {each.threads: [] for each in prediction.by_threads}
-    for layout in layouts:
-        schedule = layout.schedule
-        if schedule.threads in peaks and (schedule.seed, schedule.threads) not in rare:
-            peaks[schedule.threads].append(layout.peak_bytes)
-    return {threads: tuple(sorted(own)) for threads, own in peaks.items()}
+    for schedule, _, peak_bytes, _ in sorted(layouts, key=lambda layout: layout.peak_bytes):
+        if schedule.threads in peaks and schedule not in rare:
+            peaks[schedule.threads].append(peak_bytes)
+    return {threads: tuple(own) for threads, own in peaks.items()}
 
 
-def _pair_with_starts(
-    prediction: Prediction, starts: Mapping[int, Played]
-) -> list[tuple[Schedule, Played]]:
-    """Return each schedule to replay with the history that it continues.
-
-    Candidates played from the start continue their own history; the others continue these in turn. A
-    bound schedule that is no candidate continues the history of the first candidate.
-    """
-    in_turn = list(starts.values())
-    pairs = []
-    for number, schedule in enumerate(prediction.candidates):
-        start = in_turn[number % len(in_turn)]
-        if schedule.threads == prediction.main.threads:
-            start = starts.get(schedule.seed, start)
-        pairs.append((schedule, start))
-    candidates = {(schedule.seed, schedule.threads) for schedule in prediction.candidates}
-    pairs += [
-        (schedule, pairs[0][1])
-        for schedule in prediction.bound_schedules
-        if (schedule.seed, schedule.threads) not in candidates
-    ]
-    return pairs
-
-
-def _choose_seeds(prediction: Prediction) -> list[int]:
-    """Return seeds of candidates: the median, half near the median, half over the range.
+def _choose_starts(prediction: Prediction) -> list[Schedule]:
+    """Return candidates: the median, half near the median, half over the range.
 
     One near the median is shown. Several of them keep unusual chunks of the median itself from
     being shown.
     """
-    main = prediction.main
-    runs = prediction.prepared.steps * prediction.runs
+    main, middle = prediction.main, prediction.middle
+    runs = prediction.prepared.steps * len(middle.nodes)
     count = limit_schedules(START_RUNS, runs, FEWEST_STARTS, STARTS)
     own = [schedule for schedule in prediction.candidates if schedule.threads == main.threads]
-    nearest = sorted(own, key=lambda schedule: abs(schedule.peak_bytes - prediction.peak_bytes))
-    near = [schedule.seed for schedule in nearest[: count // 2]]
-    rest = [schedule.seed for schedule in own if schedule.seed not in near]
+    nearest = sorted(own, key=lambda schedule: abs(schedule.peak_bytes - middle.peak_bytes))
+    near = nearest[: count // 2]
+    rest = [schedule for schedule in own if schedule not in near]
     even = np.linspace(0, len(rest) - 1, min(count - len(near), len(rest))).round().astype(int)
-    return list(dict.fromkeys([main.seeds[main.middle], *near, *(rest[at] for at in even)]))
+    return list(dict.fromkeys([middle, *near, *(rest[at] for at in even)]))
 
 
-def _choose_shown(prediction: Prediction, starts: Collection[int], own: Collection[Layout]) -> int:
-    """Return the seed to show: near the median requested peak, nearest to the median chunks."""
+def _choose_shown(
+    prediction: Prediction, starts: Collection[Schedule], own: Collection[Layout]
+) -> Schedule:
+    """Return the schedule to show: near the median requested peak, nearest to the median chunks."""
     near = int(NEAR * prediction.peak_bytes)
     peak_bytes = median_low([layout.peak_bytes for layout in own])
     before_bytes = median_low([layout.before_bytes for layout in own])
     alike = [
         layout
         for layout in own
-        if layout.schedule.seed in starts
+        if layout.schedule in starts
         and abs(layout.schedule.peak_bytes - prediction.peak_bytes) <= near
     ]
-    return min(
-        alike,
-        key=lambda layout: (
-            abs(layout.peak_bytes - peak_bytes) + abs(layout.before_bytes - before_bytes)
-        ),
-    ).schedule.seed
+
+    def measure_distance(layout: Layout) -> int:
+        return abs(layout.peak_bytes - peak_bytes) + abs(layout.before_bytes - before_bytes)
+
+    return min(alike, key=measure_distance).schedule

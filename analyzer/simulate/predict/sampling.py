@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -74,39 +75,29 @@ def find_narrowest_range(peaks_bytes: Sequence[int]) -> tuple[int, int]:
     return first, first + inside - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class ScheduleSample:
-    """Sampled schedules on one number of threads.
-
-    Attributes:
-        seeds: Seeds of the schedules, by ascending peak.
-    """
+    """Sampled schedules on one number of threads, by ascending peak."""
 
     threads: int
-    seeds: tuple[int, ...]
-    peaks_bytes: tuple[int, ...]
+    schedules: tuple[Schedule, ...]
 
     @classmethod
     def of(cls, schedules: Sequence[Schedule], threads: int) -> ScheduleSample:
         """Return these schedules sorted by peak."""
-        ordered = sorted(schedules, key=lambda schedule: schedule.peak_bytes)
-        return cls(
-            threads=threads,
-            seeds=tuple(schedule.seed for schedule in ordered),
-            peaks_bytes=tuple(schedule.peak_bytes for schedule in ordered),
-        )
+        return cls(threads, tuple(sorted(schedules, key=lambda schedule: schedule.peak_bytes)))
+
+    @cached_property
+    def peaks_bytes(self) -> tuple[int, ...]:
+        """The sorted peaks."""
+        return tuple(schedule.peak_bytes for schedule in self.schedules)
 
     @property
-    def middle(self) -> int:
-        """Index of the median schedule."""
-        return (len(self.seeds) - 1) // 2
+    def middle(self) -> Schedule:
+        """The median schedule."""
+        return self.schedules[(len(self.schedules) - 1) // 2]
 
-    @property
-    def middle_bytes(self) -> int:
-        """The median peak."""
-        return self.peaks_bytes[self.middle]
-
-    @property
+    @cached_property
     def ends(self) -> tuple[int, int]:
         """First and last index of the range."""
         return find_narrowest_range(self.peaks_bytes)
@@ -117,10 +108,11 @@ class ScheduleSample:
         first, last = self.ends
         return Range(self.peaks_bytes[first], self.peaks_bytes[last])
 
-    def spread(self, count: int) -> list[int]:
-        """Return indices evenly spread over the range, plus those of the median and the highest peak."""
-        even = np.linspace(*self.ends, count).round().astype(int)
-        return sorted({*even.tolist(), self.middle, len(self.seeds) - 1})
+    def spread(self, count: int) -> list[Schedule]:
+        """Return schedules evenly spread over the range, the median and the highest."""
+        even = np.linspace(*self.ends, count).round().astype(int).tolist()
+        last = len(self.schedules) - 1
+        return [self.schedules[at] for at in sorted({*even, last // 2, last})]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +123,6 @@ class Prediction:
         by_threads: Sampled schedules by number of threads; the first is the figure's.
         bound_schedules: The median one-thread schedule and the fully overlapped one; empty if the figure
             is for one thread or a card. A busy machine runs ops in an order between the two.
-        ends: The schedules with the lowest and the highest peak of the range.
         candidates: Schedules to replay in the allocator: some on the figure's threads, and the median
             on each other number of threads.
         alternatives: Peaks with other outcomes; None without any.
@@ -139,9 +130,7 @@ class Prediction:
     """
 
     by_threads: tuple[ScheduleSample, ...]
-    middle: Schedule
     bound_schedules: tuple[Schedule, ...]
-    ends: tuple[Schedule, Schedule]
     candidates: tuple[Schedule, ...]
     decisions: tuple[Decision, ...]
     alternatives: Range | None
@@ -154,21 +143,21 @@ class Prediction:
         return self.by_threads[0]
 
     @property
+    def middle(self) -> Schedule:
+        """The median schedule on the figure's number of threads."""
+        return self.main.middle
+
+    @property
     def peak_bytes(self) -> int:
         """Highest requested bytes of the median schedule's last step, including resident bytes."""
         return self.middle.peak_bytes
 
     @property
-    def runs(self) -> int:
-        """Number of op runs in a step; loops run an op several times."""
-        return len(self.middle.nodes)
-
-    def is_bound(self, schedule: Schedule) -> bool:
-        """Return whether a schedule is a bound schedule."""
-        return any(
-            (schedule.seed, schedule.threads) == (bound.seed, bound.threads)
-            for bound in self.bound_schedules
-        )
+    def ends(self) -> tuple[Schedule, Schedule]:
+        """The schedules with the lowest and the highest peak of the range."""
+        ends = [*(self.main.schedules[at] for at in self.main.ends), *self.bound_schedules]
+        ends.sort(key=lambda schedule: schedule.peak_bytes)
+        return ends[0], ends[-1]
 
     @property
     def unmodelled(self) -> pd.DataFrame:
@@ -189,11 +178,9 @@ class Prediction:
     @property
     def range(self) -> Range:
         """The schedule range, widened by other outcomes of decisions."""
-        sizes = [self.peak_bytes]
+        sizes = [self.peak_bytes if self.least_bytes is None else self.least_bytes]
         if self.alternatives is not None:
             sizes += [self.alternatives.low, self.alternatives.high]
-        if self.least_bytes is not None:
-            sizes.append(self.least_bytes)
         return self.schedule_range.including(*sizes)
 
 
@@ -208,7 +195,7 @@ def predict(
     compiled: Mapping[str, BufferPlan] | None = None,
     steps: int = STEPS,
     assumed: Assumptions = NO_ASSUMPTIONS,
-    progress: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Prediction:
     """Sample schedules of one step on a device, op by op.
 
@@ -220,7 +207,6 @@ def predict(
             stops early if all peaks are equal.
         compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
         assumed: The user's assumptions about branches and loops that data decide.
-        progress: Called with the share done, 0 to 1.
     """
 
     def make(graph: Sequence[Op]) -> Prepared:
@@ -233,18 +219,16 @@ def predict(
     ops_least = with_least_shapes(ops)
     if ops_least is not None:
         least_bytes = play(replace(make(ops_least), assumed=prepared.assumed)).peak_bytes
-    sampled = _sample(prepared, prepared.select_threads(inter_op), count, progress)
-    main = sampled.by_threads[0]
-    middle = sampled.find_median(main)
-    bounds = [sampled.find_median(bound) for bound in sampled.bounds]
-    ends = [sampled.schedules[main.seeds[at], main.threads] for at in main.ends]
-    ends = sorted([*ends, *bounds], key=lambda schedule: schedule.peak_bytes)
+    numbers = prepared.select_threads(inter_op)
+    samples = _sample(prepared, numbers, count, progress)
+    main, *others = (samples[n] for n in dict.fromkeys(numbers) if n in samples)
+    runs = len(main.middle.nodes) * prepared.steps
+    replays = limit_schedules(CANDIDATE_RUNS, runs, FEWEST_CANDIDATES, CANDIDATES)
+    bounds = (samples[1].middle, samples[OVERLAPPED].middle) if OVERLAPPED in samples else ()
     return Prediction(
-        by_threads=sampled.by_threads,
-        middle=middle,
-        bound_schedules=tuple(bounds),
-        ends=(ends[0], ends[-1]),
-        candidates=_choose_candidates(sampled, len(middle.nodes) * prepared.steps),
+        by_threads=(main, *others),
+        bound_schedules=bounds,
+        candidates=(*main.spread(replays), *(other.middle for other in others)),
         decisions=decisions,
         alternatives=alternatives,
         least_bytes=least_bytes,
@@ -252,71 +236,38 @@ def predict(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Sampled:
-    """Sampled schedules: all by seed and threads, sorted by threads, and those of the bounds."""
-
-    schedules: Mapping[tuple[int, int], Schedule]
-    by_threads: tuple[ScheduleSample, ...]
-    bounds: tuple[ScheduleSample, ...]
-
-    def find_median(self, schedules: ScheduleSample) -> Schedule:
-        """Return the median of schedules on one number of threads."""
-        return self.schedules[schedules.seeds[schedules.middle], schedules.threads]
-
-
 def _sample(
     prepared: Prepared,
     inter_op: Sequence[int],
     wanted: int | None,
-    progress: Callable[[float], None] | None,
-) -> _Sampled:
-    """Sample schedules on each number of threads, and the bounds; arguments as for ``predict``."""
-    report = progress or (lambda share: None)
+    progress: Callable[[float], None],
+) -> dict[int, ScheduleSample]:
+    """Return number of threads -> sampled schedules, ``OVERLAPPED`` among them."""
     main = inter_op[0]
     first = play(prepared, 0, threads=main)
     count = wanted or limit_schedules(RUNS, len(first.nodes), FEWEST_SCHEDULES, MOST_SCHEDULES)
     enough = count if wanted else min(count, EQUAL_SCHEDULES)
-    counts = _count_schedules(inter_op, count, is_on_card=prepared.device.is_cheap)
-    schedules = {(0, main): first}
-    by_threads: dict[int, ScheduleSample] = {}
+    counts = dict.fromkeys(inter_op, OTHER_SCHEDULES if count > 1 else 0) | {main: count}
+    if count > 1 and main > 1 and not prepared.device.is_cheap:
+        counts |= {1: OTHER_SCHEDULES, OVERLAPPED: 1}
+    done, total = 0, sum(counts.values())
+    samples: dict[int, ScheduleSample] = {}
     for threads, most in counts.items():
         own = [first] if threads == main else []
         for seed in range(len(own), most):
             if threads == main and seed == enough and _are_equal(own):
                 break
-            report(len(schedules) / sum(counts.values()))
+            progress((done + len(own)) / total)
             own.append(play(prepared, seed, threads=threads))
-            schedules[seed, threads] = own[-1]
         if own:
-            by_threads[threads] = ScheduleSample.of(own, threads)
-    return _Sampled(
-        schedules,
-        tuple(by_threads[threads] for threads in dict.fromkeys(inter_op) if threads in by_threads),
-        (by_threads[1], by_threads[OVERLAPPED]) if OVERLAPPED in counts else (),
-    )
-
-
-def _count_schedules(inter_op: Sequence[int], count: int, *, is_on_card: bool) -> dict[int, int]:
-    """Return number of threads -> schedules to sample on them; ``count`` on the first number."""
-    main = inter_op[0]
-    counts = dict.fromkeys(inter_op, OTHER_SCHEDULES if count > 1 else 0) | {main: count}
-    if count > 1 and main > 1 and not is_on_card:
-        counts |= {1: OTHER_SCHEDULES, OVERLAPPED: 1}
-    return counts
+            samples[threads] = ScheduleSample.of(own, threads)
+        done += len(own)
+    return samples
 
 
 def _are_equal(schedules: Sequence[Schedule]) -> bool:
     peaks = Range.spanning(schedule.peak_bytes for schedule in schedules)
     return peaks.width <= EQUAL_SHARE * peaks.high
-
-
-def _choose_candidates(sampled: _Sampled, runs: int) -> tuple[Schedule, ...]:
-    """Return the schedules to replay; ``runs`` is the number of op runs in the history of one."""
-    main, *others = sampled.by_threads
-    count = limit_schedules(CANDIDATE_RUNS, runs, FEWEST_CANDIDATES, CANDIDATES)
-    spread = (sampled.schedules[main.seeds[at], main.threads] for at in main.spread(count))
-    return (*spread, *map(sampled.find_median, others))
 
 
 def limit_schedules(total_runs: int, runs: int, fewest: int, most: int) -> int:

@@ -14,18 +14,16 @@ from analyzer.simulate.predict.buffers.variable_values import Buffers
 from analyzer.simulate.predict.executor.control_flow import ControlExecutor
 from analyzer.simulate.predict.executor.node_execution import Loop
 from analyzer.simulate.predict.executor.scalar_values import Value
-from analyzer.simulate.predict.executor.threads import OVERLAPPED, Executor, Workers, run_overlapped
+from analyzer.simulate.predict.executor.threads import OVERLAPPED, Executor, Workers
 from analyzer.simulate.predict.graph.edges import EdgeOrder
 from analyzer.simulate.predict.prepared_step import Prepared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schedule:
     """One schedule that the executor could take.
 
     Attributes:
-        seed, threads: Random seed, and number of threads.
-        buffers: Buffers with instants of birth and death.
         steps: First and last instant of each step.
         resident_bytes: Requested bytes alive before the last step: variables, constants, arguments, and
             results of the step before.
@@ -67,7 +65,7 @@ def play(
             takes until each later step is the same.
     """
     edges = EdgeOrder(prepared.wirings[seed % len(prepared.wirings)], seed)
-    timing, expensive = prepared.timing, prepared.wiring.expensive
+    timing = prepared.timing
     is_sequential = threads == 1 and not any(timing.waits)
     ledger = Ledger(
         prepared,
@@ -91,11 +89,11 @@ def play(
         if is_sequential:
             executor.run()
         elif threads == OVERLAPPED:
-            run_overlapped(executor, ledger, expensive)
+            executor.run_overlapped()
         else:
             # The last step has the same seed however many steps precede it.
             step_seed = seed * (prepared.steps + 1) + prepared.steps - count + number
-            Workers(executor, ledger, expensive, timing, threads, step_seed).run()
+            Workers(executor, timing, threads, step_seed).run()
         if isinstance(executor, ControlExecutor):
             loops |= executor.decisions.loops
             branches |= executor.decisions.branches

@@ -21,7 +21,6 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.fields import REHOMED_ELEMENTS
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.run_note import BirthNote, Input
-from analyzer.model.errors import TraceError
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -40,10 +39,9 @@ _HELD: Final = "tensor held by Python"
 
 @dataclass(slots=True)
 class StartupBuffer:
-    """A buffer of the startup.
+    """A buffer of the startup; ``dies`` is None while it lives.
 
     Attributes:
-        born, dies: Instants; ``dies`` is None while it lives.
         variable: Index of the variable in the note whose value or handle it is; None for none.
         role: A finer category, in words.
     """
@@ -79,9 +77,10 @@ class Startup:
 
     def allocate(self, size_bytes: int, category: Category | None = None, role: str = "") -> int:
         """Add a buffer and return its number; without a category, a temporary."""
-        self.buffers.append(StartupBuffer(size_bytes, self.instants))
+        made = StartupBuffer(size_bytes, self.instants)
         if category is not None:
-            self.buffers[-1].category, self.buffers[-1].role = category, role
+            made.category, made.role = category, role
+        self.buffers.append(made)
         self.instants += 1
         return len(self.buffers) - 1
 
@@ -104,8 +103,8 @@ class Startup:
 
     def add_tracing_constants(self, count: int) -> None:
         """Allocate the constants that a traced graph keeps."""
+        role = "constant kept by the traced graph"
         for _ in range(count):
-            role = "constant kept by the traced graph"
             self.allocate(_TRACING_CONSTANT_BYTES, Category.CONSTANT, role)
 
     def add_input(self, given: Input) -> int:
@@ -115,12 +114,11 @@ class Startup:
         and counter (``StatelessRandomGetKeyCounter``) create the host's first region, of 2 MiB, before
         the input gets a region of its own. Later they fit between other buffers.
         """
-        spec = TensorSpec(given.dtype, given.shape)
-        size_bytes = spec.size_bytes or 0
-        if not size_bytes or spec.dtype in self.device.host_dtypes:
+        size_bytes = _size_of(given)
+        if not size_bytes or given.dtype in self.device.host_dtypes:
             return -1
         scaffold: list[int] = []
-        if spec.dtype in _FLOATS:
+        if given.dtype in _FLOATS:
             if not self.buffers and self.device.kind == CPU.kind:
                 scaffold = [self.allocate(small) for small in _RANDOM_SCAFFOLD_BYTES]
             scaffold += [self.allocate(size_bytes), self.allocate(size_bytes)]
@@ -136,16 +134,13 @@ class Startup:
         (``ValidateInputTypeAndPlacement`` in ``execute.cc`` asks for a mirror; ``tensor_handle.cc``).
         """
         for index, given in enumerate(self.note.inputs):
-            size_bytes = TensorSpec(given.dtype, given.shape).size_bytes or 0
-            if given.dtype == "int32" and size_bytes:
-                self.inputs[index] = self.allocate(size_bytes, Category.INPUT, "step input")
+            if given.dtype == "int32" and _size_of(given):
+                self.inputs[index] = self.allocate(_size_of(given), Category.INPUT, "step input")
 
     def is_on_host(self, birth: BirthNote) -> bool:
         """Return whether a variable lives in host memory instead of the device's."""
-        variable = birth.variable
-        if variable is None:
-            return False
-        return self.note.variables[variable].dtype in self.device.host_dtypes
+        number = birth.variable
+        return number is not None and self.note.variables[number].dtype in self.device.host_dtypes
 
     def create_variable(self, birth: BirthNote) -> None:
         """Replay the requests (number, bytes) and frees (number, 0) of a variable's initializer."""
@@ -172,15 +167,19 @@ class Startup:
     def create_slots(self, births: Sequence[BirthNote]) -> None:
         """Create the optimizer's variables; equal ones start in one buffer."""
         births = [birth for birth in births if not self.is_on_host(birth)]
-        _check_slots(self, births)
-        variables = [birth.variable for birth in births if birth.variable is not None]
-        for variable in variables:
-            self.add_handle(variable)
+        for birth in births:
+            if birth.variable is not None:
+                self.add_handle(birth.variable)
         shared = find_shared_slots(births)
         for birth in births:
-            size_bytes = max((size for _, size in birth.events), default=0)
-            if birth.variable is not None and birth.variable not in shared and size_bytes:
-                self.hold_value(self.allocate(size_bytes), birth.variable)
+            variable, size_bytes = (
+                birth.variable,
+                max((size for _, size in birth.events), default=0),
+            )
+            if variable is None or variable in shared or not self.sizes_bytes[variable]:
+                continue
+            if size_bytes:
+                self.hold_value(self.allocate(size_bytes), variable)
         for variable, first in shared.items():
             if first in self.values:
                 self.values[variable] = self.values[first]
@@ -291,15 +290,5 @@ def find_rehomed(note: RunNote, device: KernelDevice) -> set[int]:
     }
 
 
-def _check_slots(startup: Startup, births: Sequence[BirthNote]) -> None:
-    """Check that no slot without a size has a value: others may start in its buffer."""
-    for birth in births:
-        if birth.variable is None or startup.sizes_bytes[birth.variable]:
-            continue
-        if any(size for _, size in birth.events):
-            path = startup.note.variables[birth.variable].path
-            raise TraceError(
-                f"The note is damaged: its variable {path[:80]!r} has a value but a type without "
-                f"a size.",
-                hint="Estimate again.",
-            )
+def _size_of(given: Input) -> int:
+    return TensorSpec(given.dtype, given.shape).size_bytes or 0

@@ -10,7 +10,7 @@ from analyzer.simulate.predict.executor.op_duration import (
     OpTiming,
     estimate_timing,
 )
-from analyzer.simulate.predict.executor.threads import CALL_BACK_SECONDS, Workers
+from analyzer.simulate.predict.executor.threads import CALL_BACK_SECONDS, TaskRunner, Workers
 from analyzer.simulate.predict.graph.edges import Wiring
 from analyzer.simulate.predict.prepared_step import prepare
 
@@ -108,7 +108,7 @@ class NoMemory:
         raise AssertionError(buffer)
 
 
-class Follower:
+class Follower(TaskRunner):
     """Runs task 0 and its successors; lists the tasks in the order of their begins and ends."""
 
     def __init__(self, follow, tries=()):
@@ -132,8 +132,8 @@ class Follower:
     def on(self, threads, seconds, waits=(), *, seed=1, expensive=False):
         """Return the threads that will run it; ``waits`` are the tasks that are copies."""
         timing = OpTiming(tuple(seconds), tuple(n in waits for n in range(len(seconds))))
-        is_expensive = [expensive] * len(seconds)
-        return Workers(self, self.ledger, is_expensive, timing, threads, seed)
+        self.expensive = [expensive] * len(seconds)
+        return Workers(self, timing, threads, seed)
 
 
 @pytest.mark.parametrize(("lasts", "threads"), [(1e-9, {0}), (10.0, {0, 1})])

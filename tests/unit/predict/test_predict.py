@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,8 +22,8 @@ from analyzer.simulate.predict.graph.edge_order import RewriteOrder
 from analyzer.simulate.predict.graph.edges import EdgeOrder, wire_all
 from analyzer.simulate.predict.predicted_device import target_of
 from analyzer.simulate.predict.predicted_recording import (
-    _describe_misfits,
     _find_unsized,
+    find_warnings,
     owners_by_number,
     predict_note,
 )
@@ -338,7 +339,7 @@ def test_an_op_that_its_types_rule_does_not_fit_is_unmodelled_and_told():
     # THEN its result is taken to be allocated, it is counted, and told with the reason
     assert found.unmodelled.to_dict("records") == [{"op_type": "Softmax", "count": 1, "bytes": KIB}]
     assert found.peak_bytes == found.middle.resident_bytes + KIB  # which the product takes over
-    (told,) = _describe_misfits(found)
+    (told,) = list(find_warnings(found, found.middle))
     assert "does not fit 1 op (the first: odd, a Softmax; " in told
     assert told.endswith("Please report this.")
 
@@ -445,7 +446,7 @@ def test_the_figure_is_for_the_threads_shown_and_others_are_compared():
     assert [each.threads for each in both.by_threads] == [4, 1]
     assert both.peak_bytes == four.peak_bytes > one.peak_bytes
     assert both.range == four.range
-    assert both.by_threads[1].middle_bytes == one.peak_bytes < both.main.range.low
+    assert both.by_threads[1].middle.peak_bytes == one.peak_bytes < both.main.range.low
 
 
 def test_the_range_of_several_threads_includes_one_thread_and_full_overlap():
@@ -465,11 +466,11 @@ def test_no_more_is_drawn_where_all_peak_alike():
         uneven += [op(f"a{k}", "Exp", "x", spec=large), op(f"b{k}", "Sum", f"a{k}", spec=VECTOR)]
     uneven += [result(f"b{k}", f"b{k}:0") for k in range(12)]
     alike, apart = predict(chain, []), predict(uneven, [], inter_op=(3,))
-    assert len(alike.main.seeds) == EQUAL_SCHEDULES
+    assert len(alike.main.schedules) == EQUAL_SCHEDULES
     assert alike.range.is_exact
     assert apart.range.width > EQUAL_SHARE * apart.peak_bytes
-    assert len(apart.main.seeds) == MOST_SCHEDULES
-    assert len(predict(chain, [], count=MOST_SCHEDULES).main.seeds) == MOST_SCHEDULES
+    assert len(apart.main.schedules) == MOST_SCHEDULES
+    assert len(predict(chain, [], count=MOST_SCHEDULES).main.schedules) == MOST_SCHEDULES
 
 
 def in_order_of_birth(slots):
@@ -512,16 +513,16 @@ def test_another_draw_takes_the_last_steps_place_and_frees_what_it_replaces():
 
 
 def kind_of(*peaks_bytes):
-    return ScheduleSample(threads=1, seeds=tuple(range(len(peaks_bytes))), peaks_bytes=peaks_bytes)
+    return ScheduleSample.of([SimpleNamespace(peak_bytes=peak) for peak in peaks_bytes], 1)
 
 
 def test_a_range_of_many_draws_leaves_the_rarest_out_and_one_of_few_none():
     many = kind_of(*range(100, 201))
-    assert (many.range.low, many.middle_bytes, many.range.high) == (103, 150, 200)
+    assert (many.range.low, many.middle.peak_bytes, many.range.high) == (103, 150, 200)
     some = kind_of(*range(100, 141))
-    assert (some.range.low, some.middle_bytes, some.range.high) == (100, 120, 140)
+    assert (some.range.low, some.middle.peak_bytes, some.range.high) == (100, 120, 140)
     few = kind_of(5, 6, 7)
-    assert (few.range.low, few.middle_bytes, few.range.high) == (5, 6, 7)
+    assert (few.range.low, few.middle.peak_bytes, few.range.high) == (5, 6, 7)
 
 
 @pytest.mark.parametrize("count", [41, 101])

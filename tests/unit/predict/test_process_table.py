@@ -1,7 +1,7 @@
 """Since when a buffer is a variable's value, where buffers are made long before they are assigned."""
 
 from analyzer.simulate.predict.buffers.variable_values import Buffers
-from analyzer.simulate.predict.process_table import find_holdings
+from analyzer.simulate.predict.process_table import Played, find_holdings
 from analyzer.simulate.predict.schedule import Schedule
 from analyzer.simulate.predict.startup import Startup
 
@@ -34,5 +34,5 @@ def test_a_value_follows_the_one_before_it_not_the_one_made_before_it():
         held={},
         nodes=(),
     )
-    holdings, _ = find_holdings(schedule, Startup(instants=100), {0: 0}, {})
+    holdings, _ = find_holdings(Played(schedule, Startup(instants=100), {0: 0}, {}))
     assert {holding.row: holding.since for holding in holdings} == {0: None, 1: 105, 2: 102}

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,11 @@ MIB = 1 << 20
 NOTES = Path(__file__).parent / "notes"
 
 
+def sample(threads: int, *peaks_bytes: int) -> ScheduleSample:
+    """Return schedules with these peaks."""
+    return ScheduleSample.of([SimpleNamespace(peak_bytes=peak) for peak in peaks_bytes], threads)
+
+
 @pytest.mark.parametrize(
     ("peaks_bytes", "said"),
     [
@@ -25,16 +31,14 @@ NOTES = Path(__file__).parent / "notes"
     ],
 )
 def test_peaks_that_read_alike_are_named_once(peaks_bytes: tuple[int, ...], said: str) -> None:
-    sentence = describe_schedules(
-        ScheduleSample(threads=2, seeds=(0, 1, 2), peaks_bytes=peaks_bytes)
-    )
+    sentence = describe_schedules(sample(2, *peaks_bytes))
     assert sentence.startswith("On 2 inter-op threads")
     assert sentence.endswith(said)
 
 
 def test_what_is_alive_beside_the_draws_is_in_the_sentence() -> None:
-    kind = ScheduleSample(threads=1, seeds=(0, 1, 2), peaks_bytes=(5 * MIB, 6 * MIB, 7 * MIB))
-    assert "between 6.00 MiB and 8.00 MiB, median 7.00 MiB" in describe_schedules(kind, MIB)
+    peaks = sample(1, 5 * MIB, 6 * MIB, 7 * MIB)
+    assert "between 6.00 MiB and 8.00 MiB, median 7.00 MiB" in describe_schedules(peaks, MIB)
 
 
 def test_tensors_that_python_holds_are_in_the_range() -> None:

@@ -203,3 +203,6 @@ _RULES: Final = lists.RULES | rule_table(
     (onednn.plan_einsum, "_MklEinsum"),
     (_forward_any(0), "_MklSoftmax"),  # ``MklSoftmaxOp`` forwards the logits
 )
+
+KNOWN_TYPES: Final = frozenset(_RULES)
+"""Op types with a rule."""

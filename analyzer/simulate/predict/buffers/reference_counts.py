@@ -9,6 +9,7 @@ reference.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
 
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
@@ -41,15 +42,6 @@ _READ, _UPDATE, _ASSIGN, _IN_PART = (
     VariableAccess.IN_PART,
 )
 _ALLOCATE, _FORWARD, _ALIAS = Way.ALLOCATE, Way.FORWARD, Way.ALIAS
-
-
-def _find_partial_variables(prepared: Prepared) -> set[int]:
-    """Return the variables that an op reads or writes partially."""
-    return {
-        variable
-        for variable, plan in zip(prepared.variables, prepared.kernels.plans, strict=True)
-        if plan.variable is VariableAccess.IN_PART and variable >= 0
-    }
 
 
 class Ledger:
@@ -95,20 +87,20 @@ class Ledger:
             self._tried = {plan.trial.key for plan in plans if plan.trial is not None}
             self._compiled = {t for plan in plans if plan.compiled for t in plan.compiled.trials}
         sizes_bytes = [owner.size_bytes for owner in prepared.owners]
-        copied_on_read = _find_partial_variables(prepared) if has_run else set()
+        copied_on_read = {
+            variable
+            for variable, plan in zip(prepared.variables, plans, strict=True)
+            if has_run and plan.variable is _IN_PART and variable >= 0
+        }
         self._variables = VariableValues(self, prepared.variables, sizes_bytes, copied_on_read)
         shares = prepared.shares if shares_buffers else {}
         for number, size in enumerate(sizes_bytes):
             first = None if number in shares else self._add_resident(size, variable=number)
             self._variables.add(shares, first)
+        self.values = self._variables.buffers  # the buffer of each variable's value
         self.held = {
             node: self._add_resident(size, node=node) for node, size in prepared.held_bytes.items()
         }
-
-    @property
-    def values(self) -> list[int]:
-        """The buffer of each variable's value."""
-        return self._variables.buffers
 
     def end_step(self) -> None:
         """Release the results of the previous step: Python holds them until the next step returns."""
@@ -137,21 +129,13 @@ class Ledger:
             self.instants += 1
 
     def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
-        """Run an op and return its output buffers.
-
-        Args:
-            index: For a TensorList's kernel, the value of its second input; None if unknown.
-        """
+        """Run an op and return its output buffers; ``index`` as in ``ListCall``."""
         outputs, in_use = self._begin(node, buffers, index)
         if self._is_timed:
             self._in_use = in_use
             return outputs
-        references = self.references
         for buffer in in_use:
-            if references[buffer] > 1:
-                references[buffer] -= 1
-            else:
-                self.release(buffer)
+            self.release(buffer)
         return outputs
 
     def take(self) -> list[int]:
@@ -165,8 +149,7 @@ class Ledger:
     ) -> tuple[list[int], list[int]]:
         """Run an op until its kernel has all its memory; arguments as for ``compute``.
 
-        Returns:
-            Its output buffers, and the temporaries and inputs to release at its end, in order.
+        Also returns the temporaries and inputs to release at its end, in order.
         """
         self.ran.append(node)
         held = self.held.get(node)
@@ -201,9 +184,12 @@ class Ledger:
         temporaries += [buffer for buffer in buffers if buffer >= 0]
         return outputs, temporaries
 
+    def _allocate_temporaries(self, node: int, sizes_bytes: Iterable[int]) -> list[int]:
+        return [self.allocate(node, size, NO_NODE, "temp") for size in sizes_bytes]
+
     def _allocate_before(self, node: int, plan: MemoryPlan) -> list[int]:
         """Return the temporaries that a kernel allocates before its outputs."""
-        temporaries = [self.allocate(node, size, NO_NODE, "temp") for size in plan.before_bytes]
+        temporaries = self._allocate_temporaries(node, plan.before_bytes)
         for size in plan.scratch_bytes:
             self.release(self.allocate(node, size, NO_NODE, "temp"))
         if plan.trial is not None and plan.trial.is_early and not plan.after_bytes:
@@ -232,9 +218,7 @@ class Ledger:
         outputs: list[int] = []
         for index, output in enumerate(plan.outputs):
             if index == last:
-                temporaries += [
-                    self.allocate(node, size, NO_NODE, "temp") for size in plan.amid_bytes
-                ]
+                temporaries += self._allocate_temporaries(node, plan.amid_bytes)
             outputs.append(self._make_output(node, index, output, buffers))
         return outputs
 
@@ -258,9 +242,9 @@ class Ledger:
         if trial in self._compiled:
             return
         self._compiled.add(trial)
-        held = [self.allocate(node, size, NO_NODE, "temp") for size in trial.operands_bytes]
+        held = self._allocate_temporaries(node, trial.operands_bytes)
         for _ in range(2):
-            held += [self.allocate(node, size, NO_NODE, "temp") for size in trial.results_bytes]
+            held += self._allocate_temporaries(node, trial.results_bytes)
             if trial.scratch_bytes:
                 self.release(self.allocate(node, trial.scratch_bytes, NO_NODE, "temp"))
         for buffer in held:
@@ -318,14 +302,13 @@ class Ledger:
 
     def _make_output(self, node: int, index: int, output: Output, buffers: list[int]) -> int:
         way = output.way
-        if way is _ALLOCATE:
-            return self.allocate(node, output.size_bytes, index, output.region)
         if way is _FORWARD:
             for source in output.inputs:
                 buffer = buffers[source]
                 if buffer >= 0 and self.references[buffer] == 1:
                     buffers[source] = NO_BUFFER
                     return buffer
+        if way is _ALLOCATE or way is _FORWARD:
             return self.allocate(node, output.size_bytes, index, output.region)
         if way is _ALIAS:
             buffer = next((b for b in (buffers[s] for s in output.inputs) if b >= 0), NO_BUFFER)
@@ -354,10 +337,6 @@ class Ledger:
         if size_bytes:
             self.instants += 1
         return len(self.references) - 1
-
-    def size_bytes(self, buffer: int) -> int:
-        """Return the bytes of a buffer."""
-        return self.buffers.size_bytes[buffer]
 
     def _add_resident(self, size_bytes: int, *, variable: int = -1, node: int = NO_NODE) -> int:
         """Add a buffer from before the first step."""

@@ -25,10 +25,6 @@ UNSET: Final = -1
 _OUTPUT, _TEMP = "output", "temp"
 
 
-_Result = tuple[list[int], list[int]]
-"""Output buffers, and temporaries to release when the kernel ends."""
-
-
 @dataclass(frozen=True, slots=True)
 class ListCall:
     """A run of a list's kernel.
@@ -45,10 +41,9 @@ class ListCall:
 
 
 class TensorLists:
-    """The lists of a step.
+    """The lists of a step: ``elements`` holds the buffers of each by its handle.
 
-    Attributes:
-        elements: Handle of a list -> buffers of its elements.
+    The methods of kernels return their output buffers.
     """
 
     def __init__(self, owner: Ledger) -> None:
@@ -57,144 +52,130 @@ class TensorLists:
 
     def end(self, handle: int) -> None:
         """Release the elements of a list that is freed."""
-        for element in self.elements.pop(handle):
-            if element != UNSET:
-                self._owner.release(element)
+        self._release(self.elements.pop(handle))
 
-    def compute(self, call: ListCall) -> _Result:
-        """Run a list's kernel."""
-        return _KERNELS[call.plan.lists](self, call)
+    def compute(self, call: ListCall) -> tuple[list[int], list[int]]:
+        """Run a list's kernel; return its outputs, and temporaries to release when it ends."""
+        outputs, temporaries = _KERNELS[call.plan.lists](self, call), []
+        if call.plan.lists is ListUse.STACK:
+            temporaries = self._fill_unset(call)
+        return outputs, temporaries
 
-    def _new(self, call: ListCall) -> _Result:
+    def _new(self, call: ListCall) -> list[int]:
         """``EmptyTensorList``, and ``TensorListReserve`` with its elements unset."""
-        return [self._handle(call, [UNSET] * (call.index or 0))], []
+        return [self._handle(call, [UNSET] * (call.index or 0))]
 
-    def _push(self, call: ListCall) -> _Result:
+    def _push(self, call: ListCall) -> list[int]:
         value = self._value(call)
         handle = self._own(call)
         self.elements[handle].append(value)
-        return [handle], []
+        return [handle]
 
-    def _pop(self, call: ListCall) -> _Result:
+    def _pop(self, call: ListCall) -> list[int]:
         elements = self._of(call.buffers[0])
-        last = elements[-1] if elements else UNSET
-        element = self._read(call, last, elements, 1)
+        element = self._read(call, elements[-1] if elements else UNSET, elements, 1)
         handle = self._own(call)
         own = self.elements[handle]
-        if own:
-            popped = own.pop()
-            if popped != UNSET:
-                self._owner.release(popped)
-        return [handle, element], []
+        self._release([own.pop()] if own else [])
+        return [handle, element]
 
-    def _set(self, call: ListCall) -> _Result:
+    def _set(self, call: ListCall) -> list[int]:
         value = self._value(call)
         handle = self._own(call)
-        own = self.elements[handle]
-        index = call.index
+        own, index = self.elements[handle], call.index
         if index is None or index < 0:
             index = own.index(UNSET) if UNSET in own else len(own)
         own += [UNSET] * (index + 1 - len(own))
         old, own[index] = own[index], value
-        if old != UNSET:
-            self._owner.release(old)
-        return [handle], []
+        self._release([old])
+        return [handle]
 
-    def _get(self, call: ListCall) -> _Result:
+    def _get(self, call: ListCall) -> list[int]:
         elements, index = self._of(call.buffers[0]), call.index
         if index is None or not 0 <= index < len(elements):
             element = next((e for e in reversed(elements) if e != UNSET), UNSET)
         else:
             element = elements[index]
-        return [self._read(call, element, elements, 0)], []
+        return [self._read(call, element, elements, 0)]
 
-    def _stack(self, call: ListCall) -> _Result:
-        """Join all elements into one tensor; one tensor of zeros replaces every unset element."""
+    def _stack(self, call: ListCall) -> list[int]:
+        """Join all elements into one tensor."""
+        first, *others = (output.size_bytes for output in call.plan.outputs)
         elements = self._of(call.buffers[0])
-        size_bytes = self._element_bytes(elements)
-        whole = call.plan.outputs[0].size_bytes or size_bytes * len(elements)
-        outputs = [self._owner.allocate(call.node, whole, 0, _OUTPUT)]
-        outputs += [
-            self._owner.allocate(call.node, output.size_bytes, number, _OUTPUT)
-            for number, output in enumerate(call.plan.outputs[1:], start=1)
-        ]
-        if UNSET not in elements:
-            return outputs, []
-        zeros = size_bytes or whole // len(elements)
-        return outputs, [self._owner.allocate(call.node, zeros, UNSET, _TEMP)]
+        sizes = [first or self._element_bytes(elements) * len(elements), *others]
+        return [self._owner.allocate(call.node, size, k, _OUTPUT) for k, size in enumerate(sizes)]
 
-    def _unstack(self, call: ListCall) -> _Result:
+    def _fill_unset(self, call: ListCall) -> list[int]:
+        """Allocate the one tensor of zeros that replaces every unset element of a stack."""
+        elements = self._of(call.buffers[0])
+        if UNSET not in elements:
+            return []
+        whole = call.plan.outputs[0].size_bytes
+        zeros = self._element_bytes(elements) or whole // len(elements)
+        return [self._owner.allocate(call.node, zeros, UNSET, _TEMP)]
+
+    def _unstack(self, call: ListCall) -> list[int]:
         """Copy each row of a tensor into an element (``TensorListFromTensor`` aligns every row)."""
         handle = self._handle(call, [])
-        self.elements[handle] = [
-            self._owner.allocate(call.node, size_bytes, UNSET, _TEMP)
-            for size_bytes in call.plan.rows_bytes
-        ]
-        return [handle], []
+        self.elements[handle] = [self._temporary(call, size) for size in call.plan.rows_bytes]
+        return [handle]
 
-    def _resize(self, call: ListCall) -> _Result:
+    def _resize(self, call: ListCall) -> list[int]:
         handle = self._own(call)
         own = self.elements[handle]
         count = len(own) if call.index is None else max(call.index, 0)
-        for element in own[count:]:
-            if element != UNSET:
-                self._owner.release(element)
+        self._release(own[count:])
         own[count:] = [UNSET] * (count - len(own))
-        return [handle], []
+        return [handle]
 
-    def _zeros(self, call: ListCall) -> _Result:
+    def _zeros(self, call: ListCall) -> list[int]:
         """Make zeros for each set element (``TensorListZerosLike``)."""
+        sizes = self._owner.buffers.size_bytes
         made = [
-            UNSET
-            if element == UNSET
-            else self._owner.allocate(call.node, self._owner.size_bytes(element), UNSET, _TEMP)
+            UNSET if element == UNSET else self._temporary(call, sizes[element])
             for element in self._of(call.buffers[0])
         ]
-        return [self._handle(call, made)], []
+        return [self._handle(call, made)]
 
-    def _add(self, call: ListCall) -> _Result:
+    def _add(self, call: ListCall) -> list[int]:
         """Sum lists element by element; share an element that only one list has.
 
         ``TensorListBinaryAdd``. Several lists are added one after the other (``AddNOp<Device, Variant>``
         in ``aggregate_ops.cc``).
         """
-        total = list(self._of(call.buffers[0]))
-        self._share(total)
+        total = self._share(self._of(call.buffers[0]))
         for source in call.buffers[1:]:
-            total = [
-                self._sum(call.node, mine, other)
-                for mine, other in zip_longest(total, self._of(source), fillvalue=UNSET)
-            ]
-        return [self._handle(call, total)], []
+            pairs = zip_longest(total, self._of(source), fillvalue=UNSET)
+            total = [self._sum(call, mine, other) for mine, other in pairs]
+        return [self._handle(call, total)]
 
-    def _pack(self, call: ListCall) -> _Result:
+    def _pack(self, call: ListCall) -> list[int]:
         """Make an optional, which holds all inputs."""
-        self._share(call.buffers)
-        return [self._handle(call, list(call.buffers))], []
+        return [self._handle(call, self._share(call.buffers))]
 
-    def _unpack(self, call: ListCall) -> _Result:
-        elements = self._of(call.buffers[0])
-        outputs = [
-            elements[k] if k < len(elements) else UNSET for k in range(len(call.plan.outputs))
-        ]
-        self._share(outputs)
-        return outputs, []
+    def _unpack(self, call: ListCall) -> list[int]:
+        count = len(call.plan.outputs)
+        elements = [*self._of(call.buffers[0])[:count]]
+        return self._share(elements + [UNSET] * (count - len(elements)))
 
-    def _sum(self, node: int, mine: int, other: int) -> int:
+    def _sum(self, call: ListCall, mine: int, other: int) -> int:
         if other == UNSET:
             return mine
         if mine == UNSET:
             self._owner.references[other] += 1
             return other
-        made = self._owner.allocate(node, self._owner.size_bytes(mine), UNSET, _TEMP)
+        made = self._temporary(call, self._owner.buffers.size_bytes[mine])
         self._owner.release(mine)
         return made
+
+    def _temporary(self, call: ListCall, size_bytes: int) -> int:
+        return self._owner.allocate(call.node, size_bytes, UNSET, _TEMP)
 
     def _value(self, call: ListCall) -> int:
         """Return the input that becomes an element, with a reference for the list."""
         value = call.buffers[call.plan.value or 0]
         if value < 0:  # an empty tensor
-            return self._owner.allocate(call.node, 0, UNSET, _TEMP)
+            return self._temporary(call, 0)
         self._owner.references[value] += 1
         return value
 
@@ -206,7 +187,7 @@ class TensorLists:
         return self._owner.allocate(call.node, size_bytes, output, _OUTPUT)
 
     def _element_bytes(self, elements: Sequence[int]) -> int:
-        return next((self._owner.size_bytes(e) for e in elements if e != UNSET), 0)
+        return next((self._owner.buffers.size_bytes[e] for e in elements if e != UNSET), 0)
 
     def _own(self, call: ListCall) -> int:
         """Return a list to change: the first input itself if nothing else uses it, else a copy."""
@@ -215,14 +196,19 @@ class TensorLists:
             call.buffers[0] = NO_BUFFER
             self.elements.setdefault(source, [])
             return source
-        elements = list(self._of(source))
-        self._share(elements)
-        return self._handle(call, elements)
+        return self._handle(call, self._share(self._of(source)))
 
-    def _share(self, elements: Sequence[int]) -> None:
+    def _share(self, elements: Sequence[int]) -> list[int]:
+        """Return the elements, each with one more reference."""
         for element in elements:
             if element != UNSET:
                 self._owner.references[element] += 1
+        return list(elements)
+
+    def _release(self, elements: Sequence[int]) -> None:
+        for element in elements:
+            if element != UNSET:
+                self._owner.release(element)
 
     def _of(self, handle: int) -> Sequence[int]:
         return self.elements.get(handle, ())
@@ -233,18 +219,6 @@ class TensorLists:
         return handle
 
 
-_Kernel = Callable[[TensorLists, ListCall], _Result]
-_KERNELS: Final[dict[ListUse, _Kernel]] = {
-    ListUse.NEW: TensorLists._new,
-    ListUse.PUSH: TensorLists._push,
-    ListUse.POP: TensorLists._pop,
-    ListUse.SET: TensorLists._set,
-    ListUse.GET: TensorLists._get,
-    ListUse.STACK: TensorLists._stack,
-    ListUse.UNSTACK: TensorLists._unstack,
-    ListUse.RESIZE: TensorLists._resize,
-    ListUse.ZEROS: TensorLists._zeros,
-    ListUse.ADD: TensorLists._add,
-    ListUse.PACK: TensorLists._pack,
-    ListUse.UNPACK: TensorLists._unpack,
+_KERNELS: Final[dict[ListUse, Callable[[TensorLists, ListCall], list[int]]]] = {
+    use: getattr(TensorLists, f"_{use.name.lower()}") for use in ListUse if use is not ListUse.NO
 }

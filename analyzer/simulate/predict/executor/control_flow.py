@@ -7,7 +7,7 @@ iteration's copy of the body, ``Exit`` passes a tensor out (``propagator_state.c
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,7 @@ from analyzer.simulate.predict.executor.node_execution import (
     NodeExecution,
 )
 from analyzer.simulate.predict.executor.scalar_values import Value
+from analyzer.simulate.predict.executor.threads import TaskRunner
 from analyzer.simulate.predict.graph.edges import EdgeOrder, Wiring
 
 if TYPE_CHECKING:
@@ -36,13 +37,12 @@ Task = tuple[int, Iteration, bool]
 """A ready node, its iteration, and whether it is dead."""
 
 
-class ControlExecutor:
+class ControlExecutor(TaskRunner[Task]):
     """Runs a graph with control flow.
 
     Args:
         handles: For each node, the node behind the resource handle in its first input; -1 for none.
         variables: Values of integer variables by that node; the run changes them.
-        assumed: Assumed outcomes of decisions that data make.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class ControlExecutor:
         variables: dict[int, Value],
         assumed: Assumptions = NO_ASSUMPTIONS,
     ) -> None:
+        super().__init__(wiring, ledger)
         self._wiring = wiring
         self._edges = edges
-        self._ledger = ledger
         self._ready: list[Task] = []
         self._types = [op.type for op in wiring.ops]
         self._is_merge = [kind in MERGES for kind in self._types]
@@ -68,23 +68,12 @@ class ControlExecutor:
             )
         ]
         self._references = ledger.references
-        self._pool: list[Task] = []
-        self._enters: dict[str, int] = {}
-        for op in wiring.ops:
-            if op.type in _ENTER:
-                name = str(op.attrs["frame_name"])
-                self._enters[name] = self._enters.get(name, 0) + 1
+        self._enters = Counter(
+            str(op.attrs["frame_name"]) for op in wiring.ops if op.type in _ENTER
+        )
         self.decisions = DecisionLog(wiring, assumed)
         self._execution = NodeExecution(wiring, ledger, handles, variables, self.decisions)
         self._reached = [False] * len(wiring.ops)
-
-    def run(self) -> None:
-        """Run the graph once, on one thread."""
-        queue: deque[Task] = deque()
-        self._queue(self.roots(), queue)
-        self._drain_queue(queue)
-        while self._pool:
-            self._drain_queue(deque((self._pool.pop(),)))
 
     def node_of(self, task: Task) -> int:
         """Return the node that a task runs; -1 for a dead task."""
@@ -102,21 +91,6 @@ class ControlExecutor:
         ready = [(node, iteration, False) for node in self._edges.roots]
         iteration.outstanding = len(ready)
         return ready
-
-    def _queue(self, ready: list[Task], queue: deque[Task]) -> None:
-        """Queue inexpensive tasks, and hand expensive ones over to the pool."""
-        expensive: list[Task] = []
-        for task in ready:
-            is_expensive = self._wiring.expensive[task[0]] and not task[2]
-            (expensive if is_expensive else queue).append(task)
-        if expensive and not queue:
-            queue.append(expensive.pop())
-        self._pool += expensive
-
-    def _drain_queue(self, queue: deque[Task]) -> None:
-        while queue:
-            task = queue.popleft()
-            self._queue(self.end(task, self.begin(task)), queue)
 
     def begin(self, task: Task) -> list[Entry | None]:
         """Start a node and return its outputs."""
@@ -145,20 +119,12 @@ class ControlExecutor:
         return ready
 
     def _drop(self, entries: Sequence[Entry | None]) -> None:
-        references = self._references
         for entry in entries:
             if entry is not None and entry[0] >= 0:
-                if references[entry[0]] > 1:
-                    references[entry[0]] -= 1
-                else:
-                    self._ledger.release(entry[0])
+                self.ledger.release(entry[0])
 
     def _cross(
-        self,
-        node: int,
-        iteration: Iteration,
-        outputs: list[Entry | None],
-        dead: bool,
+        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
     ) -> None:
         """Pass outputs into a loop, to its next iteration, or out of it."""
         kind = self._types[node]
@@ -183,11 +149,7 @@ class ControlExecutor:
             self._activate(node, frame.iterations[iteration.number + 1], outputs, False)
 
     def _enter(
-        self,
-        node: int,
-        iteration: Iteration,
-        outputs: list[Entry | None],
-        dead: bool,
+        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
     ) -> None:
         attrs = self._wiring.ops[node].attrs
         child = self._child(
@@ -217,62 +179,41 @@ class ControlExecutor:
             self._references[entry[0]] += 1
 
     def _activate(
-        self,
-        node: int,
-        iteration: Iteration,
-        outputs: list[Entry | None],
-        dead: bool,
+        self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
     ) -> None:
-        waits, waits_for, is_merge = iteration.pending, self._waits_for, self._is_merge
-        slots, inputs, references = iteration.slots, self._wiring.inputs, self._references
         live = 0 if dead else len(outputs)
         for consumer, output, slot in self._edges.data[node]:
             entry = outputs[output] if output < live else None
-            pending = waits.get(consumer, waits_for[consumer])
-            if is_merge[consumer]:
-                self._activate_merge(consumer, iteration, slot, entry, pending)
-                continue
-            if entry is None:
-                iteration.dead[consumer] = iteration.dead.get(consumer, 0) + 1
-            else:
-                if entry[0] >= 0:
-                    references[entry[0]] += 1
-                if consumer not in slots:
-                    slots[consumer] = [None] * len(inputs[consumer])
-                slots[consumer][slot] = entry
-            waits[consumer] = pending - 1
-            if pending == 1:
-                self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)))
-        if self._edges.control[node]:
-            self._activate_controlled(node, iteration, dead)
-
-    def _activate_controlled(self, node: int, iteration: Iteration, dead: bool) -> None:
-        """Tell the nodes that only wait for this one that it has run, or that it is dead."""
-        waits, waits_for = iteration.pending, self._waits_for
-        for consumer in self._edges.control[node]:
-            pending = waits.get(consumer, waits_for[consumer])
             if self._is_merge[consumer]:
-                pending -= 2
-                waits[consumer] = pending
-                all_dead = iteration.dead.get(consumer, 0) == len(self._wiring.inputs[consumer])
-                if pending == 0 or (pending == 1 and all_dead):
-                    self._make_ready(consumer, iteration, all_dead)
+                self._activate_merge(consumer, iteration, slot, entry)
                 continue
-            if dead:
-                iteration.dead[consumer] = iteration.dead.get(consumer, 0) + 1
-            waits[consumer] = pending - 1
-            if pending == 1:
-                self._make_ready(consumer, iteration, bool(iteration.dead.get(consumer)))
+            if entry is not None:
+                self._deliver(consumer, iteration, slot, entry)
+            self._arrive(consumer, iteration, entry is None)
+        for consumer in self._edges.control[node]:
+            if not self._is_merge[consumer]:
+                self._arrive(consumer, iteration, dead)
+                continue
+            pending = iteration.pending.get(consumer, self._waits_for[consumer]) - 2
+            iteration.pending[consumer] = pending
+            all_dead = iteration.dead.get(consumer, 0) == len(self._wiring.inputs[consumer])
+            if pending == 0 or (pending == 1 and all_dead):
+                self._make_ready(consumer, iteration, all_dead)
+
+    def _arrive(self, node: int, iteration: Iteration, dead: bool) -> None:
+        """Count an input of a node, which may be dead; the last one makes it ready."""
+        if dead:
+            iteration.dead[node] = iteration.dead.get(node, 0) + 1
+        pending = iteration.pending.get(node, self._waits_for[node]) - 1
+        iteration.pending[node] = pending
+        if not pending:
+            self._make_ready(node, iteration, bool(iteration.dead.get(node)))
 
     def _activate_merge(
-        self,
-        node: int,
-        iteration: Iteration,
-        slot: int,
-        entry: Entry | None,
-        pending: int,
+        self, node: int, iteration: Iteration, slot: int, entry: Entry | None
     ) -> None:
         """Pass an input to a merge, which forwards the first live one; until then bit 0 is set."""
+        pending = iteration.pending.get(node, self._waits_for[node])
         if entry is not None:
             if pending & 1:
                 self._deliver(node, iteration, slot, entry)
@@ -287,10 +228,9 @@ class ControlExecutor:
     def _deliver(self, node: int, iteration: Iteration, slot: int, entry: Entry) -> None:
         if entry[0] >= 0:
             self._references[entry[0]] += 1
-        slots = iteration.slots.get(node)
-        if slots is None:
-            slots = iteration.slots[node] = [None] * len(self._wiring.inputs[node])
-        slots[slot] = entry
+        if node not in iteration.slots:
+            iteration.slots[node] = [None] * len(self._wiring.inputs[node])
+        iteration.slots[node][slot] = entry
 
     def _make_ready(self, node: int, iteration: Iteration, dead: bool) -> None:
         iteration.outstanding += 1

@@ -199,8 +199,6 @@ class NodeExecution:
         if kind in SWITCHES:
             return self._switch(node, outputs, values, iteration)
         value = self._find_value(node, values, iteration, has_outputs=bool(outputs))
-        if len(outputs) == 1:
-            return [(outputs[0], value)]
         return [(buffer, value if k == 0 else None) for k, buffer in enumerate(outputs)]
 
     def _find_value(

@@ -71,20 +71,19 @@ class OpTiming:
 
 def estimate_timing(wiring: Wiring, plans: Sequence[MemoryPlan], *, is_on_card: bool) -> OpTiming:
     """Return the expected durations of a step's ops."""
-    if not is_on_card:
-        seconds = (_estimate_cpu_seconds(wiring, node) for node in range(len(wiring.ops)))
-        return OpTiming(tuple(seconds))
+    if is_on_card:
+        launches = map(_estimate_launch, (op.type for op in wiring.ops), plans)
+        return OpTiming(tuple(launches), tuple(op.type in _ASYNCHRONOUS for op in wiring.ops))
     return OpTiming(
-        tuple(_estimate_launch(op.type, plan) for op, plan in zip(wiring.ops, plans, strict=True)),
-        tuple(op.type in _ASYNCHRONOUS for op in wiring.ops),
+        tuple(
+            CALL_SECONDS
+            + count_touched_bytes(wiring, node) / BYTES_PER_SECOND
+            + count_operations(wiring, node) / FLOPS
+            if is_expensive
+            else INLINE_SECONDS
+            for node, is_expensive in enumerate(wiring.expensive)
+        )
     )
-
-
-def _estimate_cpu_seconds(wiring: Wiring, node: int) -> float:
-    if not wiring.expensive[node]:
-        return INLINE_SECONDS
-    seconds = count_touched_bytes(wiring, node) / BYTES_PER_SECOND
-    return CALL_SECONDS + seconds + count_operations(wiring, node) / FLOPS
 
 
 def _estimate_launch(kind: str, plan: MemoryPlan) -> float:

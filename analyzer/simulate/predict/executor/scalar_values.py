@@ -86,16 +86,6 @@ INPUT_FREE: Final = _SOURCES | op_types(
 
 def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -> Value | None:
     """Return the value of an op's first output; None if it is unknown."""
-    value = _evaluate_unread(op, inputs, specs)
-    if value is not None or (inputs and inputs[0] is None):
-        return value
-    return _evaluate_read(op, inputs)
-
-
-def _evaluate_unread(
-    op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]
-) -> Value | None:
-    """Return a value that does not depend on the first input's value; arguments as above."""
     kind = op.type
     if kind in _SOURCES:
         return constant_value(op)
@@ -105,18 +95,15 @@ def _evaluate_unread(
         return (int(kind == "NotEqual"),)
     if kind in _OF_SHAPE:
         return _of_shape(kind, specs[0])
-    if kind in _DECIDED_BY_ONE and (_DECIDED_BY_ONE[kind],) in inputs and _is_scalar(op):
-        return (_DECIDED_BY_ONE[kind],)
-    return None
-
-
-def _evaluate_read(op: Op, inputs: list[Value | None]) -> Value | None:
-    """Return a value computed from the values of the inputs; the first one is known."""
+    deciding = _DECIDED_BY_ONE.get(kind)
+    if deciding is not None and (deciding,) in inputs and op.outputs[0].shape == ():
+        return (deciding,)
+    if inputs and inputs[0] is None:
+        return None
     known = [value for value in inputs if value is not None]
-    function = _UNARY.get(op.type)
-    if function is not None:
-        return function(known[0], op)
-    if op.type == "TensorScatterUpdate" and inputs[0] == inputs[2]:
+    if kind in _UNARY:
+        return _UNARY[kind](known[0], op)
+    if kind == "TensorScatterUpdate" and inputs[0] == inputs[2]:
         return known[0] if len(known[0]) == 1 else None
     return _combine(op, known) if len(known) == len(inputs) else None
 
@@ -184,10 +171,6 @@ def constant_value(op: Op) -> Value | None:
     if elements is None or not all(isinstance(x, int | float) for x in elements):
         return None
     return tuple(int(x) if float(x).is_integer() else float(x) for x in elements)
-
-
-def _is_scalar(op: Op) -> bool:
-    return op.outputs[0].shape == ()
 
 
 def _as_type(value: Value, op: Op) -> Value | None:

@@ -1,6 +1,6 @@
 """Several threads that run a step's ops side by side, in simulated time.
 
-The executor's rules are those of ``sequential``. In addition each thread has a deque of its own and
+Beyond the rules of one thread, each thread has a deque of its own and
 steals from the back of another's when it is idle (Eigen's ``ThreadPoolTempl``), and a kernel takes time:
 its inputs and temporaries live while other threads allocate. Durations are known roughly
 (``op_duration``), so each schedule scales every kind of op and every run by chance.
@@ -12,17 +12,18 @@ sleeps or is busy therefore continue one after the other. They lie in two deques
 of the polling thread. The calling thread takes from the front of its own and from the back of the
 other.
 
-Not modelled: a full deque, and chunks of tasks (``sequential``).
+Not modelled: a full deque, and chunks of tasks.
 """
 
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from itertools import cycle
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -69,42 +70,76 @@ _CHANCES: Final = 4096
 """Random factors for runs of ops; they are used in turn and repeat in longer steps."""
 
 
-class TaskRunner(Protocol[Task]):
-    """An executor: starts and ends tasks."""
+class TaskRunner(ABC, Generic[Task]):
+    """An executor: starts and ends tasks, and runs them on one thread."""
 
+    def __init__(self, wiring: Wiring, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.expensive = [*wiring.expensive, False]  # for each node, and for a dead task
+
+    @abstractmethod
     def roots(self) -> Sequence[Task]:
         """Return the tasks that are ready at the start."""
 
+    @abstractmethod
     def begin(self, task: Task) -> Any:
         """Start a task and return its outputs."""
 
+    @abstractmethod
     def end(self, task: Task, outputs: Any) -> Sequence[Task]:
         """End a task and return the tasks that became ready."""
 
+    @abstractmethod
     def node_of(self, task: Task) -> int:
         """Return the node that a task runs; -1 for a dead task."""
 
+    def finish(self, task: Task, outputs: Any, in_use: list[int]) -> Sequence[Task]:
+        """Release the buffers that a task used, and end it."""
+        for buffer in in_use:
+            self.ledger.release(buffer)
+        return self.end(task, outputs)
+
+    def divide(self, ready: Sequence[Task], queue: deque[Task]) -> list[Task]:
+        """Queue inexpensive tasks; return the others, but queue one if the queue is empty."""
+        expensive: list[Task] = []
+        for task in ready:
+            (expensive if self.expensive[self.node_of(task)] else queue).append(task)
+        if expensive and not queue:
+            queue.append(expensive.pop())
+        return expensive
+
+    def run(self) -> None:
+        """Run every task on one thread; expensive ones wait in a pool, the last first."""
+        queue: deque[Task] = deque()
+        pool = self.divide(self.roots(), queue)
+        while queue:
+            task = queue.popleft()
+            ready = self.end(task, self.begin(task))
+            if ready:
+                pool += self.divide(ready, queue)
+            if pool and not queue:
+                queue.append(pool.pop())
+
+    def run_overlapped(self) -> None:
+        """Run on threads without limit: all ready expensive ops run and end together."""
+        ready = list(self.roots())
+        while ready:
+            inline, waiting = deque(ready), []
+            while inline:
+                task = inline.popleft()
+                if self.expensive[self.node_of(task)]:
+                    waiting.append(task)
+                else:
+                    inline.extend(self.finish(task, self.begin(task), self.ledger.take()))
+            started = [(task, self.begin(task), self.ledger.take()) for task in waiting]
+            ready = [following for running in started for following in self.finish(*running)]
+
 
 class Workers(Generic[Task]):
-    """Threads of one executor.
+    """Threads of one executor, whose ledger is a timed one."""
 
-    Args:
-        ledger: Holds the buffers of running ops; a timed one.
-        expensive: For each node, whether it is dispatched instead of run inline.
-    """
-
-    def __init__(
-        self,
-        executor: TaskRunner[Task],
-        ledger: Ledger,
-        expensive: Sequence[bool],
-        timing: OpTiming,
-        count: int,
-        seed: int,
-    ) -> None:
+    def __init__(self, executor: TaskRunner[Task], timing: OpTiming, count: int, seed: int) -> None:
         self._executor = executor
-        self._ledger = ledger
-        self._expensive = expensive
         self._waits = timing.waits or [False] * len(timing.seconds)
         self._random = Random(seed)
         chances = np.random.default_rng(seed)
@@ -128,7 +163,7 @@ class Workers(Generic[Task]):
         while self._events:
             now, _, worker, running = heapq.heappop(self._events)
             if running is not None:
-                ready = self._finish(running)
+                ready = self._executor.finish(*running)
                 if worker == _OUTSIDE:
                     self._hand_over(now, ready)
                 else:
@@ -138,26 +173,18 @@ class Workers(Generic[Task]):
             else:
                 self._work(worker, now)
 
-    def _finish(self, running: _Running[Task]) -> Sequence[Task]:
-        task, outputs, in_use = running
-        for buffer in in_use:
-            self._ledger.release(buffer)
-        return self._executor.end(task, outputs)
-
     def _work(self, worker: int, now: float) -> None:
         """Run a thread's tasks until another thread has an event, or no task is left."""
-        events, ledger, inline = self._events, self._ledger, self._inline[worker]
-        begin, node_of = self._executor.begin, self._executor.node_of
+        events, inline, executor = self._events, self._inline[worker], self._executor
+        ledger, begin, node_of = executor.ledger, executor.begin, executor.node_of
         seconds, chances = self._seconds, self._chances
         while True:
-            if inline:
-                task = inline.popleft()
-            else:
-                stolen = self._take(worker)
-                if stolen is None:
-                    self._idle.add(worker)
-                    return
-                (task,) = stolen
+            if not inline:
+                inline.extend(self._take(worker))
+            if not inline:
+                self._idle.add(worker)
+                return
+            task = inline.popleft()
             trials = ledger.trials
             running = (task, begin(task), ledger.take())
             node = node_of(task)
@@ -174,28 +201,20 @@ class Workers(Generic[Task]):
             if events and events[0][0] <= now:
                 self._push(now, worker, running)
                 return
-            self._queue(worker, now, self._finish(running))
+            self._queue(worker, now, executor.finish(*running))
 
-    def _take(self, worker: int) -> tuple[Task] | None:
+    def _take(self, worker: int) -> list[Task]:
         """Return the newest task of the thread's own deque, else the oldest of another's."""
         if self._own[worker]:
-            return (self._own[worker].popleft(),)
-        others = [k for k, waiting in enumerate(self._own) if waiting]
-        return (self._own[self._random.choice(others)].pop(),) if others else None
+            return [self._own[worker].popleft()]
+        others = [waiting for waiting in self._own if waiting]
+        return [self._random.choice(others).pop()] if others else []
 
     def _queue(self, worker: int, now: float, ready: Sequence[Task]) -> None:
         """Queue inexpensive tasks on the thread, and hand expensive ones over to the pool."""
         if not ready:
             return
-        queue, is_expensive, node_of = self._inline[worker], self._expensive, self._executor.node_of
-        expensive: list[Task] = []
-        for task in ready:
-            node = node_of(task)
-            (expensive if node >= 0 and is_expensive[node] else queue).append(task)
-        if not expensive:
-            return
-        if not queue:
-            queue.append(expensive.pop())
+        expensive = self._executor.divide(ready, self._inline[worker])
         for task in expensive:
             self._own[worker].appendleft(task)
             self._wake(now)
@@ -236,49 +255,18 @@ class Workers(Generic[Task]):
         heapq.heappush(self._events, (time, self._number, worker, running))
 
 
-def run_overlapped(executor: TaskRunner[Task], ledger: Ledger, expensive: Sequence[bool]) -> None:
-    """Run a step on threads without limit: all ready expensive ops run and end together."""
-
-    def finish(task: Task, outputs: Any, in_use: list[int]) -> Sequence[Task]:
-        for buffer in in_use:
-            ledger.release(buffer)
-        return executor.end(task, outputs)
-
-    ready = list(executor.roots())
-    while ready:
-        inline, waiting = deque(ready), []
-        while inline:
-            task = inline.popleft()
-            if executor.node_of(task) >= 0 and expensive[executor.node_of(task)]:
-                waiting.append(task)
-            else:
-                inline.extend(finish(task, executor.begin(task), ledger.take()))
-        started = [(task, executor.begin(task), ledger.take()) for task in waiting]
-        ready = [following for running in started for following in finish(*running)]
-
-
 NO_BUFFER: Final = -1
 """Marks a missing buffer: a dead or missing input, or a result in other memory."""
 
 
-class Executor:
+class Executor(TaskRunner[int]):
     """Runs a graph without control flow; a task is a node."""
 
     def __init__(self, wiring: Wiring, edges: EdgeOrder, ledger: Ledger) -> None:
+        super().__init__(wiring, ledger)
         self._roots, self._data, self._control = edges.roots, edges.data, edges.control
-        self._ledger = ledger
-        self._expensive = wiring.expensive
         self._pending = list(wiring.pending)
         self._slots = [[NO_BUFFER] * len(data) for data in wiring.inputs]
-        self._pool: list[int] = []
-
-    def run(self) -> None:
-        """Run every node once, on one thread."""
-        queue: deque[int] = deque()
-        self._queue(self._roots, queue)
-        self._drain_queue(queue)
-        while self._pool:
-            self._drain_queue(deque((self._pool.pop(),)))
 
     def roots(self) -> Sequence[int]:
         """Return the nodes that are ready at the start."""
@@ -291,52 +279,25 @@ class Executor:
     def begin(self, node: int) -> list[int]:
         """Start a node and return its output buffers."""
         buffers, self._slots[node] = self._slots[node], []
-        return self._ledger.compute(node, buffers)
+        return self.ledger.compute(node, buffers)
 
     def end(self, node: int, outputs: list[int]) -> list[int]:
         """Pass a node's outputs on and return the nodes that became ready."""
-        slots, pending, references = self._slots, self._pending, self._ledger.references
+        slots, pending, references = self._slots, self._pending, self.ledger.references
         ready: list[int] = []
         for consumer, output, slot in self._data[node]:
             buffer = outputs[output]
             if buffer >= 0:
                 references[buffer] += 1
                 slots[consumer][slot] = buffer
-            left = pending[consumer] - 1
-            pending[consumer] = left
-            if not left:
+            pending[consumer] -= 1
+            if not pending[consumer]:
                 ready.append(consumer)
         for consumer in self._control[node]:
-            left = pending[consumer] - 1
-            pending[consumer] = left
-            if not left:
+            pending[consumer] -= 1
+            if not pending[consumer]:
                 ready.append(consumer)
         for buffer in outputs:
             if buffer >= 0:
-                if references[buffer] > 1:
-                    references[buffer] -= 1
-                else:
-                    self._ledger.release(buffer)
+                self.ledger.release(buffer)
         return ready
-
-    def _drain_queue(self, queue: deque[int]) -> None:
-        compute, end, slots = self._ledger.compute, self.end, self._slots
-        while queue:
-            node = queue.popleft()
-            buffers, slots[node] = slots[node], []
-            ready = end(node, compute(node, buffers))
-            if ready:
-                self._queue(ready, queue)
-
-    def _queue(self, ready: Sequence[int], queue: deque[int]) -> None:
-        """Queue inexpensive nodes, and hand expensive ones over to the pool."""
-        expensive: list[int] = []
-        is_expensive = self._expensive
-        for node in ready:
-            if is_expensive[node]:
-                expensive.append(node)
-            else:
-                queue.append(node)
-        if expensive and not queue:
-            queue.append(expensive.pop())
-        self._pool += expensive

@@ -1,9 +1,9 @@
 """Constants that TensorFlow computes before the first step.
 
 After grappler, the function runtime folds constants again: it runs a stateless node whose inputs are all
-constants, and a constant replaces the node (``constant_folding.cc``). Its bytes are then resident. Only
-a result that another node reads is replaced, and only up to 10 MiB. A chain that ends in more runs in
-every step from its first node on, including small intermediate results. (Three of 21 steps have such
+constants, and a constant replaces each output that another node reads (``constant_folding.cc``). Its
+bytes are then resident. Only outputs up to 10 MiB are replaced. A chain that ends in more runs in every
+step from its first node on, including small intermediate results. (Three of 21 steps have such
 constants; without folding, the resident bytes of an autoencoder are 5.8 % too low.)
 """
 
@@ -14,128 +14,121 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op, op_types, split_tensor
-from analyzer.simulate.kernels.cpu.cpu_kernels import BINARY, REDUCTIONS, UNARY
+from analyzer.simulate.kernels.cpu.cpu_kernels import KNOWN_TYPES
 
 _MOST_BYTES: Final = 10 << 20
 """Bytes of the largest folded result (``kMaxConstantSize``)."""
 _CONSTANTS: Final = op_types("Const HostConst")
 _SUFFIX: Final = "/__cf__"
-_FOLDED: Final = (
-    UNARY
-    | BINARY
-    | REDUCTIONS
-    | op_types(
-        """
-        BroadcastTo Cast ConcatV2 EmptyTensorList ExpandDims Fill GatherV2 Identity OneHot Pack Pad
-        Range Reshape Slice Squeeze StridedSlice TensorListReserve Tile Transpose _MklTranspose
-        """
-    )
+_STATEFUL: Final = (
+    *(
+        "Assert",
+        "Assign",
+        "CheckNumerics",
+        "Collective",
+        "Debug",
+        "Destroy",
+        "EagerPyFunc",
+        "Empty",
+    ),
+    *("Iterator", "Lookup", "Multinomial", "Print", "PyFunc", "Random", "ReadVariable", "Resource"),
+    *("Rng", "Stateful", "StatelessRandomGetAlg", "Temporary", "Truncated", "Var", "_Parallel"),
 )
+"""Beginnings of op types that the registry of TensorFlow 2.21 calls stateful (``is_stateful``)."""
+_FOLDED: Final = {kind for kind in KNOWN_TYPES if not kind.startswith(_STATEFUL)} - op_types(
+    """
+    Switch RefSwitch _SwitchN Merge RefMerge Enter RefEnter Exit RefExit NextIteration RefNextIteration
+    _Arg _DeviceArg _Retval _DeviceRetval _Send _HostSend _Recv _HostRecv
+    """
+) | op_types("EmptyTensorList")
+"""Stateless op types with a CPU kernel, without control flow (``IsConstantFoldable``)."""
+_LISTS: Final = op_types("EmptyTensorList TensorListReserve")
 
 
 def fold(ops: Sequence[Op]) -> list[Op]:
-    """Return the graph with constants for nodes that can be computed beforehand.
+    """Return the graph with constants for outputs that can be computed beforehand.
 
-    A constant replaces a node for its readers. The node disappears unless another node waits for
+    A constant replaces an output for its readers. The node disappears unless another node waits for
     it: then it still runs with its inputs, and nothing reads its result
     (``ReplaceTensorWithConstant`` moves data edges only; ``RemoveDeadNodes``). Not modelled: constants
     of equal value become one (``OptimizeCSE``).
     """
-    folded, computed = _find_foldable(ops)
+    by_name = {op.name: op for op in ops}
+    computed = _find_foldable(ops, by_name)
     if not computed:
         return list(ops)
-    by_name = {op.name: op for op in ops}
-    wanted = _find_read_nodes(ops, folded) & computed.keys()
-    large = {name for name in wanted if (by_name[name].outputs[0].size_bytes or 0) > _MOST_BYTES}
-    read = wanted - large
-    remaining = _find_remaining(by_name, folded, computed, read, large)
-    moved = {name: f"{name}{_SUFFIX}" if name in remaining else name for name in read}
+    folded = {op.name for op in ops if op.type in _CONSTANTS} | computed.keys()
+    running = [op for op in ops if op.name not in folded]
+    needed = [name for op in running for name in op.control_inputs]
+    read: dict[str, set[int]] = {}
+    for name, output in {split_tensor(tensor) for op in running for tensor in op.inputs}:
+        outputs = by_name[name].outputs if name in computed else ()
+        if output < len(outputs) and (outputs[output].size_bytes or 0) <= _MOST_BYTES:
+            read.setdefault(name, set()).add(output)
+        else:
+            needed.append(name)
+    needed += [name for constant in read for name in computed[constant]]
+    remaining = _find_remaining(by_name, folded, needed)
+    moved: dict[tuple[str, int], str] = {}
     result = []
     for op in ops:
-        if op.name in read:
-            result.append(_make_constant(op, moved[op.name], computed[op.name], by_name))
-        if op.name not in folded:
-            result.append(_redirect(op, moved))
-        elif op.name in remaining:
+        for output in sorted(read.get(op.name, ())):
+            is_gone = len(op.outputs) == 1 and op.name not in remaining
+            name = op.name if is_gone else f"{op.name}{_SUFFIX}{output or ''}"
+            moved[op.name, output] = name
+            control = tuple(name for name in computed[op.name] if name in by_name)
+            constant = Op(name, "Const", control_inputs=control, outputs=(op.outputs[output],))
+            result.append(replace(constant, device=op.device, source=op.source))
+        if op.name not in folded or op.name in remaining:
             result.append(op)
-    return result
+    return [_redirect(op, moved) if op.name not in folded else op for op in result]
 
 
-def _find_foldable(ops: Sequence[Op]) -> tuple[set[str], dict[str, tuple[str, ...]]]:
-    """Return all constants and foldable nodes, and for foldable ones what their constant waits for."""
+def _find_foldable(ops: Sequence[Op], by_name: Mapping[str, Op]) -> dict[str, tuple[str, ...]]:
+    """Return the foldable nodes, and what the constants of each wait for."""
     folded = {op.name for op in ops if op.type in _CONSTANTS}
+    candidates = [op for op in ops if op.type in _FOLDED and op.inputs and _has_plain_outputs(op)]
     computed: dict[str, tuple[str, ...]] = {}
-    has_changed = True
-    while has_changed:
-        has_changed = False
-        for op in ops:
-            if op.name not in folded and _can_fold(op, folded):
+    count = -1
+    while count != len(computed):
+        count = len(computed)
+        for op in candidates:
+            parents = _parents_of(op)
+            if op.name not in folded and parents <= folded:
                 folded.add(op.name)
-                parents = {split_tensor(tensor)[0] for tensor in op.inputs}
-                waits = [*op.control_inputs, *(w for p in parents for w in computed.get(p, ()))]
+                own = (computed.get(p, by_name[p].control_inputs) for p in parents)
+                waits = [*op.control_inputs, *(name for names in own for name in names)]
                 computed[op.name] = tuple(dict.fromkeys(waits))
-                has_changed = True
-    return folded, computed
+    return computed
 
 
-def _find_read_nodes(ops: Sequence[Op], folded: Collection[str]) -> set[str]:
-    """Return the nodes whose results ops outside ``folded`` read."""
-    return {split_tensor(tensor)[0] for op in ops if op.name not in folded for tensor in op.inputs}
+def _has_plain_outputs(op: Op) -> bool:
+    """Return whether all outputs are tensors of numbers; empty lists are constants also."""
+    kinds = {spec.dtype for spec in op.outputs}
+    return bool(kinds) and (op.type in _LISTS or not kinds & {"variant", "resource", "string"})
 
 
-def _make_constant(op: Op, name: str, waits: Sequence[str], nodes: Collection[str]) -> Op:
-    """Return a constant with a node's result; it waits for those ``waits`` that are nodes."""
-    return Op(
-        name,
-        "Const",
-        control_inputs=tuple(name for name in waits if name in nodes),
-        outputs=op.outputs,
-        device=op.device,
-        source=op.source,
-    )
+def _parents_of(op: Op) -> set[str]:
+    return {split_tensor(tensor)[0] for tensor in op.inputs}
 
 
 def _find_remaining(
-    by_name: Mapping[str, Op],
-    folded: Collection[str],
-    computed: Mapping[str, Sequence[str]],
-    read: Collection[str],
-    large: Collection[str],
+    by_name: Mapping[str, Op], folded: Collection[str], queue: list[str]
 ) -> set[str]:
-    """Return the foldable nodes that remain in the graph."""
-    queue = list(large)
-    queue += [
-        name for op in by_name.values() if op.name not in folded for name in op.control_inputs
-    ]
-    queue += [name for op in read for name in computed[op]]
-    queue += [
-        name
-        for op in by_name.values()
-        if op.name not in folded
-        for name in (split_tensor(tensor)[0] for tensor in op.inputs)
-        if name not in computed
-    ]
+    """Return the foldable nodes that the nodes in ``queue`` need."""
     remaining: set[str] = set()
     while queue:
         name = queue.pop()
-        if name in remaining or name not in folded:
-            continue
-        remaining.add(name)
-        op = by_name[name]
-        queue += op.control_inputs
-        queue += [split_tensor(tensor)[0] for tensor in op.inputs]
+        if name not in remaining and name in folded:
+            remaining.add(name)
+            queue += [*by_name[name].control_inputs, *_parents_of(by_name[name])]
     return remaining
 
 
-def _redirect(op: Op, moved: Mapping[str, str]) -> Op:
+def _redirect(op: Op, moved: Mapping[tuple[str, int], str]) -> Op:
     """Return the op with inputs renamed to the constants."""
-    if not any(split_tensor(tensor)[0] in moved for tensor in op.inputs):
+    inputs = [split_tensor(tensor) for tensor in op.inputs]
+    if not any(tensor in moved for tensor in inputs):
         return op
-    inputs = (split_tensor(tensor) for tensor in op.inputs)
-    return replace(op, inputs=tuple(f"{moved.get(name, name)}:{k}" for name, k in inputs))
-
-
-def _can_fold(op: Op, folded: set[str]) -> bool:
-    if op.type not in _FOLDED or not op.inputs or len(op.outputs) != 1:
-        return False
-    return all(split_tensor(tensor)[0] in folded for tensor in op.inputs)
+    renamed = ((moved[t], 0) if t in moved else t for t in inputs)
+    return replace(op, inputs=tuple(f"{name}:{k}" for name, k in renamed))

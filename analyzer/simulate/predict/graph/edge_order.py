@@ -15,6 +15,7 @@ one thread leave their ranges.)
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Final, TypeVar
@@ -97,8 +98,7 @@ def _insert(table: list[tuple[int, int] | None], address: int, position: int) ->
 class RewriteOrder:
     """The graph before the oneDNN pass, ready to be walked.
 
-    Args:
-        sources: For each node, the nodes that it waits for: of its data inputs, then of the others.
+    ``sources`` are the nodes that each node waits for: of its data inputs, then of the others.
     """
 
     def __init__(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
@@ -169,12 +169,9 @@ class RewriteOrder:
 
 
 class _UnmergedGraph:
-    """The graph before the pass merged the gradients of filters and biases.
+    """The graph before the pass merged the gradients of ``filters`` with those of their biases.
 
     The gradients of biases are nodes after all others.
-
-    Attributes:
-        filters: The merged nodes, in the order of their biases' nodes.
     """
 
     def __init__(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
@@ -187,11 +184,7 @@ class _UnmergedGraph:
         bias_of = {f"{ops[node].name}:1": n for n, node in enumerate(self.filters, len(ops))}
         self.sources: list[Sequence[int]] = []
         for op, feeds in zip(ops, sources, strict=True):
-            data = (
-                [bias_of.get(t, feed) for t, feed in zip(op.inputs, feeds, strict=False)]
-                if bias_of
-                else []
-            )
+            data = [bias_of.get(t, feed) for t, feed in zip(op.inputs, feeds, strict=False)]
             self.sources.append([*data, *feeds[len(data) :]])
         self.sources += [[sources[node][_GRADIENT]] for node in self.filters]
         self.places: list[Any] = [op.attrs.get(PLACE, node) for node, op in enumerate(ops)]
@@ -233,13 +226,8 @@ def create_in_order(consumers: Sequence[Sequence[int]], places: Sequence[Any]) -
     """
     count = len(consumers)
     by_rank = sorted(range(count), key=places.__getitem__)
-    rank = [0] * count
-    for position, node in enumerate(by_rank):
-        rank[node] = position
-    pending = [0] * count
-    for waiting in consumers:
-        for node in waiting:
-            pending[node] += 1
+    rank = {node: position for position, node in enumerate(by_rank)}
+    pending = Counter(node for waiting in consumers for node in waiting)
     ready = [rank[node] for node in range(count) if not pending[node]]
     heapq.heapify(ready)
     built: list[int] = []

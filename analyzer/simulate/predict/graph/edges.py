@@ -61,7 +61,6 @@ class Wiring:
 
     Attributes:
         inputs: For each node, the (node, output) behind each data input.
-        control: For each node, its control inputs.
         data_out: For each node, its data edges as (node, output, input), in order of creation.
         control_out: For each node, the nodes that wait for it, in order of creation.
         expensive: For each node, whether the executor dispatches it instead of running it inline.
@@ -98,29 +97,17 @@ class Wiring:
     @cached_property
     def crowded(self) -> list[int]:
         """Nodes with more out-edges than a node keeps in order."""
-        return [
-            node
-            for node, (data, waiting) in enumerate(
-                zip(self.data_out, self.control_out, strict=True)
-            )
-            if len(data) + len(waiting) > INLINE_EDGES
-        ]
+        pairs = enumerate(zip(self.data_out, self.control_out, strict=True))
+        return [node for node, (data, waits) in pairs if len(data) + len(waits) > INLINE_EDGES]
 
     def specs(self, node: int) -> list[TensorSpec | None]:
         """Return dtype and shape of each data input; None if its source does not describe it."""
-        specs = []
-        for source, output in self.inputs[node]:
-            outputs = self.ops[source].outputs
-            specs.append(outputs[output] if output < len(outputs) else None)
-        return specs
+        sources = ((self.ops[source].outputs, output) for source, output in self.inputs[node])
+        return [outputs[k] if k < len(outputs) else None for outputs, k in sources]
 
 
 class EdgeOrder:
-    """One possible order of every node's out-edges.
-
-    Attributes:
-        roots: The roots in the order in which the source starts them.
-    """
+    """One possible order of every node's out-edges, and of the roots, which the source starts."""
 
     def __init__(self, wiring: Wiring, seed: int) -> None:
         chances = Random(seed)
@@ -139,10 +126,7 @@ def wire_all(
 ) -> list[Wiring]:
     """Number the nodes and rebuild their edges, for several orders of oneDNN rewrites.
 
-    Nodes have the same numbers in each wiring.
-
     Args:
-        ops: The graph that the executor runs.
         rewrites: Seeds of the order in which the oneDNN pass rewrote nodes; None for listing order.
         is_cheap: Whether every kernel counts as inexpensive, as on a GPU.
     """
@@ -172,13 +156,9 @@ def _resolve_inputs(
     ops: Sequence[Op], number: dict[str, int]
 ) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
     """Return each node's data inputs as (node, output), and its control inputs."""
-
-    def resolve(tensor: str) -> tuple[int, int]:
-        name, output = split_tensor(tensor)
-        return number[name], output
-
     try:
-        inputs = [[resolve(tensor) for tensor in op.inputs] for op in ops]
+        split = [[split_tensor(tensor) for tensor in op.inputs] for op in ops]
+        inputs = [[(number[name], output) for name, output in pairs] for pairs in split]
         control = [[number[name] for name in op.control_inputs] for op in ops]
     except KeyError as error:
         raise InputError(
@@ -209,17 +189,15 @@ def _places_of(ops: Sequence[Op], rewritten: list[int]) -> list[tuple[int, int]]
         rewritten: Nodes that the oneDNN pass rewrote, in the order of rewriting. They share their
             places among them in this order.
     """
-    places = list(range(len(ops)))
-    for node, place in zip(rewritten, sorted(rewritten), strict=True):
-        places[node] = place
+    places = dict(zip(rewritten, sorted(rewritten), strict=True))
     ranks = []
-    for op, place in zip(ops, places, strict=True):
+    for node, op in enumerate(ops):
         if op.type in ARGUMENT_TYPES:
             ranks.append((0, int(op.attrs.get("index", 0))))
         elif op.type in RESULT_TYPES:
             ranks.append((2, int(op.attrs.get("index", 0))))
         else:
-            ranks.append((1, place))
+            ranks.append((1, places.get(node, node)))
     return ranks
 
 

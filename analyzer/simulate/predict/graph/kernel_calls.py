@@ -16,8 +16,6 @@ from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 _LONGEST_REASON: Final = 200
 """Most characters of the reason why a rule does not fit."""
-Constants = Sequence[tuple[int, ...] | None]
-"""For each node, the value of a small constant, flat; else None."""
 _HANDLE_SOURCES = (*ARGUMENT_TYPES, "VarHandleOp")
 
 
@@ -54,7 +52,13 @@ def plan_kernels(
     misfits: dict[int, str] = {}
     origins: dict[int, int] = {}
     for node, op in enumerate(wiring.ops):
-        call = _make_call(wiring, node, constants, threads)
+        call = Call(
+            op=op,
+            inputs=tuple(wiring.specs(node)),
+            values=tuple(constants[source] for source, _ in wiring.inputs[node]),
+            threads=threads,
+            unused=_unused(wiring, node),
+        )
         xla_plan = xla_plans.get(op.name)
         used = max((output for _, output, _ in wiring.data_out[node]), default=-1)
         if xla_plan is not None:
@@ -80,17 +84,6 @@ def plan_kernels(
         },
         unmodelled=[node for node, plan in enumerate(plans) if not plan.modelled],
         misfits=misfits,
-    )
-
-
-def _make_call(wiring: Wiring, node: int, constants: Constants, threads: int) -> Call:
-    """Return a node's op with what its kernel knows about the inputs."""
-    return Call(
-        op=wiring.ops[node],
-        inputs=tuple(wiring.specs(node)),
-        values=tuple(constants[source] for source, _ in wiring.inputs[node]),
-        threads=threads,
-        unused=_unused(wiring, node),
     )
 
 

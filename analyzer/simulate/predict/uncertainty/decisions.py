@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Final
 
 from analyzer.model.contract.graph_note import LEAST_SHAPES, Op, TensorSpec
@@ -16,7 +15,7 @@ from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
-from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions, Loop
+from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
 from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
@@ -48,58 +47,35 @@ def decide(
     prepared: Prepared, by_user: Assumptions = NO_ASSUMPTIONS
 ) -> tuple[Prepared, tuple[Decision, ...], Range | None]:
     """Return the graph with the alternative that needs most memory, its decisions, and all peaks."""
-    best = by_user
-    first = play(replace(prepared, assumed=best), 0)
-    if not first.loops and not first.branches:
-        return replace(prepared, assumed=best), (), None
-    top, tried = first, [first]
-    others: dict[str, int] = {}
-    for name, branch in islice(_other_branches(prepared, first, by_user), MOST_ALTERNATIVES):
-        assumed = replace(best, branches={**best.branches, name: branch})
+    best, peaks_bytes = by_user, []
+
+    def try_out(assumed: Assumptions) -> Schedule:
         schedule = play(replace(prepared, assumed=assumed), 0)
-        tried.append(schedule)
-        others[name] = schedule.peak_bytes
-        if schedule.peak_bytes > top.peak_bytes:
-            others[name] = top.peak_bytes
-            best, top = assumed, schedule
-    for name in _open_loops(top.loops, by_user):
-        trips = {**best.trips, name: 1}
-        schedule = play(replace(prepared, assumed=replace(best, trips=trips)), 0)
-        tried.append(schedule)
-        others[name] = schedule.peak_bytes
-    peaks = Range.spanning(schedule.peak_bytes for schedule in tried)
-    return replace(prepared, assumed=best), _describe(prepared, top, best, by_user, others), peaks
+        peaks_bytes.append(schedule.peak_bytes)
+        return schedule
 
-
-def with_least_shapes(ops: Sequence[Op]) -> list[Op] | None:
-    """Return the graph with one element for each data-dependent size; None without any."""
-    if not any(LEAST_SHAPES in op.attrs for op in ops):
-        return None
-    return [
-        replace(
-            op,
-            outputs=tuple(
-                TensorSpec(spec.dtype, None if shape is None else tuple(shape))
-                for spec, shape in zip(op.outputs, op.attrs[LEAST_SHAPES], strict=False)
-            ),
-        )
-        if LEAST_SHAPES in op.attrs
-        else op
-        for op in ops
-    ]
-
-
-def _other_branches(
-    prepared: Prepared, first: Schedule, by_user: Assumptions
-) -> list[tuple[str, int]]:
-    """Return predicate and index of every branch that was not taken."""
+    first = top = try_out(best)
     names = {node: prepared.wiring.ops[node].name for node in first.branches}
-    return [
+    branches = [
         (names[node], branch)
         for node, count in first.branches.items()
         for branch in range(count)
         if names[node] not in by_user.branches and branch != 1
     ]
+    others: dict[str, int] = {}
+    for name, branch in branches[:MOST_ALTERNATIVES]:
+        assumed = replace(best, branches={**best.branches, name: branch})
+        schedule = try_out(assumed)
+        others[name] = min(schedule.peak_bytes, top.peak_bytes)
+        if schedule.peak_bytes > top.peak_bytes:
+            best, top = assumed, schedule
+    for name, loop in top.loops.items():
+        if name not in by_user.trips and loop.trips > 1:
+            one_trip = replace(best, trips={**best.trips, name: 1})
+            others[name] = try_out(one_trip).peak_bytes
+    decisions = _describe(prepared, top, best, by_user, others)
+    peaks = Range.spanning(peaks_bytes) if decisions else None
+    return replace(prepared, assumed=best), decisions, peaks
 
 
 def _describe(
@@ -120,6 +96,7 @@ def _describe(
         )
         for name, loop in top.loops.items()
     ]
+    names = (prepared.wiring.ops[node].name for node in top.branches)
     branches = [
         Decision(
             name=name,
@@ -128,19 +105,24 @@ def _describe(
             by_user=name in by_user.branches,
             other_bytes=others.get(name),
         )
-        for name in (prepared.wiring.ops[node].name for node in top.branches)
+        for name in names
     ]
     return (*loops, *branches)
 
 
-def _open_loops(loops: Mapping[str, Loop], by_user: Assumptions) -> list[str]:
-    """Return the loops with several trips that the user did not choose."""
-    return [name for name, loop in loops.items() if name not in by_user.trips and loop.trips > 1]
+def with_least_shapes(ops: Sequence[Op]) -> list[Op] | None:
+    """Return the graph with one element for each data-dependent size; None without any."""
+    if not any(LEAST_SHAPES in op.attrs for op in ops):
+        return None
+    return [_reduce_shapes(op) if LEAST_SHAPES in op.attrs else op for op in ops]
 
 
-def read_assumptions(note: RunNote) -> Assumptions:
-    """Return the user's assumptions; a name may be a loop or a branch."""
-    return Assumptions(trips=note.assumed, branches=note.assumed)
+def _reduce_shapes(op: Op) -> Op:
+    pairs = zip(op.outputs, op.attrs[LEAST_SHAPES], strict=False)
+    outputs = (
+        TensorSpec(spec.dtype, None if shape is None else tuple(shape)) for spec, shape in pairs
+    )
+    return replace(op, outputs=tuple(outputs))
 
 
 def check_assumptions(note: RunNote, decisions: Sequence[Decision]) -> None:
@@ -149,9 +131,8 @@ def check_assumptions(note: RunNote, decisions: Sequence[Decision]) -> None:
     known += [size.op for size in note.sizes]
     for name in note.assumed:
         if name not in known:
-            hint = "Nothing in this step depends on data."
-            if known:
-                hint = f"Names: {', '.join(known[:6])}."
+            names = f"Names: {', '.join(known[:6])}."
+            hint = names if known else "Nothing in this step depends on data."
             raise InputError(
                 f"--assume {name}: no data-dependent loop, branch or size has that name.",
                 hint=hint,
@@ -194,14 +175,9 @@ def describe_run_sizes(note: RunNote, names: Collection[str], least_bytes: int |
 
 def describe_data_sizes(note: RunNote) -> list[str]:
     """Return sentences about data-dependent sizes of a note with generated inputs."""
+    by_inputs = describe_input_sizes(note, "generated")
+    sentences = [f"{text} Real inputs may need more." for text in by_inputs]
     most = [size for size in note.sizes if size.basis == "most"]
-    by_inputs = [size for size in note.sizes if size.basis == "inputs"]
-    sentences = []
-    if by_inputs:
-        sentences.append(
-            f"Input-dependent sizes follow generated inputs: {_list(by_inputs)}. "
-            "Real inputs may need more."
-        )
     return sentences + ([f"{_describe_most(most)}."] if most else [])
 
 
@@ -210,12 +186,10 @@ def _describe_most(sizes: Sequence[DataSize]) -> str:
     return f"{count} on data; assumed: the largest possible: {_list(sizes)}"
 
 
-def describe_input_sizes(note: RunNote) -> list[str]:
-    """Return a sentence about sizes that depend on the values of given inputs."""
+def describe_input_sizes(note: RunNote, source: str = "the given") -> list[str]:
+    """Return a sentence about sizes that depend on the values of inputs."""
     sizes = [size for size in note.sizes if size.basis == "inputs"]
-    if not sizes:
-        return []
-    return [f"Input-dependent sizes follow the given inputs: {_list(sizes)}."]
+    return [f"Input-dependent sizes follow {source} inputs: {_list(sizes)}."] if sizes else []
 
 
 def _list(sizes: Sequence[DataSize]) -> str:

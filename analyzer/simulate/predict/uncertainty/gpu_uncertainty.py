@@ -72,9 +72,8 @@ def add_gpu_uncertainty(
     if (base.limit_high_bytes or limit_bytes) < _OPTIMISED_FROM * limit_bytes:
         because.append(
             f"TensorFlow optimized the graph for a limit of {format_bytes(limit_bytes)}. If it "
-            f"expects a "
-            f"step to use over {_OPTIMISED_FROM:.0%} of the limit, it rewrites the graph, which changes "
-            "the need: --limit SIZE tests a smaller limit."
+            f"expects a step to use over {_OPTIMISED_FROM:.0%} of the limit, it rewrites the "
+            "graph, which changes the need: --limit SIZE tests a smaller limit."
         )
     because += _sentences(ops, [ops[node].type for node in prediction.prepared.kernels.unmodelled])
     because.append(
@@ -103,48 +102,37 @@ def find_unknown_rise(prediction: Prediction, schedule: Schedule) -> int:
     bounds = {node: plan.unknown_bytes for node, plan in enumerate(plans) if plan.unknown_bytes}
     if not bounds:
         return 0
-    live = live_bytes(schedule.buffers, schedule.instants)
-    node, born = (
-        np.asarray(x, dtype=np.int64) for x in (schedule.buffers.node, schedule.buffers.born)
+    buffers = schedule.buffers
+    live = live_bytes(buffers, schedule.instants)
+    tops = (
+        live[born + 1] + bounds[node]
+        for node, born in zip(buffers.node, buffers.born, strict=True)
+        if node in bounds and born >= schedule.steps[-1][0]
     )
-    chosen = np.isin(node, list(bounds)) & (born >= schedule.steps[-1][0])
-    tops = (live[born[row] + 1] + bounds[int(node[row])] for row in np.flatnonzero(chosen))
     return max(int(max(tops, default=0)) - schedule.peak_bytes, 0)
 
 
-def _sentences(ops: Sequence[Op], unmodelled: list[str]) -> list[str]:
+def _sentences(ops: Sequence[Op], unmodelled: list[str]) -> Iterator[str]:
     counts: Counter[str] = Counter(op.type for op in ops)
-    sentences = []
-    copies = [op for op in ops if op.type == COPY]
-    size = sum(_size(op) for op in copies)
+    size = sum(spec.size_bytes or 0 for op in ops if op.type == COPY for spec in op.outputs)
     if size >= 1 << 20:
-        sentences.append(
-            f"The step copies {len(copies)} tensors from host memory to the card: {format_bytes(size)}."
+        yield (
+            f"The step copies {counts[COPY]} tensors from host memory to the card: {format_bytes(size)}."
         )
     waiting = [kind for kind in _ASYNCHRONOUS if counts[kind]]
     if waiting:
-        sentences.append(
-            f"{', '.join(waiting)} finish asynchronously; later ops may run in another order."
-        )
+        yield f"{', '.join(waiting)} finish asynchronously; later ops may run in another order."
     opaque = sum(kind in _OPAQUE for kind in unmodelled)
     if opaque:
-        sentences.append(
-            f"{opaque} nested functions run as one kernel each (compiled with XLA or not "
-            f"inlined): their "
-            "inner allocations are unknown."
+        yield (
+            f"{opaque} nested functions run as one kernel each (compiled with XLA or not inlined): "
+            "their inner allocations are unknown."
         )
-    recurrent = sum(count for kind, count in counts.items() if kind.startswith("CudnnRNN"))
-    if recurrent:
-        sentences.append(
+    if any(kind.startswith("CudnnRNN") for kind in counts):
+        yield (
             "cuDNN does not document the reserve space of recurrent layers: it is estimated from "
-            "the needs "
-            "of the backward pass."
+            "the needs of the backward pass."
         )
-    return sentences
-
-
-def _size(op: Op) -> int:
-    return sum(spec.size_bytes or 0 for spec in op.outputs)
 
 
 _SAMPLES: Final = 2000
@@ -221,14 +209,12 @@ def _sample_peaks(
             choices[key] = generator.choice(one.sizes_bytes, _SAMPLES, p=one.chances)
         np.maximum(peaks, top + choices[key], out=peaks)
     low, high = np.quantile(peaks, _QUANTILES, method="nearest")
-    bounds = [tops[node] + max(one.sizes_bytes) for node, one in _unmeasured(expected, tops)]
+    bounds = (
+        top + max(expected[node].sizes_bytes)
+        for node, top in tops.items()
+        if not expected[node].is_measured
+    )
     return Range(int(low), max(int(high), *bounds, 0))
-
-
-def _unmeasured(
-    expected: Mapping[int, Workspace], tops: Mapping[int, int]
-) -> Sequence[tuple[int, Workspace]]:
-    return [(node, expected[node]) for node in tops if not expected[node].is_measured]
 
 
 def describe_workspaces(workspace: WorkspaceFigures | None) -> Iterator[str]:

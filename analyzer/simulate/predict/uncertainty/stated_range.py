@@ -41,15 +41,22 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
     above = requested.high - prediction.schedule_range.high
     chunks = estimate_allocated_range(chosen.allocated_bytes[threads])
     chunks = chunks.including(*chosen.bound_bytes, chunks.low)
-    because = _explain_schedules(prediction, extra) if requested.width else []
+    because = [describe_schedules(prediction.main, extra)] if requested.width else []
+    if requested.width and prediction.bound_schedules:
+        peaks = (schedule.peak_bytes + extra for schedule in prediction.bound_schedules)
+        one, overlapped = map(format_bytes, peaks)
+        because.append(
+            f"A busy machine delays threads: ops that run one by one peak at {one}, ops that all "
+            f"overlap at {overlapped}. The range includes both; --inter-op-threads 1 fixes the first."
+        )
     because.append(
         f"Small buffers outside the step's graph: up to {format_bytes(margin)} either way."
     )
     if less or more:
         because.append(
             f"Ops without a rule, and Python ops, may hold {format_bytes(less)} less, if a "
-            f"result reuses "
-            f"other memory, or {format_bytes(more)} more, for scratch as large as a result."
+            f"result reuses other memory, or {format_bytes(more)} more, for scratch as large as a "
+            "result."
         )
     limit = None
     if chosen.limits is not None:
@@ -108,8 +115,8 @@ def estimate_allocated_range(sizes_bytes: Sequence[int]) -> Range:
 def _summarize(schedules: ScheduleSample, allocated: Sequence[int], extra: int) -> ScheduleRange:
     return ScheduleRange(
         inter_op_threads=schedules.threads,
-        draws=len(schedules.seeds),
-        requested_bytes=schedules.middle_bytes + extra,
+        draws=len(schedules.schedules),
+        requested_bytes=schedules.middle.peak_bytes + extra,
         requested_low_bytes=schedules.range.low + extra,
         requested_high_bytes=schedules.range.high + extra,
         allocated_bytes=median_low(allocated),
@@ -152,46 +159,28 @@ def find_deciding_ops(prediction: Prediction) -> list[DecidingOp]:
     ]
 
 
-def _explain_schedules(prediction: Prediction, extra: int) -> list[str]:
-    reasons = [describe_schedules(prediction.main, extra)]
-    if prediction.bound_schedules:
-        peaks = (schedule.peak_bytes + extra for schedule in prediction.bound_schedules)
-        one, overlapped = map(format_bytes, peaks)
-        reasons.append(
-            f"A busy machine delays threads: ops that run one by one peak at {one}, ops that all "
-            f"overlap "
-            f"at {overlapped}. The range includes both; --inter-op-threads 1 fixes the first."
-        )
-    return reasons
-
-
 def describe_schedules(schedules: ScheduleSample, extra: int = 0) -> str:
     """Return a sentence about the peaks of sampled schedules, plus bytes held beside them."""
     threads, peaks_bytes, inside = schedules.threads, schedules.peaks_bytes, schedules.range
     place = f"{threads} inter-op threads" if threads > 1 else "one inter-op thread"
     ends = (peaks_bytes[0], inside.low, inside.high, peaks_bytes[-1])
     lowest, low, high, highest = (format_bytes(size + extra) for size in ends)
-    rare = []
-    if lowest != low:
-        rare.append(f"as low as {lowest}")
-    if highest != high:
-        rare.append(f"as high as {highest}")
+    rare = [f"as low as {lowest}"] * (lowest != low) + [f"as high as {highest}"] * (highest != high)
     rarely = f" (rarely {' or '.join(rare)})" if rare else ""
+    median = format_bytes(schedules.middle.peak_bytes + extra)
     peak = (
-        f"between {low} and {high}{rarely}, median {format_bytes(schedules.middle_bytes + extra)}"
+        f"between {low} and {high}{rarely}, median {median}" if low != high else f"at {low}{rarely}"
     )
-    if low == high:
-        peak = f"at {low}{rarely}"
-    return f"On {place} the order of ops varies: {len(schedules.seeds)} sampled orders peak {peak}."
+    return f"On {place} the order of ops varies: {len(peaks_bytes)} sampled orders peak {peak}."
 
 
 def _sum_alive_at_peak(schedule: Schedule) -> Counter[int]:
     """Return node -> bytes of its buffers alive at the schedule's peak."""
     alive: Counter[int] = Counter()
-    buffers = schedule.buffers
+    table, peak = schedule.buffers, schedule.peak_instant
     for node, size, born, dies in zip(
-        buffers.node, buffers.size_bytes, buffers.born, buffers.dies, strict=True
+        table.node, table.size_bytes, table.born, table.dies, strict=True
     ):
-        if size and born <= schedule.peak_instant and (dies < 0 or dies > schedule.peak_instant):
+        if size and born <= peak and (dies < 0 or dies > peak):
             alive[node] += size
     return alive
