@@ -20,12 +20,12 @@ import pandas as pd
 from analyzer.simulate.allocator import (
     BfcAllocator,
     BfcOptions,
-    Engine,
     Replay,
     Sequence,
     from_events,
     replay,
 )
+from analyzer.simulate.allocator.bfc import compiled_run
 
 
 def workload(n_events: int, live: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -121,28 +121,26 @@ def main() -> None:
     sequence = as_sequence(slot, request)
     few = sequence.part(0, arguments.events // 20)
 
+    plain, slow_s = timed(lambda: replay(few, BfcOptions.cpu()))
     start = time.process_time()
-    replay(few.part(0, 10), BfcOptions.cpu(), engine=Engine.COMPILED)
+    compiled_run.load_run()
     print(f"compiling, once in a process: {time.process_time() - start:.1f} s")
-    plain, slow_s = timed(lambda: replay(few, BfcOptions.cpu(), engine=Engine.PLAIN))
-    check = replay(few, BfcOptions.cpu(), engine=Engine.COMPILED)
+    check = replay(few, BfcOptions.cpu())
     assert np.array_equal(plain.address, check.address)
     assert np.array_equal(plain.largest_free_bytes, check.largest_free_bytes)
     for name, options in (
         ("CPU, growth", BfcOptions.cpu()),
         ("GPU, one region", BfcOptions.gpu(1 << 44)),
     ):
-        result, fast_s = timed(lambda o=options: replay(sequence, o, engine=Engine.COMPILED))
+        result, fast_s = timed(lambda o=options: replay(sequence, o))
         assert result.failure is None
         fast, slow = len(sequence) / fast_s, len(few) / slow_s
         print(
             f"{name}: compiled {fast:,.0f} events/s, plain {slow:,.0f} events/s,"
             f" ratio {fast / slow:.0f}"
         )
-    events = as_events(replay(sequence, BfcOptions.cpu(), engine=Engine.COMPILED))
-    whole, whole_s = timed(
-        lambda: replay(from_events(events), BfcOptions.cpu(), engine=Engine.COMPILED)
-    )
+    events = as_events(replay(sequence, BfcOptions.cpu()))
+    whole, whole_s = timed(lambda: replay(from_events(events), BfcOptions.cpu()))
     assert np.array_equal(whole.address, events["address"])
     print(f"from an events table, pairing included: {len(events) / whole_s:,.0f} events/s")
     stream(slot, request, arguments.live, times=10)

@@ -13,13 +13,11 @@ from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator import (
     BfcOptions,
-    Engine,
+    FailedRequest,
     Remedy,
-    Replay,
     from_recording,
     remedies,
     replay,
-    unserved,
 )
 
 _MOST_ROWS: Final = 10  # of evidence
@@ -38,53 +36,41 @@ _WAYS: Final = {
 }
 
 
-def find_allocator(
-    recording: Recording, options: BfcOptions, *, engine: Engine = Engine.AUTO
-) -> list[Finding]:
+def find_allocator(recording: Recording, options: BfcOptions) -> list[Finding]:
     """Replay a recording under ``options`` and return all findings.
 
     Raises:
         TraceError: the recording cannot be replayed.
     """
     sequence = from_recording(recording)
-    result = replay(sequence, options, engine=engine)
+    failure = replay(sequence, options).failure
     steps = tuple((step.first, step.last) for step in recording.steps if step.last >= step.first)
-    ways = remedies(sequence, options, steps=steps, engine=engine)
-    failure = () if result.failure is None else _find_failure(result, recording.allocations)
-    return [*failure, *_find_remedies(ways)]
+    found = _find_remedies(remedies(sequence, options, steps=steps))
+    if failure is None:
+        return list(found)
+    return [_describe_failure(failure, options, recording.allocations), *found]
 
 
-def _find_failure(result: Replay, rows: pd.DataFrame) -> Iterator[Finding]:
-    """Report the request that fails in a replay, and the free chunks that are too small."""
-    missing = unserved(result)
-    limit = format_bytes(result.options.memory_limit_bytes)
-    asked = format_bytes(missing.requested_bytes)
-    if missing.free_bytes >= missing.rounded_bytes:
+def _describe_failure(failure: FailedRequest, options: BfcOptions, rows: pd.DataFrame) -> Finding:
+    """Return the finding of a request that fails, and whether free memory is fragmented."""
+    limit = format_bytes(options.memory_limit_bytes)
+    free, asked = map(format_bytes, (failure.free_bytes, failure.requested_bytes))
+    if failure.free_bytes >= failure.rounded_bytes:
         why = (
-            f"Free memory is fragmented: {format_bytes(missing.free_bytes)} are free in "
-            f"{missing.n_free} chunks, the largest has {format_bytes(missing.largest_free_bytes)}. Use "
-            "fixed shapes, or restart from a checkpoint."
+            f"Free memory is fragmented: {free} are free, and the largest chunk has "
+            f"{format_bytes(failure.largest_free_bytes)}. Use fixed shapes, or restart from a "
+            "checkpoint."
         )
     else:
         why = (
-            f"Only {format_bytes(missing.free_bytes)} of the pool are free: the live tensors need more "
-            "than this limit. Reduce the batch size or the number of live tensors."
+            f"Only {free} of the pool are free: the live tensors need more than this limit. Reduce "
+            "the batch size or the number of live tensors."
         )
-    yield Finding(
+    return Finding(
         id="does-not-fit",
         severity=Severity.HIGH,
-        title=f"Out of memory under {limit}: {asked} for {_name(rows, missing.row)}",
+        title=f"Out of memory under {limit}: {asked} for {_name(rows, failure.row)}",
         detail=why,
-        evidence=tuple(
-            {
-                "free_bytes": chunk.size_bytes,
-                "below": _name(rows, chunk.below_row),
-                "below_bytes": chunk.below_bytes,
-                "above": _name(rows, chunk.above_row),
-                "above_bytes": chunk.above_bytes,
-            }
-            for chunk in missing.chunks[:_MOST_ROWS]
-        ),
     )
 
 
@@ -92,16 +78,16 @@ def _find_remedies(ways: tuple[Remedy, ...]) -> Iterator[Finding]:
     """Report allocator settings that need a lower limit, best first."""
     base, others = ways[0], ways[1:]
     threshold = _LEAST_RATIO * base.minimum_limit_bytes
-    better = [way for way in others if (way.limit_saved_bytes or 0) >= threshold]
-    better.sort(key=lambda way: -(way.limit_saved_bytes or 0))
+    better = [way for way in others if way.limit_saved_bytes >= threshold]
+    better.sort(key=lambda way: -way.limit_saved_bytes)
     if not better:
         return
     best = better[0]
     how = _WAYS[best.id].format(setting=best.setting)
     yield Finding(
         id="allocator-remedies",
-        severity=severity_of(best.limit_saved_bytes or 0, base.minimum_limit_bytes),
-        title=f"To lower the limit by {format_bytes(best.limit_saved_bytes or 0)}, {how}",
+        severity=severity_of(best.limit_saved_bytes, base.minimum_limit_bytes),
+        title=f"To lower the limit by {format_bytes(best.limit_saved_bytes)}, {how}",
         detail="Each row is a replay of the same allocations. The saving lowers the memory limit, "
         "not the requested peak. The waste of cuda_malloc_async's driver pool is not counted.",
         saves_bytes=best.limit_saved_bytes,

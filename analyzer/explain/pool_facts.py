@@ -21,29 +21,26 @@ from analyzer.explain.need import begins_with_process
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.model.contract.report.limit_figures import (
-    LimitParts,
     OtherSettings,
     PoolChange,
     PoolFacts,
-    PoolRegion,
     ReplayFailure,
 )
 from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.recording.records import Recording
 from analyzer.simulate.allocator import (
     BfcOptions,
-    Engine,
     Replay,
     Sequence,
     compare,
     from_recording,
     growth_history,
     minimum_limit,
+    prepare_searches,
     recorded_options,
     replay,
 )
 from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES
-from analyzer.simulate.allocator.limit_search import engine_for
 
 _ROWS: Final = 40  # regions in the report
 
@@ -61,13 +58,12 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     searched = what_if.is_asked or (search and is_whole)
     if not is_whole and not searched:
         return analysis
-    engine = Engine.AUTO
     if is_whole and searched:
-        engine = engine_for(from_recording(recording))
-    own = own_options(recording, engine=engine)
+        prepare_searches(from_recording(recording))
+    own = own_options(recording)
     asked = replaced_options(own, what_if)
     if is_whole and recording.kind.ran:
-        facts = _measured_facts(analysis, own, engine)
+        facts = _measured_facts(analysis, own)
     elif is_whole:
         # A predicted card uses the settings that the user asked about.
         facts = _predicted_facts(analysis, asked if card_of(recording) is not None else own)
@@ -83,10 +79,10 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     return _add_what_if(analysis, asked) if what_if.is_asked else analysis
 
 
-def own_options(recording: Recording, *, engine: Engine = Engine.AUTO) -> BfcOptions:
+def own_options(recording: Recording) -> BfcOptions:
     """Return the allocator settings of a recording."""
     return card_options(recording) or recorded_options(
-        recording.events, allocator=recording.allocator, engine=engine
+        recording.events, allocator=recording.allocator
     )
 
 
@@ -96,10 +92,10 @@ def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
     return replace(own, **given)
 
 
-def _measured_facts(analysis: Analysis, own: BfcOptions, engine: Engine) -> PoolFacts:
+def _measured_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
     """Return the facts of a trace; no pool if the replay differs from the trace."""
     recording = analysis.recording
-    match = compare(recording.events, own, allocator=recording.allocator, engine=engine)
+    match = compare(recording.events, own, allocator=recording.allocator)
     facts = PoolFacts(
         replay_equals_trace=match.is_exact,
         replay_check=ReplayCheck(events=match.events, equal=match.equal),
@@ -110,7 +106,7 @@ def _measured_facts(analysis: Analysis, own: BfcOptions, engine: Engine) -> Pool
         return facts
     # With several regions, addresses decide which of two equal chunks is used.
     sequence = from_recording(recording)
-    return _with_facts(facts, analysis, replay(sequence, own, engine=engine, follow_addresses=True))
+    return _with_facts(facts, analysis, replay(sequence, own, follow_addresses=True))
 
 
 def _predicted_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
@@ -172,23 +168,12 @@ def _with_minimum(
     found = minimum_limit(
         from_recording(recording), options, also=[options.memory_limit_bytes] if asked else ()
     )
-    least = LimitParts(
-        requested_bytes=found.requested_peak_bytes,
-        rounding_bytes=found.rounding_bytes,
-        unsplit_bytes=found.unsplit_bytes,
-        external_bytes=found.external_bytes,
-    )
-    safe = structs.replace(
-        least,
-        unsplit_bytes=found.safe_unsplit_bytes,
-        external_bytes=found.safe_external_bytes,
-    )
     return structs.replace(
         facts,
         minimum_limit_bytes=found.limit_bytes,
         safe_limit_bytes=found.safe_bytes,
-        minimum_limit_parts=least,
-        safe_limit_parts=safe,
+        minimum_limit_parts=found.parts,
+        safe_limit_parts=found.safe_parts,
     )
 
 
@@ -206,9 +191,7 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
         peak_pool_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
         failure=msgspec.convert(failure, ReplayFailure | None, from_attributes=True),
-        regions=msgspec.convert(
-            growth_history(result)[:_ROWS], tuple[PoolRegion, ...], from_attributes=True
-        ),
+        regions=growth_history(result)[:_ROWS],
     )
     return replace(
         analysis,

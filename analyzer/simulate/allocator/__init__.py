@@ -8,19 +8,13 @@ that begin with the process. ``cuda_malloc_async`` has no chunks and regions.
 
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
 from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
-from analyzer.simulate.allocator.events_to_sequence import from_events
-from analyzer.simulate.allocator.minimum_limit import MinimumLimit, minimum_limit
-from analyzer.simulate.allocator.pool_explanation import (
-    Growth,
-    Remedy,
-    Unserved,
-    chunks_at,
-    growth_history,
-    remedies,
-    unserved,
+from analyzer.simulate.allocator.minimum_limit import (
+    MinimumLimit,
+    minimum_limit,
+    prepare_searches,
 )
+from analyzer.simulate.allocator.pool_explanation import Remedy, growth_history, remedies
 from analyzer.simulate.allocator.replay import (
-    Engine,
     FailedRequest,
     Match,
     Replay,
@@ -28,30 +22,30 @@ from analyzer.simulate.allocator.replay import (
     recorded_options,
     replay,
 )
-from analyzer.simulate.allocator.sequence import Caution, Sequence, from_allocations, from_recording
+from analyzer.simulate.allocator.sequence import (
+    Sequence,
+    from_allocations,
+    from_events,
+    from_recording,
+)
 
 __all__ = [
     "BfcAllocator",
     "BfcOptions",
-    "Caution",
-    "Engine",
     "FailedRequest",
-    "Growth",
     "Match",
     "MinimumLimit",
     "Remedy",
     "Replay",
     "Sequence",
-    "Unserved",
-    "chunks_at",
     "compare",
     "from_allocations",
     "from_events",
     "from_recording",
     "growth_history",
     "minimum_limit",
+    "prepare_searches",
     "recorded_options",
     "remedies",
     "replay",
-    "unserved",
 ]

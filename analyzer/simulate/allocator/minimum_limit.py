@@ -7,9 +7,10 @@ suffices (the pool of an unlimited replay) to the first failure, and up from a l
 first success; both end in a bisection. ``limit_bytes`` is the smallest success; ``safe_bytes`` is
 the smallest limit above which no limit tried fails, and decides "does it fit".
 
-Without growth the pool is one region, and the unlimited run shows from which limit on all runs are
-equal; this is a fifth to a quarter above the need. The search goes down from there, one run for
-each range of equal limits. No limit is skipped, so ``safe_bytes`` is proven.
+One run answers for a range of limits (``BfcAllocator.equal_limits``), and with growth all limits
+share the first part of their runs. Without growth the pool is one region, and the unlimited run
+shows from which limit on all runs are equal. The search goes down from there, one run for each range
+of equal limits. No limit is skipped, so ``safe_bytes`` is proven.
 
     requested peak  1000 MB      requested bytes of the live tensors
     + rounding        12 MB      to multiples of 256 B
@@ -20,54 +21,302 @@ each range of equal limits. No limit is skipped, so ``safe_bytes`` is proven.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from analyzer.model.errors import AccountingError
+from analyzer.model.contract.report.limit_figures import LimitParts
+from analyzer.model.errors import InputError
+from analyzer.model.ranges import Range
 from analyzer.model.units import GRANULE_BYTES, round_up
-from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
-from analyzer.simulate.allocator.limit_search import LimitSearch, Spacing, count_probes, engine_for
-from analyzer.simulate.allocator.replay import Engine, replay
+from analyzer.simulate.allocator.bfc import compiled_run
+from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
+from analyzer.simulate.allocator.bfc.bfc_options import (
+    FIRST_REGION_BYTES,
+    UNLIMITED_BYTES,
+    BfcOptions,
+)
+from analyzer.simulate.allocator.replay import replay
 from analyzer.simulate.allocator.sequence import Sequence
+
+MOST_PROBES: Final = 256
+"""Most limits tried in each direction, for short sequences."""
+
+FEWEST_PROBES: Final = 16
+"""Fewest, however long the sequence is."""
+
+PLAIN_BUDGET, COMPILED_BUDGET = 150_000, 5_000_000
+"""Operations of all limits in one direction, if each needed a whole run; most do not."""
+
+ISLAND: Final = 0.01
+"""Narrowest range of successful limits that counts below a failing limit, as a share of the limit.
+
+The position of such a range differs from order to order, so a real run misses it.
+"""
+
+EXPECTED_RUNS: Final = 12
+"""Expected number of runs of a search. Parts of runs count in proportion."""
+
+WHOLE_RUNS: Final = 48
+"""The same without growth: the size of the pool is the limit, so runs have nothing in common."""
+
+FINENESS: Final = 10_000
+"""Steps in a peak when several sequences are searched."""
+
+
+def prepare_searches(sequence: Sequence, searches: int = 1, *, growth: bool = True) -> None:
+    """Load the compiled allocator if it repays a number of limit searches."""
+    compiled_run.prepare(len(sequence) * (EXPECTED_RUNS if growth else WHOLE_RUNS) * searches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spacing:
+    """Distances between the limits tried.
+
+    Attributes:
+        near_bytes: Distance next to the limit searched for; it increases further away.
+        shift_bytes: Distance of the first limit from the end of the range.
+        adjacent: Number of first limits that lie in adjacent ranges of equal limits, so that none
+            is skipped.
+    """
+
+    count: int
+    near_bytes: int
+    shift_bytes: int = 0
+    adjacent: int = 0
+
+
+class LimitSearch:
+    """The limits tried so far for one sequence, all multiples of the step.
+
+    Attributes:
+        tried: Whether the sequence succeeded, for each limit tried.
+    """
+
+    def __init__(self, sequence: Sequence, options: BfcOptions, step_bytes: int) -> None:
+        self.sequence = sequence
+        self.options = options
+        self.step_bytes = step_bytes
+        self.tried: dict[int, bool] = {}
+        self._results: list[tuple[Range, bool]] = []
+        self._shared: tuple[BfcAllocator, int] | None = None
+        peak_bytes = int(sequence.without(sequence.spare).live_rounded_bytes().max(initial=0))
+        self.bound = self.up(max(peak_bytes, GRANULE_BYTES))
+        """A lower bound of all limits: the peak of the rounded requests."""
+        self.top = self._find_top()
+        """A limit that fits; with growth all larger limits fit also."""
+
+    def fits(self, limit_bytes: int) -> bool:
+        """Return whether the sequence succeeds under a limit."""
+        if limit_bytes not in self.tried:
+            known = (fits for limits, fits in self._results if limit_bytes in limits)
+            fits = next(known, None)
+            if fits is None:
+                done, limits, _ = self.run(limit_bytes)
+                fits = done == len(self.sequence)
+                self._results.append((limits, fits))
+            self.tried[limit_bytes] = fits
+        return self.tried[limit_bytes]
+
+    def run(self, limit_bytes: int) -> tuple[int, Range, list[int]]:
+        """Run the sequence under a limit.
+
+        Returns:
+            The number of operations that succeed, all limits with the same run, and the optional
+            buffers without memory.
+        """
+        if self._shared is None:
+            allocator, common = self._start(limit_bytes), 0
+        else:
+            started, common = self._shared
+            allocator = started.under(limit_bytes)
+        done, skipped = feed_sparing(allocator, self.sequence, common)
+        return done, allocator.equal_limits, skipped
+
+    def _start(self, limit_bytes: int) -> BfcAllocator:
+        options = replace(self.options, memory_limit_bytes=limit_bytes)
+        return BfcAllocator(options, self.sequence.n_buffers)
+
+    def up(self, size_bytes: int) -> int:
+        """Return the size rounded up to a multiple of the step."""
+        return -(-size_bytes // self.step_bytes) * self.step_bytes
+
+    def _find_top(self) -> int:
+        limit = self.bound
+        # An optional buffer that fits takes memory, and a later one may then find none.
+        if self.sequence.spare.any():
+            limit = max(limit, int(self.sequence.live_rounded_bytes().max()))
+        if self.options.growth:
+            limit = max(limit, self._share_runs())
+        elif not self.options.fragmentation_fraction:
+            # From the low end of this range on, each run without growth equals the unlimited run.
+            done, limits, _ = self.run(UNLIMITED_BYTES)
+            if done == len(self.sequence):
+                limit = max(limit, limits.low)
+        return self.enough(self.up(limit))
+
+    def _share_runs(self) -> int:
+        """Run once the operations that all limits have in common; return the pool without a limit.
+
+        A limit matters only when a region goes beyond it. Until then each run equals the unlimited
+        one. A limit of at least the pool of an unlimited replay changes none of its regions.
+        """
+        unlimited = replay(self.sequence, self.options.unlimited())
+        if not self.options.fragmentation_fraction and self.bound >= FIRST_REGION_BYTES:
+            common, pool_bytes = len(self.sequence), 0
+            for extension in unlimited.extensions:
+                pool_bytes += extension.size_bytes
+                if pool_bytes > self.bound:
+                    common = extension.owner
+                    break
+            started = self._start(self.bound)
+            started.feed(self.sequence.slot[:common], self.sequence.request[:common])
+            self._shared = started, common
+        return unlimited.peak_pool_bytes
+
+    def find_above_failures(self, spacing: Spacing, floor: int) -> int:
+        """Return the smallest limit from which on no limit tried fails, and at least ``floor``."""
+        fits, at, count = self.top, self.top - spacing.shift_bytes, 0
+        while fits > floor:
+            at = max(self.up(at), floor)
+            if not self.fits(at):
+                return self.bisect(at, fits)
+            fits, at = at, self._equal_limits(at).low - self.step_bytes
+            count += 1
+            if count > spacing.adjacent:
+                at = min(at, fits - max(spacing.near_bytes, 3 * (fits - floor) // spacing.count))
+        return floor
+
+    def find_lowest_success(
+        self, spacing: Spacing, most_bytes: int, *, island: float = ISLAND
+    ) -> int:
+        """Return the smallest limit found that succeeds, and at most ``most_bytes``.
+
+        Args:
+            island: Share of the limit; a narrower success below failing limits does not count.
+        """
+        fails, at = self.bound - self.step_bytes, self.up(self.bound + spacing.shift_bytes)
+        step_bytes = max(spacing.near_bytes, (most_bytes - self.bound) // spacing.count)
+        while at < most_bytes:
+            if self.fits(at):
+                lowest = self.bisect(fails, at)
+                above = (lowest + int(island * lowest * part / 4) for part in range(1, 5))
+                if all(self.fits(self.up(limit)) for limit in above):
+                    return lowest
+            else:
+                fails = at
+            at = self.up(max(at + step_bytes, self._equal_limits(at).high + 1))
+        return most_bytes
+
+    def _equal_limits(self, limit_bytes: int) -> Range:
+        """Return the limits with the same run as a limit that was tried."""
+        equal = (limits for limits, _ in self._results if limit_bytes in limits)
+        return next(equal, Range.exactly(limit_bytes))
+
+    def enough(self, limit: int) -> int:
+        """Return a limit under which the sequence succeeds, at least the given one."""
+        while not self.fits(limit):
+            limit = self.up(limit + limit // 4)
+            if limit > UNLIMITED_BYTES:
+                raise InputError("The sequence fails under every limit.")
+        return limit
+
+    def bisect(self, fails: int, fits: int) -> int:
+        """Return a limit between the two that fits, while one step less fails."""
+        while fits - fails > self.step_bytes:
+            middle = (fails + fits) // 2 // self.step_bytes * self.step_bytes
+            if self.fits(middle):
+                fits = middle
+            else:
+                fails = middle
+        return fits
+
+
+def count_probes(operations: int) -> int:
+    """Return how many limits to try for sequences with so many operations in all."""
+    budget = COMPILED_BUDGET if compiled_run.is_loaded() else PLAIN_BUDGET
+    return min(MOST_PROBES, max(FEWEST_PROBES, budget // max(operations, 1)))
+
+
+def find_shared_limits(
+    sequences: list[Sequence],
+    options: BfcOptions,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Range:
+    """Return the limits below which none and above which all of several sequences succeed.
+
+    Each search uses the bounds found so far, and tries limits slightly beside the limits of
+    the search before, because similar orders fail and succeed at similar limits.
+    """
+    total = sum(map(len, sequences))
+    compiled_run.prepare(FEWEST_PROBES * total)
+    count = count_probes(total)
+    least_bytes, safe_bytes = UNLIMITED_BYTES, 0
+    for number, sequence in enumerate(sequences):
+        progress(number / len(sequences))
+        peak_bytes = int(sequence.live_rounded_bytes().max(initial=0))
+        search = LimitSearch(sequence, options, round_up(peak_bytes // FINENESS))
+        near_bytes = search.bound // (8 * count)
+        shift_bytes = near_bytes * (number + 1) // len(sequences)
+        spacing = Spacing(count=count, near_bytes=near_bytes, shift_bytes=shift_bytes)
+        safe_bytes = search.find_above_failures(spacing, search.up(max(safe_bytes, search.bound)))
+        least_bytes = search.find_lowest_success(spacing, min(least_bytes, safe_bytes))
+    return Range(least_bytes, safe_bytes)
+
+
+def feed_sparing(
+    allocator: BfcAllocator, sequence: Sequence, first: int = 0
+) -> tuple[int, list[int]]:
+    """Run a sequence from ``first`` on; skip optional buffers that find no memory.
+
+    Returns:
+        The number of operations done from the start of the sequence, and the skipped buffers.
+    """
+    slot, request, end = sequence.slot, sequence.request, len(sequence)
+    done = first
+    skipped: list[int] = []
+    frees: list[int] = []  # operations that free skipped buffers, as a heap
+    freed_at: NDArray[np.int64] | None = None  # operation that frees each buffer
+    while True:
+        while frees and frees[0] < done:
+            heappop(frees)
+        stop = frees[0] if frees else end
+        done += allocator.feed(slot[done:stop], request[done:stop])
+        if done == end:
+            return done, skipped
+        if done < stop:
+            buffer = int(slot[done])
+            if not sequence.spare.size or not sequence.spare[buffer]:
+                return done, skipped
+            skipped.append(buffer)
+            if freed_at is None:
+                freed_at = np.full(sequence.n_buffers, -1)
+                freed_at[slot[request == 0]] = np.flatnonzero(request == 0)
+            if freed_at[buffer] > done:
+                heappush(frees, int(freed_at[buffer]))
+        done += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimumLimit:
-    """The smallest limit found, its parts, and the precision of the search.
+    """The smallest limit found, with its parts.
 
     Attributes:
         limit_bytes: Smallest limit under which the sequence succeeded; one step less fails.
         safe_bytes: Smallest limit above which no limit tried failed; often the same. Without growth
             it is proven, unless that takes too many runs.
-        rounding_bytes: Added to that peak by rounding requests to 256 bytes.
-        unsplit_bytes: Added by chunks handed out whole, at this limit.
-        external_bytes: The limit minus the peak in use: free, but of no use.
-        safe_unsplit_bytes, safe_external_bytes: The same two at ``safe_bytes``.
         failed_above: Limits above ``limit_bytes`` under which the sequence failed.
     """
 
     limit_bytes: int
     safe_bytes: int
-    bound_bytes: int
-    requested_peak_bytes: int
-    rounding_bytes: int
-    unsplit_bytes: int
-    external_bytes: int
-    safe_unsplit_bytes: int
-    safe_external_bytes: int
+    parts: LimitParts
+    safe_parts: LimitParts
     failed_above: tuple[int, ...]
-
-    def check(self) -> None:
-        """Raise an ``AccountingError`` unless the parts add up to the two limits."""
-        common = (self.requested_peak_bytes, self.rounding_bytes)
-        for limit, parts in (
-            (self.limit_bytes, (*common, self.unsplit_bytes, self.external_bytes)),
-            (self.safe_bytes, (*common, self.safe_unsplit_bytes, self.safe_external_bytes)),
-        ):
-            if sum(parts) != limit or min(parts) < 0:
-                raise AccountingError(f"{parts} do not add up to a limit of {limit}")
 
 
 def minimum_limit(
@@ -76,7 +325,6 @@ def minimum_limit(
     *,
     step_bytes: int = GRANULE_BYTES,
     also: Iterable[int] = (),
-    engine: Engine = Engine.AUTO,
 ) -> MinimumLimit:
     """Find the smallest memory limit under which ``sequence`` succeeds.
 
@@ -89,10 +337,9 @@ def minimum_limit(
     """
     options = BfcOptions.cpu() if options is None else options
     step_bytes = max(round_up(step_bytes), GRANULE_BYTES)
-    if engine is Engine.AUTO:
-        engine = engine_for(sequence, growth=options.growth)
-    search = LimitSearch(sequence, options, step_bytes, engine)
-    count = count_probes(len(sequence), engine)
+    prepare_searches(sequence, growth=options.growth)
+    search = LimitSearch(sequence, options, step_bytes)
+    count = count_probes(len(sequence))
     near_bytes = max(step_bytes, search.bound // (8 * count))
     is_provable = not (options.growth or options.fragmentation_fraction)
     spacing = Spacing(count=count, near_bytes=near_bytes, adjacent=count if is_provable else 0)
@@ -125,31 +372,29 @@ def _find_safe(search: LimitSearch, lowest: int) -> int:
 def _divide(search: LimitSearch, lowest: int, safe: int) -> MinimumLimit:
     """Return the two limits found with their parts."""
     served = search.sequence
+    skipped = np.zeros(served.n_buffers, bool)
     if served.spare.any():
-        skipped = np.zeros(served.n_buffers, bool)
         skipped[search.run(lowest)[2]] = True
-        served = served.without(skipped)
+    served = served.without(skipped)
     requested = int(served.live_requested_bytes().max(initial=0))
-    bound = int(served.live_rounded_bytes().max(initial=0))
+    rounded = int(served.live_rounded_bytes().max(initial=0))
 
-    def find_peak(limit_bytes: int) -> int:
+    def divide(limit_bytes: int) -> LimitParts:
         under = replace(search.options, memory_limit_bytes=limit_bytes)
-        return replay(served, under, engine=search.engine).peak_in_use_bytes
+        in_use = replay(served, under).peak_in_use_bytes
+        return LimitParts(
+            requested_bytes=requested,
+            rounding_bytes=rounded - requested,
+            unsplit_bytes=in_use - rounded,
+            external_bytes=limit_bytes - in_use,
+        )
 
-    in_use = find_peak(lowest)
-    safe_in_use = in_use if safe == lowest else find_peak(safe)
     failed = (limit for limit, fits in search.tried.items() if limit > lowest and not fits)
-    result = MinimumLimit(
+    parts = divide(lowest)
+    return MinimumLimit(
         limit_bytes=lowest,
         safe_bytes=safe,
-        bound_bytes=bound,
-        requested_peak_bytes=requested,
-        rounding_bytes=bound - requested,
-        unsplit_bytes=in_use - bound,
-        external_bytes=lowest - in_use,
-        safe_unsplit_bytes=safe_in_use - bound,
-        safe_external_bytes=safe - safe_in_use,
+        parts=parts,
+        safe_parts=parts if safe == lowest else divide(safe),
         failed_above=tuple(sorted(failed)),
     )
-    result.check()
-    return result

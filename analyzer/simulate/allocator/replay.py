@@ -8,37 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.choice import Choice
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import compiled_run
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator, Extension, Release
 from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.bfc.bfc_pool import OUT_COLUMNS
-from analyzer.simulate.allocator.events_to_sequence import from_events
-from analyzer.simulate.allocator.sequence import NOWHERE, Caution, Sequence, integers, rows_of
+from analyzer.simulate.allocator.sequence import NOWHERE, Sequence, from_events, integers, rows_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Table = NDArray[np.int64]
-
-
-COMPILE_FROM_OPERATIONS: Final = 2_000_000
-"""From here on compiling (5 s) and running is faster than plain Python (0.4 million/s)."""
-
-STORE_FROM_OPERATIONS: Final = 500_000
-"""The same if the machine code can be stored, so that later commands only load it."""
-
-LOAD_FROM_OPERATIONS: Final = 150_000
-"""From here on loading stored code (0.5 s) and running is faster."""
-
-
-class Engine(Choice):
-    """How the allocator's code runs; the results are equal."""
-
-    AUTO = "auto"
-    PLAIN = "plain"
-    COMPILED = "compiled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +42,6 @@ class Replay:
     """The result of a replay. Columns have one entry for each operation done.
 
     Attributes:
-        sequence, options: The input.
-        address: Address of the operation's chunk.
-        chunk_bytes: Bytes of that chunk.
         in_use_bytes, pool_bytes, largest_free_bytes, requested_bytes: After the operation.
         failure: The request that did not fit; None if all did. Columns end before it.
     """
@@ -85,26 +62,14 @@ class Replay:
         return int(self.address.size)
 
     @property
-    def cautions(self) -> tuple[Caution, ...]:
-        """Corrections of the input."""
-        return self.sequence.cautions
-
-    @property
     def instant(self) -> Table:
         """Row of the events table of each operation."""
         return self.sequence.instant[: len(self)]
 
-    @property
-    def fragmentation(self) -> NDArray[np.float64]:
-        """(free - largest free) / free after each operation; NaN if nothing is free."""
-        return self.fragmentation_after(slice(None))
-
-    def fragmentation_after(self, places: Table | slice) -> NDArray[np.float64]:
-        """Return the fragmentation after some operations."""
+    def fragmentation(self, places: Table | slice = slice(None)) -> NDArray[np.float64]:
+        """Return (free - largest free) / free after operations; 0 if nothing is free."""
         free = self.pool_bytes[places] - self.in_use_bytes[places]
-        share = np.full(free.size, np.nan)
-        np.divide(free - self.largest_free_bytes[places], free, out=share, where=free > 0)
-        return share
+        return np.asarray((free - self.largest_free_bytes[places]) / np.maximum(free, 1))
 
     @property
     def peak_in_use_bytes(self) -> int:
@@ -130,22 +95,17 @@ class Replay:
         return address, size
 
 
-def replay(
-    sequence: Sequence,
-    options: BfcOptions,
-    *,
-    engine: Engine = Engine.AUTO,
-    follow_addresses: bool = False,
-) -> Replay:
+def replay(sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = False) -> Replay:
     """Run a sequence through an allocator and return the result.
 
     Args:
         follow_addresses: Place regions at the addresses of the source. With the settings of the
             run in the trace, all addresses then equal the addresses of the trace.
     """
-    allocator = _allocator(sequence, options, engine)
+    compiled_run.prepare(len(sequence))
+    allocator = BfcAllocator(options, sequence.n_buffers)
     columns = np.empty((len(sequence), OUT_COLUMNS), np.int64)
-    known = sequence.known_address if follow_addresses else None
+    known = sequence.address[sequence.slot] if follow_addresses else None
     done = allocator.feed(sequence.slot, sequence.request, known=known, record=columns)
     address, chunk, in_use, pool, largest = columns[:done].T
     failure = None
@@ -167,44 +127,26 @@ def replay(
     )
 
 
-def in_use_bytes(sequence: Sequence, options: BfcOptions, *, engine: Engine = Engine.AUTO) -> Table:
+def in_use_bytes(sequence: Sequence, options: BfcOptions) -> Table:
     """Return the bytes of chunks in use after each operation, up to a failure.
 
     It takes less time than ``replay``, which also records the largest free chunk.
     """
+    compiled_run.prepare(len(sequence))
     columns = np.empty((len(sequence), OUT_COLUMNS - 1), np.int64)
-    allocator = _allocator(sequence, options, engine)
+    allocator = BfcAllocator(options, sequence.n_buffers)
     done = allocator.feed(sequence.slot, sequence.request, record=columns)
     return columns[:done, 2]
-
-
-def choose(engine: Engine, n_operations: int) -> Engine:
-    """Return the fastest way to replay ``n_operations`` in all, if ``engine`` leaves it open."""
-    if engine is not Engine.AUTO:
-        return engine
-    is_long = (
-        compiled_run.is_loaded()
-        or n_operations >= COMPILE_FROM_OPERATIONS
-        or (n_operations >= STORE_FROM_OPERATIONS and compiled_run.code_folder() is not None)
-        or (n_operations >= LOAD_FROM_OPERATIONS and compiled_run.has_stored_code())
-    )
-    return Engine.COMPILED if is_long else Engine.PLAIN
-
-
-def _allocator(sequence: Sequence, options: BfcOptions, engine: Engine) -> BfcAllocator:
-    is_compiled = choose(engine, len(sequence)) is Engine.COMPILED
-    return BfcAllocator(options, sequence.n_buffers, is_compiled=is_compiled)
 
 
 def _failure(
     sequence: Sequence, options: BfcOptions, op: int, in_use: int, pool: int, largest: int
 ) -> FailedRequest:
-    buffer = int(sequence.slot[op])
     requested = int(sequence.request[op])
     return FailedRequest(
         op=op,
         instant=int(sequence.instant[op]),
-        row=int(sequence.row[buffer]),
+        row=int(sequence.row[sequence.slot[op]]),
         requested_bytes=requested,
         rounded_bytes=round_up(requested),
         in_use_bytes=in_use,
@@ -230,10 +172,8 @@ class Match:
     """The events of a trace that a replay reproduces.
 
     Attributes:
-        events: Number of replayed events.
         equal: Number of events with equal address, chunk, bytes in use, peak and fragmentation.
         first_difference: Row of the first event that differs; None if all are equal.
-        replay: The replay.
     """
 
     events: int
@@ -248,11 +188,7 @@ class Match:
 
 
 def compare(
-    events: pd.DataFrame,
-    options: BfcOptions | None = None,
-    *,
-    allocator: str | None = None,
-    engine: Engine = Engine.AUTO,
+    events: pd.DataFrame, options: BfcOptions | None = None, *, allocator: str | None = None
 ) -> Match:
     """Replay the events of a trace and compare each with the trace.
 
@@ -262,8 +198,7 @@ def compare(
         options: Settings of the run; the CPU's by default.
     """
     sequence = from_events(events, allocator=allocator)
-    options = BfcOptions.cpu() if options is None else options
-    result = replay(sequence, options, engine=engine, follow_addresses=True)
+    result = replay(sequence, options or BfcOptions.cpu(), follow_addresses=True)
     shown = result.instant != NOWHERE
     # Of an event with two operations (an implied free and an allocation) the last is compared.
     shown[:-1] &= np.diff(result.instant) != 0
@@ -278,9 +213,7 @@ def compare(
     return Match(events=int(places.size), equal=equal, first_difference=first, replay=result)
 
 
-def _compare_block(
-    result: Replay, events: pd.DataFrame, places: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def _compare_block(result: Replay, events: pd.DataFrame, places: Table) -> NDArray[np.bool_]:
     """Return which operations of a replay equal their events."""
     rows = result.instant[places]
 
@@ -291,8 +224,10 @@ def _compare_block(
     peak = np.maximum.accumulate(result.in_use_bytes[start : int(places[-1]) + 1])
     before = int(result.in_use_bytes[:start].max(initial=0))
     # Nothing free counts as 0; the trace has a few digits only.
-    ours = np.nan_to_num(result.fragmentation_after(places))
-    theirs = np.nan_to_num(column("fragmentation").astype(float))
+    ours, theirs = (
+        result.fragmentation(places),
+        np.nan_to_num(column("fragmentation").astype(float)),
+    )
     unit = 10.0 ** (np.floor(np.log10(np.maximum(theirs, 1e-300))) - FRAGMENTATION_DIGITS + 1)
     is_equal = np.asarray(np.abs(ours - theirs) <= 0.51 * unit)
     is_equal &= result.address[places] == column("address")
@@ -302,9 +237,7 @@ def _compare_block(
     return is_equal
 
 
-def recorded_options(
-    events: pd.DataFrame, *, allocator: str | None = None, engine: Engine = Engine.AUTO
-) -> BfcOptions:
+def recorded_options(events: pd.DataFrame, *, allocator: str | None = None) -> BfcOptions:
     """Return the settings of the run that a trace shows.
 
     The limit is the sum of bytes in use and bytes available. A trace does not show whether the pool
@@ -319,7 +252,7 @@ def recorded_options(
     if "GPU" not in str(chosen["allocator"].iloc[0]):
         return BfcOptions.cpu(limit)
     whole, growing = (BfcOptions.gpu(limit, growth=growth) for growth in (False, True))
-    equal = compare(chosen, whole, engine=engine).equal
+    equal = compare(chosen, whole).equal
     if equal == len(chosen):
         return whole
-    return growing if compare(chosen, growing, engine=engine).equal > equal else whole
+    return growing if compare(chosen, growing).equal > equal else whole

@@ -1,13 +1,12 @@
 """The requests and frees of an allocator, in order: the input of every replay.
 
-A sequence is made of an events table (``events_to_sequence``) or of an allocations table, measured or
-predicted. Inconsistent rows are either refused with a ``TraceError`` or corrected in the one sensible
-way and counted in ``cautions``.
+A sequence is made of an events table or of an allocations table, measured or predicted. Impossible
+numbers are refused with a ``TraceError``; rows that contradict each other are left out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ import pandas as pd
 from analyzer.model.errors import InputError, TraceError
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
+from analyzer.model.recording.timeline import pair_events
 from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES
 
@@ -27,20 +27,6 @@ if TYPE_CHECKING:
 
 NOWHERE: Final = -1
 """An unknown address, no row of a table, or an instant before the first event."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caution:
-    """A correction of the input.
-
-    Attributes:
-        id: Stable name, such as ``double-free``.
-        message: One sentence with the count and the correction.
-    """
-
-    id: str
-    count: int
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +43,6 @@ class Sequence:
             buffer that stands for memory allocated before the trace.
         spare: Which buffers are optional: TensorFlow continues without them if they do not fit.
             Shape ``(n_buffers,)``, or empty if there are none.
-        cautions: Corrections of the input.
     """
 
     slot: Table
@@ -67,7 +52,6 @@ class Sequence:
     address: Table
     row: Table
     spare: Mask = field(default_factory=lambda: np.zeros(0, bool))
-    cautions: tuple[Caution, ...] = ()
 
     def __len__(self) -> int:
         return int(self.slot.size)
@@ -77,21 +61,16 @@ class Sequence:
         """Number of buffers."""
         return int(self.requested_bytes.size)
 
-    @property
-    def known_address(self) -> Table:
-        """Address of each operation in the source."""
-        return self.address[self.slot]
-
     def live_requested_bytes(self) -> Table:
         """Return the requested bytes alive after each operation, shape ``(n_ops,)``."""
-        return np.cumsum(self._signed(self.requested_bytes))
+        return self._sum_live(self.requested_bytes)
 
     def live_rounded_bytes(self) -> Table:
         """Return the bytes alive after each operation, with requests rounded up to 256 bytes."""
-        return np.cumsum(self._signed(round_up(self.requested_bytes)))
+        return self._sum_live(round_up(self.requested_bytes))
 
-    def _signed(self, sizes: Table) -> Table:
-        return np.where(self.request > 0, 1, -1) * sizes[self.slot]
+    def _sum_live(self, sizes: Table) -> Table:
+        return np.cumsum(np.where(self.request > 0, 1, -1) * sizes[self.slot])
 
     def without(self, buffers: Mask) -> Sequence:
         """Return the sequence without the operations on some buffers, a mask of ``n_buffers``."""
@@ -120,11 +99,11 @@ class Sequence:
         )
 
 
-def from_recording(recording: Recording, allocator: str | None = None) -> Sequence:
-    """Return the sequence of one allocator of a recording, measured or predicted."""
+def from_recording(recording: Recording) -> Sequence:
+    """Return the sequence of a recording's allocator, measured or predicted."""
     return from_allocations(
         recording.allocations,
-        allocator=allocator or recording.allocator,
+        allocator=recording.allocator,
         n_events=len(recording.events) or None,
     )
 
@@ -134,8 +113,10 @@ def from_allocations(
 ) -> Sequence:
     """Return the births and frees of the rows of an allocations table, in order.
 
+    Rows that request nothing, or die no later than they are born, are left out. Frees come first among
+    operations at one instant.
+
     Args:
-        allocations: Table with at least ``requested_bytes``, ``born`` and ``dies``.
         n_events: Number of instants; a row that dies at this instant is never freed. None for the
             latest instant of the table.
 
@@ -145,30 +126,26 @@ def from_allocations(
     rows = rows_of(allocations, allocator, "allocations")
     if "part_of" in allocations:  # a part of another allocation is no request
         rows = rows[allocations["part_of"].isna().to_numpy()[rows]]
-    requested = integers(allocations, "requested_bytes")[rows]
-    born, dies = integers(allocations, "born")[rows], integers(allocations, "dies")[rows]
+    requested, born, dies = (
+        integers(allocations, name)[rows] for name in ("requested_bytes", "born", "dies")
+    )
     refuse_sizes(requested, rows, "row")
     if (born < NOWHERE).any():
         at = rows[born < NOWHERE][0]
         raise TraceError(f"Row {at} is born at instant {born[born < NOWHERE][0]}, before -1.")
-    never, empty = dies <= born, requested == 0
-    cautions = [
-        caution("dies-unborn", never, "rows die no later than they are born; left out."),
-        caution("zero-size", empty, "rows request 0 bytes and take no chunk."),
-    ]
-    valid = ~never & ~empty
+    valid = (dies > born) & (requested > 0)
     rows, requested, born, dies = rows[valid], requested[valid], born[valid], dies[valid]
     if rows.size == 0:
         raise TraceError("The allocations contain nothing to replay.")
     last = int(max(born.max() + 1, dies.max())) if n_events is None else n_events
-    address = _addresses(allocations)[rows]
+    address = np.full(rows.size, NOWHERE)
+    if "address" in allocations:
+        column = allocations["address"].astype("Int64")
+        address = column.to_numpy(dtype="int64", na_value=NOWHERE)[rows]
     slot, instant, birth = _sort_operations(born, dies, address, last)
-    text = "buffers were alive before the first event; placed in order of address, so addresses differ."
-    cautions.append(caution("alive-before", born == NOWHERE, text))
-    ties = (np.diff(instant) == 0) & (instant[1:] != NOWHERE)
-    cautions.append(
-        caution("same-instant", ties, "operations share an instant; frees are done first.")
-    )
+    spare = np.zeros(rows.size, bool)
+    if "region" in allocations:  # TensorFlow can do without workspaces and trials of algorithms
+        spare = allocations["region"].astype("str").isin((TRIAL, WORKSPACE)).to_numpy()[rows]
     return Sequence(
         slot=slot,
         request=np.where(birth, requested[slot], 0),
@@ -176,8 +153,7 @@ def from_allocations(
         requested_bytes=requested,
         address=address,
         row=rows,
-        spare=_find_optional(allocations)[rows],
-        cautions=tuple(one for one in cautions if one.count),
+        spare=spare,
     )
 
 
@@ -238,21 +214,6 @@ def integers(table: pd.DataFrame, name: str) -> Table:
     return np.asarray(column, np.int64)
 
 
-def _find_optional(table: pd.DataFrame) -> Mask:
-    """Return which rows are workspaces and trials of algorithms, which TensorFlow can do without."""
-    if "region" not in table:
-        return np.zeros(len(table), bool)
-    return np.asarray(table["region"].astype("str").isin((TRIAL, WORKSPACE)), bool)
-
-
-def _addresses(table: pd.DataFrame) -> Table:
-    """Return the address column, -1 for missing values."""
-    if "address" not in table:
-        return np.full(len(table), NOWHERE)
-    column = table["address"].astype("Int64")
-    return np.asarray(column.to_numpy(dtype="int64", na_value=NOWHERE))
-
-
 def refuse_sizes(requested: Table, rows: Table, name: str) -> None:
     """Raise a ``TraceError`` for negative and impossibly large requests."""
     wrong = (requested < 0) | (requested > MAX_REQUEST_BYTES)
@@ -265,7 +226,117 @@ def refuse_sizes(requested: Table, rows: Table, name: str) -> None:
         )
 
 
-def caution(name: str, which: Mask | int, message: str) -> Caution:
-    """Return a caution; its message begins with the count, or the size of the mask."""
-    count = which if isinstance(which, int) else int(which.sum())
-    return Caution(id=name, count=count, message=f"{count} {message}")
+@dataclass(slots=True)
+class _Events:
+    """The columns of the events of one allocator, in order of time."""
+
+    rows: Table
+    kind: Table
+    address: Table
+    requested: Table
+    allocated: Table
+    in_use: Table
+
+    def reordered(self, order: Table) -> _Events:
+        return _Events(*(getattr(self, column.name)[order] for column in fields(self)))
+
+    def count_breaks(self) -> int:
+        """Count events that contradict the bytes in use of the event before."""
+        return int(np.sum(np.diff(self.in_use) != (self.kind * self.allocated)[1:]))
+
+
+def from_events(events: pd.DataFrame, *, allocator: str | None = None) -> Sequence:
+    """Return the sequence in an events table, whose frees are paired with allocations by address.
+
+    Events of kind 0 (moments inside a compiled step) are left out. A free of an address that was
+    never allocated ends a buffer from before the trace, if the bytes in use at the start allow it;
+    otherwise it is left out. An allocation at an address in use ends the buffer there. The rest of
+    the bytes in use at the start becomes one first buffer with row -1.
+
+    Raises:
+        TraceError: nothing to replay, or an impossible kind or size.
+    """
+    ordered = _sort_by_time(_read(events, allocator), events)
+    partner, seen = pair_events(ordered.kind, ordered.address)
+    resident_bytes = _find_resident_bytes(ordered)
+    early = (ordered.kind < 0) & (partner == NOWHERE) & ~seen
+    early &= (ordered.requested > 0) & (resident_bytes > 0)
+    early &= np.cumsum(np.where(early, ordered.allocated, 0)) <= resident_bytes
+    rest_bytes = resident_bytes - int(ordered.allocated[early].sum())
+    return _assemble(ordered, partner, early, rest_bytes)
+
+
+def _read(events: pd.DataFrame, allocator: str | None) -> _Events:
+    rows = rows_of(events, allocator, "events")
+    rows = rows[integers(events, "kind")[rows] != 0]
+    names = ("kind", "address", "requested_bytes", "allocated_bytes")
+    kind, address, requested, allocated = (integers(events, name)[rows] for name in names)
+    in_use = np.zeros(rows.size, np.int64)
+    if "in_use_bytes" in events:
+        in_use = integers(events, "in_use_bytes")[rows]
+    wrong = np.abs(kind) != 1
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        raise TraceError(f"Event {rows[at]} is of kind {kind[at]}, neither +1 nor -1.")
+    refuse_sizes(requested, rows, "event")
+    refuse_sizes(allocated, rows, "event")
+    if not (kind > 0).any():
+        raise TraceError("The trace contains frees and not one allocation.")
+    return _Events(rows, kind, address, requested, allocated, in_use)
+
+
+def _sort_by_time(read: _Events, events: pd.DataFrame) -> _Events:
+    """Return the events by time if that fits the bytes in use at least as well."""
+    if "time_ps" in events:
+        time = integers(events, "time_ps")[read.rows]
+        if (np.diff(time) < 0).any():
+            by_time = read.reordered(np.argsort(time, kind="stable"))
+            if by_time.count_breaks() <= read.count_breaks():
+                return by_time
+    return read
+
+
+def _find_resident_bytes(ordered: _Events) -> int:
+    """Return the bytes in use before the first event; 0 if unknown or impossible."""
+    if not ordered.in_use.any():
+        return 0
+    resident_bytes = int(ordered.in_use[0] - ordered.kind[0] * ordered.allocated[0])
+    return resident_bytes if 0 <= resident_bytes <= MAX_REQUEST_BYTES else 0
+
+
+def _assemble(ordered: _Events, partner: Table, early: Mask, rest_bytes: int) -> Sequence:
+    """Number the buffers and write the operations in order."""
+    birth = (ordered.kind > 0) & (ordered.requested > 0)
+    before = np.flatnonzero(early)
+    before = before[np.argsort(ordered.address[before], kind="stable")]
+    rest = np.full(int(rest_bytes > 0), rest_bytes)
+    n_early = rest.size + before.size
+    buffer_of = np.cumsum(birth) + n_early - 1
+    buffer_of[before] = rest.size + np.arange(before.size)
+    requested = np.concatenate([rest, ordered.requested[before], ordered.requested[birth]])
+    # An event is one operation; two if an allocation ends the buffer at its address (the free is
+    # first); none if it is left out. A request of 0 bytes has no buffer to end.
+    ends = (partner != NOWHERE) & birth[partner]
+    own = birth | early | (ends & (ordered.kind < 0))
+    implied = ends & (ordered.kind > 0)
+    n_done = n_early + np.cumsum(own.astype(np.int64) + implied)
+    n_ops = int(n_done[-1])
+    slot, instant = np.empty(n_ops, np.int64), np.empty(n_ops, np.int64)
+    request = np.zeros(n_ops, np.int64)
+    slot[:n_early], instant[:n_early] = np.arange(n_early), NOWHERE
+    request[:n_early] = requested[:n_early]
+    at = n_done[own] - 1
+    slot[at] = np.where(ends & ~birth, buffer_of[partner], buffer_of)[own]
+    request[at] = np.where(birth, ordered.requested, 0)[own]
+    instant[at] = ordered.rows[own]
+    at = n_done[implied] - 1 - own[implied]
+    slot[at], instant[at] = buffer_of[partner[implied]], ordered.rows[implied]
+    none = np.full(rest.size, NOWHERE)
+    return Sequence(
+        slot=slot,
+        request=request,
+        instant=instant,
+        requested_bytes=requested,
+        address=np.concatenate([none, ordered.address[before], ordered.address[birth]]),
+        row=np.concatenate([np.full(n_early, NOWHERE), ordered.rows[birth]]),
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.simulate.allocator import Engine, compare
+from analyzer.simulate.allocator import compare
 from analyzer.tracing.parse.xplane import read_trace
 
 RECORDER = Path(__file__).with_name("data") / "record_workload.py"
@@ -30,6 +30,6 @@ def test_every_event_is_reproduced(kind, tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     (path,) = tmp_path.rglob("*.xplane.pb")
     events = read_trace(path).events
-    match = compare(events, engine=Engine.PLAIN)
+    match = compare(events)
     assert match.events == len(events) > 100
     assert match.is_exact, f"seed {seed}: {match}"

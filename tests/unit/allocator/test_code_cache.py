@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -78,15 +77,17 @@ def test_no_cache_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_estimate_begins_the_cache_and_then_shorter_sequences_are_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The module, not the function of the same name.
-    replay = importlib.import_module("analyzer.simulate.allocator.replay")
+    loads = []
     monkeypatch.setattr(compiled_run, "is_loaded", lambda: False)
+    monkeypatch.setattr(compiled_run, "load_run", lambda: loads.append(True))
     root = tmp_path / "home" / "cache"
-    count = replay.STORE_FROM_OPERATIONS
-    for value, expected in (("off", "plain"), (str(root), "compiled")):
+    count = compiled_run.STORE_FROM_OPERATIONS
+    for value, expected in (("off", 0), (str(root), 1)):
         monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", value)
         create_cache_folder()
-        assert replay.choose(replay.Engine.AUTO, count).value == expected
-        assert replay.choose(replay.Engine.AUTO, count // 10).value == "plain"
+        compiled_run.prepare(count // 10)
+        assert not loads
+        compiled_run.prepare(count)
+        assert len(loads) == expected
     assert [path.name for path in root.parent.iterdir()] == ["cache"]
     assert not list(root.iterdir())

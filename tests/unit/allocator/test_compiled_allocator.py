@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from oracle import OracleAllocator
 from test_bfc import setups, steps
-from workloads import operations_done, random_operations, sequence_of
+from workloads import operations_done, random_operations, run_by, sequence_of
 
 from analyzer.model.errors import AccountingError
-from analyzer.simulate.allocator import BfcAllocator, BfcOptions, Engine, replay
+from analyzer.simulate.allocator import BfcAllocator, BfcOptions, replay
 from analyzer.simulate.allocator.bfc.bfc_pool import OUT_COLUMNS
 from analyzer.simulate.allocator.replay import in_use_bytes
 
 GIB = 1 << 30
-ENGINES = (Engine.PLAIN, Engine.COMPILED)
+ENGINES = (False, True)
 
 
 def oracle_columns(sequence, options):
@@ -44,14 +44,17 @@ def check_all(sequence, options):
     """Return the compiled replay; it, the plain one and the oracle are equal."""
     oracle, columns = oracle_columns(sequence, options)
     names = ("address", "chunk_bytes", "in_use_bytes", "pool_bytes", "largest_free_bytes")
-    replays = [replay(sequence, options, engine=engine) for engine in ENGINES]
-    for engine, result in zip(ENGINES, replays, strict=True):
+    replays = []
+    for is_compiled in ENGINES:
+        with run_by(is_compiled=is_compiled):
+            result = replay(sequence, options)
+            in_use = in_use_bytes(sequence, options)
+        replays.append(result)
         for name, expected in zip(names, columns.T, strict=True):
             np.testing.assert_array_equal(getattr(result, name), expected, err_msg=name)
         assert list(result.extensions) == oracle.extensions
         assert [(r.address, r.size_bytes) for r in result.releases] == oracle.released
-        assert operations_done(sequence, options, engine=engine) == len(columns)
-        in_use = in_use_bytes(sequence, options, engine=engine)
+        assert operations_done(sequence, options, is_compiled=is_compiled) == len(columns)
         np.testing.assert_array_equal(in_use, columns[:, 2])
     assert replays[0].failure == replays[1].failure
     assert replays[0].releases == replays[1].releases
@@ -98,7 +101,8 @@ def test_arrays_can_be_fed_piecewise_and_slots_used_again():
     operations = random_operations(30_000, 500, seed=3)
     slot = np.array([slot for slot, _ in operations])
     request = np.array([size for _, size in operations])
-    whole = replay(sequence_of(operations), BfcOptions.cpu(), engine=Engine.COMPILED)
+    with run_by(is_compiled=True):
+        whole = replay(sequence_of(operations), BfcOptions.cpu())
     allocator = BfcAllocator(BfcOptions.cpu(), 1000, is_compiled=True)
     pieces = []
     for first in range(0, len(slot), 700):
@@ -146,14 +150,14 @@ def _state_bytes(allocator):
     return sum(column.nbytes for column in allocator._pool)
 
 
-def test_where_the_compiled_functions_are_loaded_already_short_sequences_use_them():
+def test_short_sequences_use_compiled_code_that_is_loaded():
     code = (
-        "from analyzer.simulate.allocator import Engine, replay\n"
-        "from analyzer.simulate.allocator.bfc import compiled_run\n"
-        "from analyzer.simulate.allocator.replay import choose\n"
-        "assert not compiled_run.is_loaded() and choose(Engine.AUTO, 1) is Engine.PLAIN\n"
-        "compiled_run.load_run()\n"
-        "assert compiled_run.is_loaded() and choose(Engine.AUTO, 1) is Engine.COMPILED\n"
+        "from analyzer.simulate.allocator import BfcAllocator, BfcOptions\n"
+        "from analyzer.simulate.allocator.bfc import bfc_operations, compiled_run\n"
+        "compiled_run.prepare(1)\n"
+        "assert BfcAllocator(BfcOptions.cpu(), 1)._run is bfc_operations.run\n"
+        "compiled = compiled_run.load_run()\n"
+        "assert BfcAllocator(BfcOptions.cpu(), 1)._run is compiled\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -1,4 +1,4 @@
-"""Whatever a table holds: it is refused in one line, or replayed and what was put right counted."""
+"""Any table is refused in one line, or replayed without the rows that contradict others."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,6 @@ from workloads import events_table, sample, sequence_of
 from analyzer.model.errors import TraceError
 from analyzer.simulate.allocator import (
     BfcOptions,
-    Engine,
     compare,
     from_allocations,
     from_events,
@@ -59,7 +58,7 @@ def test_any_events(events, in_use):
         assert all(kind < 0 for kind, _, _ in events)
         return
     check_sequence(sequence)
-    result = replay(sequence, BfcOptions.cpu(), engine=Engine.PLAIN, follow_addresses=True)
+    result = replay(sequence, BfcOptions.cpu(), follow_addresses=True)
     check_replay(result)
     births = sum(kind > 0 and size > 0 for kind, _, size in events)
     assert births <= int((sequence.request > 0).sum()) <= len(events) + 1
@@ -100,7 +99,7 @@ def test_a_real_trace_with_damage_is_never_wrong_in_silence(seed):
         case _:
             damaged = events.copy()
             damaged.loc[rows, "kind"] *= -1
-    match = compare(damaged.reset_index(drop=True), engine=Engine.PLAIN)
+    match = compare(damaged.reset_index(drop=True))
     if seed % 4 != 1:  # an event twice says nothing wrong
         assert not match.is_exact
     check_replay(match.replay)
@@ -121,7 +120,7 @@ def test_the_set_up_of_a_gpu_trace_is_found_by_replaying(growth):
             "in_use_bytes": result.in_use_bytes,
             "available_bytes": (1 << 30) - result.in_use_bytes,
             "peak_in_use_bytes": np.maximum.accumulate(result.in_use_bytes),
-            "fragmentation": result.fragmentation,
+            "fragmentation": result.fragmentation(),
         }
     )
     options = recorded_options(events)

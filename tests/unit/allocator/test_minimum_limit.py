@@ -7,30 +7,52 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from workloads import SAMPLES, operations_done, random_operations, sample, sequence_of
+from msgspec.structs import astuple
+from workloads import (
+    SAMPLES,
+    operations_done,
+    random_operations,
+    run_by,
+    sample,
+    sequence_of,
+)
 
 from analyzer.simulate.allocator import (
     BfcOptions,
-    Engine,
     from_allocations,
     from_events,
     minimum_limit,
 )
-from analyzer.simulate.allocator.limit_search import ISLAND, LimitSearch, find_shared_limits
+from analyzer.simulate.allocator.minimum_limit import ISLAND, LimitSearch, find_shared_limits
 
 MIB = 1 << 20
 
 
+def check_parts(found):
+    """The parts add up to the two limits."""
+    for limit, parts in (
+        (found.limit_bytes, found.parts),
+        (found.safe_bytes, found.safe_parts),
+    ):
+        sizes = astuple(parts)
+        assert sum(sizes) == limit
+        assert min(sizes) >= 0
+
+
 def fits(sequence, limit, growth):
     options = BfcOptions(memory_limit_bytes=limit, growth=growth, descending=growth)
-    return operations_done(sequence, options, engine=Engine.PLAIN) == len(sequence)
+    return operations_done(sequence, options) == len(sequence)
 
 
 def test_what_fills_the_pool_needs_its_sum():
     found = minimum_limit(sequence_of([(0, 250), (1, 1000), (2, 2000)]), BfcOptions.gpu(1))
     assert found.limit_bytes == found.safe_bytes == 1024 + 2048 + 256
-    assert found.requested_peak_bytes == 3250
-    assert (found.rounding_bytes, found.unsplit_bytes, found.external_bytes) == (78, 0, 0)
+    assert found.parts.requested_bytes == 3250
+    assert (found.parts.rounding_bytes, found.parts.unsplit_bytes, found.parts.external_bytes) == (
+        78,
+        0,
+        0,
+    )
 
 
 def test_a_hole_that_nothing_fits_is_external():
@@ -38,8 +60,8 @@ def test_a_hole_that_nothing_fits_is_external():
     operations = [(0, 10 * kib), (1, kib), (0, 0), (2, 12 * kib)]
     found = minimum_limit(sequence_of(operations), BfcOptions.gpu(1))
     assert found.limit_bytes == 23 * kib
-    assert found.requested_peak_bytes == 13 * kib
-    assert found.external_bytes == 10 * kib
+    assert found.parts.requested_bytes == 13 * kib
+    assert found.parts.external_bytes == 10 * kib
 
 
 def test_a_chunk_handed_out_whole_is_unsplit():
@@ -47,8 +69,8 @@ def test_a_chunk_handed_out_whole_is_unsplit():
     operations = [(0, kib), (1, 10 * kib), (1, 0), (2, 8 * kib), (3, 2 * kib)]
     found = minimum_limit(sequence_of(operations), BfcOptions.gpu(1))
     # Only a chunk of 16 KiB is split for the 8 KiB; the 10 KiB before got all 16.
-    assert (found.requested_peak_bytes, found.unsplit_bytes) == (11 * kib, 6 * kib)
-    assert (found.limit_bytes, found.external_bytes) == (17 * kib, 0)
+    assert (found.parts.requested_bytes, found.parts.unsplit_bytes) == (11 * kib, 6 * kib)
+    assert (found.limit_bytes, found.parts.external_bytes) == (17 * kib, 0)
 
 
 @settings(max_examples=25, deadline=None)
@@ -56,8 +78,8 @@ def test_a_chunk_handed_out_whole_is_unsplit():
 def test_an_exhaustive_search_finds_the_same(seed, growth):
     sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
     options = BfcOptions(growth=growth, descending=growth)
-    found = minimum_limit(sequence, options, step_bytes=MIB, engine=Engine.PLAIN)
-    found.check()
+    found = minimum_limit(sequence, options, step_bytes=MIB)
+    check_parts(found)
     top = found.safe_bytes + 4 * MIB
     tried = {limit: fits(sequence, limit, growth) for limit in range(MIB, top, MIB)}
     assert found.limit_bytes == min(limit for limit, fits in tried.items() if fits)
@@ -72,17 +94,17 @@ def test_an_exhaustive_search_finds_the_same(seed, growth):
 def test_recorded_traces(name, growth):
     sequence = from_events(sample(name))
     options = BfcOptions(growth=growth, descending=growth)
-    found = minimum_limit(sequence, options, step_bytes=MIB, engine=Engine.PLAIN)
-    found.check()
+    found = minimum_limit(sequence, options, step_bytes=MIB)
+    check_parts(found)
     assert fits(sequence, found.limit_bytes, growth)
     assert not fits(sequence, found.limit_bytes - MIB, growth)
-    assert found.bound_bytes <= found.limit_bytes <= found.safe_bytes
+    assert found.limit_bytes <= found.safe_bytes
 
 
-@pytest.mark.parametrize("engine", [Engine.PLAIN, Engine.COMPILED])
+@pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("coalesce", [True, False])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, engine):
+def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, is_compiled):
     chance = random.Random(seed)
     operations, held = [], []
     for number in range(1500):
@@ -93,12 +115,13 @@ def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, engi
             held.append(number)
     sequence = sequence_of(operations)
     options = BfcOptions(coalesce_regions=coalesce, descending=coalesce)
-    search = LimitSearch(sequence, options, 256, engine)
+    with run_by(is_compiled=is_compiled):
+        search = LimitSearch(sequence, options, 256)
     _, common = search._shared
     assert 0 < common < len(sequence)
     for tried in range(search.bound, search.top, search.top // 60):
         plain = replace(options, memory_limit_bytes=tried)
-        expected = operations_done(sequence, plain, engine=Engine.PLAIN)
+        expected = operations_done(sequence, plain)
         done, limits, _ = search.run(tried)
         assert done == expected
         assert tried in limits
@@ -110,9 +133,9 @@ def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, engi
 @example(seed=235, above=[0.1 * n for n in range(8)])
 def test_without_growth_no_limit_above_the_safe_one_fails(seed, above):
     sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
-    found = minimum_limit(sequence, BfcOptions(growth=False), engine=Engine.PLAIN)
+    found = minimum_limit(sequence, BfcOptions(growth=False))
     below = found.safe_bytes - 256
-    if found.safe_bytes > found.bound_bytes:
+    if below >= sequence.live_rounded_bytes().max():
         assert not fits(sequence, below, growth=False)
     for share in above:
         limit = found.safe_bytes + int(share * found.safe_bytes)
@@ -144,7 +167,7 @@ def test_limits_of_several_orders_end_where_none_runs_and_where_all_do(seed, gro
         sequence_of(random_operations(200, 14, seed=10 * seed + n, largest=23)) for n in range(4)
     ]
     options = BfcOptions(growth=growth, descending=growth)
-    found = find_shared_limits(orders, options, engine=Engine.PLAIN)
+    found = find_shared_limits(orders, options)
     fine = found.high // 2000
     assert any(fits(order, found.low, growth) for order in orders)
     for share in (0, 0.01, 0.05, 0.2, 0.5, 1):
@@ -162,8 +185,8 @@ def test_limits_of_several_orders_end_where_none_runs_and_where_all_do(seed, gro
 def test_several_orders_need_no_less_than_the_safe_limit_of_each():
     orders = [sequence_of(random_operations(300, 20, seed=seed, largest=23)) for seed in range(5)]
     options = BfcOptions(growth=False)
-    found = find_shared_limits(orders, options, engine=Engine.PLAIN)
-    safe = [minimum_limit(order, options, engine=Engine.PLAIN).safe_bytes for order in orders]
+    found = find_shared_limits(orders, options)
+    safe = [minimum_limit(order, options).safe_bytes for order in orders]
     assert found.high == pytest.approx(max(safe), rel=0.001)
     assert found.low <= min(safe) * 1.001
 

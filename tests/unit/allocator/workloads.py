@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 
-from analyzer.simulate.allocator import BfcAllocator, Engine, Sequence
+from analyzer.simulate.allocator import BfcAllocator, Sequence
+from analyzer.simulate.allocator.bfc import compiled_run
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = sorted(path.stem for path in DATA.glob("*.npz"))
@@ -57,9 +60,15 @@ def sequence_of(operations):
     )
 
 
-def operations_done(sequence, options, *, engine=Engine.PLAIN):
+@contextmanager
+def run_by(*, is_compiled):
+    """Run all sequences by compiled or by plain code."""
+    with mock.patch.object(compiled_run, "is_loaded", return_value=is_compiled):
+        yield
+
+
+def operations_done(sequence, options, *, is_compiled=False):
     """Return how many operations succeed before one fails."""
-    is_compiled = engine is Engine.COMPILED
     allocator = BfcAllocator(options, sequence.n_buffers, is_compiled=is_compiled)
     return allocator.feed(sequence.slot, sequence.request)
 

@@ -53,14 +53,11 @@ if TYPE_CHECKING:
     Table = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Extension:
-    """A region taken from the driver, and the request that caused it.
+    """A region taken from the driver, and the request of operation ``owner`` that caused it.
 
     Attributes:
-        address, size_bytes: The region.
-        owner: Operation whose request no free chunk could serve.
-        requested_bytes: Bytes of that request.
         planned_bytes: Size of the region by the doubling rule, before looking at the request.
         free_bytes, largest_free_bytes: Free in the pool just before.
         available_bytes: The limit minus the pool just before.
@@ -91,10 +88,13 @@ class BfcAllocator:
 
     Args:
         slots: Number of buffers that can be alive at once; a slot may be used again after its free.
+        is_compiled: None for the compiled loop if it is loaded.
     """
 
-    def __init__(self, options: BfcOptions, slots: int, *, is_compiled: bool = False) -> None:
+    def __init__(self, options: BfcOptions, slots: int, *, is_compiled: bool | None = None) -> None:
         self.options = options
+        if is_compiled is None:
+            is_compiled = compiled_run.is_loaded()
         compiled = compiled_run.load_run() if is_compiled else None
         self._run: compiled_run.Run = compiled or bfc_operations.run
         self._is_compiled = compiled is not None
@@ -124,10 +124,8 @@ class BfcAllocator:
         if slot.size and not (slot.min() >= 0 and slot.max() < slots):
             raise AccountingError(f"a slot is outside 0 to {slots - 1}")
         rows = np.empty((0, OUT_COLUMNS), np.int64) if record is None else record
-        columns = [
-            self._column(column)
-            for column in (slot, request, np.empty(0, np.int64) if known is None else known)
-        ]
+        hints = np.empty(0, np.int64) if known is None else known
+        columns = [self._column(column) for column in (slot, request, hints)]
         out = rows if self._is_compiled else rows.tolist()
         start = 0
         while True:
@@ -184,11 +182,7 @@ class BfcAllocator:
     def extensions(self) -> list[Extension]:
         """The regions taken, in order."""
         rows = self._pool.extensions[: self._total(N_EXTENSIONS)]
-        names = Extension.__slots__[:-1]
-        return [
-            Extension(**dict(zip(names, map(int, row), strict=True)), number=number)
-            for number, row in enumerate(rows)
-        ]
+        return [Extension(*map(int, [*row, number])) for number, row in enumerate(rows)]
 
     @property
     def releases(self) -> list[Release]:

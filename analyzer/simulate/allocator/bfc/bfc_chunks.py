@@ -97,11 +97,8 @@ def new_chunk(pool: PoolState, address: int, size: int) -> int:
     else:
         chunk = totals[N_CHUNKS]
         totals[N_CHUNKS] += 1
-    pool.address[chunk] = address
-    pool.size[chunk] = size
-    pool.below[chunk] = NONE
-    pool.above[chunk] = NONE
-    pool.free[chunk] = 0
+    pool.address[chunk], pool.size[chunk] = address, size
+    pool.below[chunk], pool.above[chunk], pool.free[chunk] = NONE, NONE, 0
     return chunk
 
 
@@ -205,12 +202,10 @@ def split(pool: PoolState, chunk: int, size: int) -> None:
     if chunk == pool.totals[LAST_CHUNK]:
         pool.totals[LAST_CHUNK] = rest
     above = pool.above[chunk]
-    pool.below[rest] = chunk
-    pool.above[rest] = above
+    pool.below[rest], pool.above[rest] = chunk, above
     if above != NONE:
         pool.below[above] = rest
-    pool.above[chunk] = rest
-    pool.size[chunk] = size
+    pool.above[chunk], pool.size[chunk] = rest, size
     insert(pool, rest)
 
 

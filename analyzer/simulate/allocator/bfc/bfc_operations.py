@@ -115,14 +115,8 @@ def extend(settings: PoolSettings, pool: PoolState, request: int, known: int, op
     address = place_region(settings, pool, given, known)
     row = pool.extensions[totals[N_EXTENSIONS]]
     totals[N_EXTENSIONS] += 1
-    row[0] = address
-    row[1] = given
-    row[2] = op
-    row[3] = request
-    row[4] = planned
-    row[5] = in_pool - totals[IN_USE]
-    row[6] = find_largest_free(pool)
-    row[7] = available
+    row[0], row[1], row[2], row[3], row[4] = address, given, op, request, planned
+    row[5], row[6], row[7] = in_pool - totals[IN_USE], find_largest_free(pool), available
     totals[POOL_BYTES] += given
     chunk = new_chunk(pool, address, given)
     if is_cut_short:
@@ -179,9 +173,7 @@ def collect(settings: PoolSettings, pool: PoolState, rounded: int, op: int) -> b
             remove(pool, first)
             drop(pool, first)
             row = pool.releases[totals[N_RELEASES]]
-            row[0] = region[REGION_ADDRESS]
-            row[1] = region[REGION_BYTES]
-            row[2] = op
+            row[0], row[1], row[2] = region[REGION_ADDRESS], region[REGION_BYTES], op
             totals[N_RELEASES] += 1
             totals[POOL_BYTES] -= region[REGION_BYTES]
         else:
@@ -261,10 +253,8 @@ def run(
             release(pool, chunk)
         if is_recorded:
             row = record[op]
-            row[0] = address
-            row[1] = size
-            row[2] = totals[IN_USE]
-            row[3] = totals[POOL_BYTES]
+            row[0], row[1] = address, size
+            row[2], row[3] = totals[IN_USE], totals[POOL_BYTES]
             if records_largest:
                 row[4] = find_largest_free(pool)
     totals[OUTCOME] = ENDED

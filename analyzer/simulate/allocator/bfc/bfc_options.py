@@ -29,7 +29,6 @@ class BfcOptions:
     """Settings of one best-fit allocator with coalescing (BFC).
 
     Attributes:
-        memory_limit_bytes: Most bytes that the pool may hold.
         growth: Take regions on demand, each twice the one before (``allow_growth``). Without it,
             the first allocation takes one region of the whole limit.
         coalesce_regions: Whether neighbouring regions become one. True on a CPU. False on a GPU,

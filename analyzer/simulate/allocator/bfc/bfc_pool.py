@@ -86,30 +86,19 @@ class PoolSettings(NamedTuple):
     @classmethod
     def from_options(cls, options: BfcOptions) -> PoolSettings:
         """Return the numbers of ``options``."""
-        return cls(
-            limit_bytes=options.memory_limit_bytes,
-            max_spare_bytes=options.max_spare_bytes,
-            coalesce_regions=int(options.coalesce_regions),
-            garbage_collection=int(options.garbage_collection),
-            descending=int(options.descending),
-            first_address=options.first_address,
-            gap_bytes=options.gap_bytes,
-        )
+        others = (int(getattr(options, name)) for name in cls._fields[1:])
+        return cls(options.memory_limit_bytes, *others)
 
 
 class PoolState(NamedTuple):
     """Chunks, bins and regions. A chunk is an index into the first five columns.
 
     Attributes:
-        address, size: Of each chunk, bytes.
         below, above: Neighbouring chunks in the same region; ``NONE`` at its ends.
-        free: 1 if the chunk is free, 0 if it is in use.
         recycled: Indices of chunks that no longer exist, the first ``N_RECYCLED`` are valid.
         bins: Free chunks of each bin, by size and then address, shape ``(BINS, capacity)``.
-        bin_length: Number of free chunks in each bin.
-        regions: Rows of address, bytes and lowest chunk.
         extensions: Rows of the fields of ``Extension`` without its number.
-        releases: Rows of address, bytes and operation of each region given back.
+        releases: Rows of the fields of ``Release``.
         totals: Running totals, see ``IN_USE`` and the following.
     """
 
@@ -148,8 +137,8 @@ def enlarged(pool: PoolState) -> PoolState:
     columns = {}
     for name, shape in _shapes(chunks, regions).items():
         old = np.array(getattr(pool, name), np.int64)
-        columns[name] = np.zeros(shape, np.int64)
-        columns[name][tuple(slice(0, length) for length in old.shape)] = old
+        added = [(0, long - short) for long, short in zip(shape, old.shape, strict=True)]
+        columns[name] = np.pad(old, added)
     return _pool_of(columns, is_compiled=not isinstance(pool.totals, list))
 
 
