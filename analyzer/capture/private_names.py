@@ -97,6 +97,8 @@ IS_GPU_AVAILABLE: Final = "_is_gpu_available"
 """Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel."""
 INITIALIZE_KERAS_VARIABLE: Final = "_initialize_with_initializer"
 """Method of ``KerasVariable``: computes the initial value."""
+CONVERT_TO_TENSOR: Final = "_convert_to_tensor"
+"""Method of ``KerasVariable``: converts an assigned value."""
 INITIALIZE_VARIABLE: Final = "_init_from_args"
 """Method of ``ResourceVariable``: computes the initial value."""
 
@@ -154,20 +156,13 @@ def get_gpu_options() -> dict[str, str]:
 
 @contextlib.contextmanager
 def disable_python_tracing() -> Iterator[None]:
-    """Keep the profiler from writing an event of each conversion to a tensor in the block.
-
-    ``trace.enabled`` is asked before each event, some 60,000 times while ResNet50 is traced. Events of
-    the runtime are still written, memory included.
-    """
+    """Keep the profiler from writing an event of each conversion to a tensor (60,000 for ResNet50)."""
     with patch.object(python_trace, "enabled", lambda: False):
         yield
 
 
 def get_traced_function(run: Any, name: str) -> Any:
-    """Return the ``tf.function`` inside a ``Model.train_function``; None if it runs eagerly.
-
-    ``name`` is the name in its code by which it calls the function.
-    """
+    """Return the ``tf.function`` that a ``train_function`` is or calls by ``name``; None if eager."""
     inner = run if isinstance(run, Function) else inspect.getclosurevars(run).nonlocals.get(name)
     while inner is not None and not isinstance(inner, Function):
         inner = getattr(inner, "__wrapped__", None)

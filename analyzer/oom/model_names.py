@@ -14,7 +14,8 @@ from typing import Final
 
 import msgspec
 
-from analyzer.model.contract.report.oom_file import OomDocument, OomFailure, OomSize
+from analyzer.model.contract.report.oom_file import OomDocument, OomFailure
+from analyzer.model.graph.graph_index import find_inlined
 from analyzer.model.ranges import Range
 from analyzer.oom.amounts import round_up_request
 from analyzer.oom.log_texts import write_sentence
@@ -72,45 +73,25 @@ def _add_to_failure(
         if same:
             listed = ", ".join(names[asked.rounded_bytes])
             sentences.append(write_sentence("model", "same_size", names=listed))
-        own = _tensors_of_op(failure, by_op)
+        named = filter(None, (failure.op, failure.requested_by))
+        own = next((found for name in named if (found := find_inlined(name, by_op))), [])
         if own and not any(tensor in same for tensor in own):
             largest = max(own, key=lambda tensor: tensor.requested_bytes)
             here, there = largest.requested_bytes, asked.requested_bytes
             figures = {"here": Range.exactly(here), "there": Range.exactly(there)}
             sentences.append(write_sentence("model", "other_size", op=largest.op, **figures))
-    sentences += _share_of_model(sizes)
+    if total := sum(row.total_bytes for row in sizes):
+        known = sum(row.total_bytes for row in sizes if row.names)
+        figures = {"named": Range.exactly(known), "total": Range.exactly(total)}
+        sentences.append(write_sentence("model", "share", share=known / total, **figures))
     return msgspec.structs.replace(failure, sizes=tuple(sizes), matched=tuple(sentences))
 
 
 def _names_of(tensors: Sequence[ModelTensor]) -> tuple[str, ...]:
     """Return the names of the tensors of one size: each once, the first few."""
-
-    def rank(tensor: ModelTensor) -> int:
-        known = tensor.category in _LONG_LIVED
-        return _LONG_LIVED.index(tensor.category) if known else len(_LONG_LIVED)
-
-    ordered = sorted(tensors, key=rank)
+    ranks = {category: rank for rank, category in enumerate(_LONG_LIVED)}
+    ordered = sorted(tensors, key=lambda one: ranks.get(one.category, len(ranks)))
     names = list(dict.fromkeys(f"{one.name} ({one.category.replace('_', ' ')})" for one in ordered))
     if len(names) > _MOST_NAMES:
         names[_MOST_NAMES:] = [f"and {len(names) - _MOST_NAMES:,} more"]
     return tuple(names)
-
-
-def _tensors_of_op(failure: OomFailure, by_op: dict[str, list[ModelTensor]]) -> list[ModelTensor]:
-    """Return the tensors of the op that failed; its name may have a call prefix in the log."""
-    for name in (failure.op, failure.requested_by):
-        rest = name or ""
-        while rest:
-            if rest in by_op:
-                return by_op[rest]
-            rest = rest.partition("/")[2]
-    return []
-
-
-def _share_of_model(sizes: Sequence[OomSize]) -> list[str]:
-    total = sum(row.total_bytes for row in sizes)
-    if not total:
-        return []
-    named = sum(row.total_bytes for row in sizes if row.names)
-    figures = {"named": Range.exactly(named), "total": Range.exactly(total)}
-    return [write_sentence("model", "share", share=named / total, **figures)]

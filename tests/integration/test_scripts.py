@@ -53,7 +53,7 @@ PLANTED = {
     "data_constant.py": ("data-constant", "tf.constant(data)"),
     "kept_attribute.py": ("kept-tensors", "self.log[i] ="),
     "kept_tapes.py": ("tapes-kept", "tapes.append("),
-    "models_in_loop.py": ("models-kept", "model.compile("),
+    "models_in_loop.py": ("models-kept", "keras.Sequential("),
     "input_copies.py": ("input-copies", "tf.cast("),
     "held_names.py": ("held-over", "gradient = "),
     "kept_exceptions.py": ("kept-tensors", "failures.append("),

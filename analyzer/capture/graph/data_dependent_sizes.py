@@ -47,10 +47,7 @@ _MAX_ROUNDS: Final = 12  # of inference; each starts with the shapes learnt in e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferredSizes:
-    """The output specs of a graph's ops.
-
-    ``least`` has the specs with one element instead of the upper bound; only ops that differ.
-    """
+    """The output specs of ops; ``least`` has those with one element instead of the upper bound."""
 
     outputs: Outputs
     least: Outputs
@@ -65,10 +62,7 @@ def infer_sizes(
     *,
     transposed: bool = False,
 ) -> InferredSizes:
-    """Return the output specs of the executed graphs' ops.
-
-    If ``transposed``, images in the graphs may have another order of axes than in the traced graphs.
-    """
+    """Return the output specs of the executed graphs' ops."""
     traced = read_traced_outputs(function.graph)
     sized = [
         _Sizing(function, graph_def, given, traced, assumed, transposed).run()
@@ -118,11 +112,7 @@ class _Sizing:
         )
 
     def _infer(self) -> tuple[Outputs, Any]:
-        """Infer the shapes; drop a learnt shape for good if another shape contradicts it.
-
-        A traced op of the same name may be a different op: bodies of functions are inlined under the
-        name of their call.
-        """
+        """Infer the shapes; drop learnt shapes (of other ops of the same name) that contradict them."""
         while True:
             try:
                 return infer_graph(self.graph_def, self.known)

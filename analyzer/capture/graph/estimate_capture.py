@@ -19,6 +19,7 @@ from analyzer.capture.graph.executor_graph import StaticStep, build_executor_gra
 from analyzer.capture.graph.gpu_graph import build_gpu_graph, explain_custom_jit, pretend_gpu
 from analyzer.capture.graph.plain_graphs import read_inner_ops
 from analyzer.capture.initializers.hollow_variables import build_slots, record_births
+from analyzer.capture.initializers.slot_order import sort_slots_by_creation
 from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
 from analyzer.capture.private_names import (
     get_device_parts,
@@ -115,6 +116,7 @@ def _capture(
         stack.enter_context(pause_collector())  # no code of the user runs from here on
         report("optimising the graph", 0.5)
         step = _build_graph(program, function, gpu, options)
+        slots = sort_slots_by_creation(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         compiled = _compile(program, function, step, options, dump)
         report("reading the graph", 0.9)
@@ -134,7 +136,7 @@ def _capture(
     capture.run = replace(
         capture.run,
         kind="static",
-        births=_note_births(births.rows, variables.raw),
+        births=_note_births(slots, variables.raw),
         inputs_after=tuple(births.inputs.get(id(tensor)) for tensor in program.args),
         kept_by_tracing=kept_bytes // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
@@ -168,10 +170,7 @@ def _build_slots(program: Program, *, hollow: bool) -> None:
 
 
 def _trace(program: Program, births: Births) -> tuple[Any, int]:
-    """Trace the step; return its concrete function and the bytes that a run's tracing keeps.
-
-    A run traces a step that makes variables, such as slots, a second time.
-    """
+    """Return the concrete function, and the bytes that the tracing (or two) of a run keeps."""
     gc.collect()  # garbage of the model's construction must not be freed while bytes are counted
     before = get_bytes_in_use() - births.made_bytes
     function = trace_function(program)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import tensorflow as tf
 
-from analyzer.capture.graph.data_dependent_sizes import InferredSizes, infer_sizes
+from analyzer.capture.graph.data_dependent_sizes import infer_sizes
 from analyzer.capture.graph.plain_graphs import find_sources, read_executed_ops
 from analyzer.capture.graph.shape_inference import Shape
 from analyzer.capture.private_names import call_flat, cancellation, context, get_handle_data
@@ -46,35 +46,35 @@ class StaticStep:
 def build_executor_graph(
     function: Any, given: Sequence[Any] = (), assumed: Mapping[str, int] | None = None
 ) -> StaticStep:
-    """Return the graph that a call of a concrete function with ``given`` would run on this device.
-
-    ``assumed`` are the user's sizes, by the op whose result has them.
-    """
-    captures = list(function.captured_inputs)
-    inputs = list(function.inputs)
-    partitions, places = instantiate(function, inputs[: len(inputs) - len(captures)], captures)
-    sized = infer_sizes(function, partitions, given, assumed or {})
-    ops = read_sized_ops(function, partitions, given, sized)
-    placed = (replace(op, attrs={**op.attrs, **places.get(op.name, {})}) for op in ops)
-    return StaticStep(ops=tuple(placed), sizes=sized.sizes)
+    """Return the graph that a call with ``given`` would run here; ``assumed`` are sizes by op."""
+    partitions, places = instantiate(function)
+    step = read_step(function, partitions, given, assumed)
+    placed = (replace(op, attrs={**op.attrs, **places.get(op.name, {})}) for op in step.ops)
+    return replace(step, ops=tuple(placed))
 
 
-def read_sized_ops(
-    function: Any, partitions: Sequence[Any], given: Sequence[Any], sized: InferredSizes
-) -> list[Op]:
+def read_step(
+    function: Any,
+    partitions: Sequence[Any],
+    given: Sequence[Any],
+    assumed: Mapping[str, int] | None,
+    *,
+    transposed: bool = False,
+) -> StaticStep:
     """Return the ops of executed graphs, with the values and least shapes that matter as attributes.
 
     ``value`` is the value of an argument that is one number: it may decide a loop. ``LEAST_SHAPES`` are
-    the shapes of an op's results if the data leave one element.
+    the shapes of an op's results if the data leave one element. If ``transposed``, images may have
+    another order of axes than in the traced graphs.
     """
     ops = []
-    sources = find_sources(function.graph)
-    for op in read_executed_ops(partitions, sized.outputs, sources):
+    sized = infer_sizes(function, partitions, given, assumed or {}, transposed=transposed)
+    for op in read_executed_ops(partitions, sized.outputs, find_sources(function.graph)):
         attrs = {**op.attrs, **_describe_argument(op, given)}
         if op.name in sized.least:
             attrs[LEAST_SHAPES] = [s.shape and list(s.shape) for s in sized.least[op.name]]
         ops.append(replace(op, attrs=attrs))
-    return ops
+    return StaticStep(ops=tuple(ops), sizes=sized.sizes)
 
 
 def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
@@ -89,9 +89,7 @@ def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
     return {"value": {**value, "values": [tensor.numpy().item()]}}
 
 
-def instantiate(
-    function: Any, arguments: list[Any], captures: list[Any]
-) -> tuple[list[Any], dict[str, dict[str, int]]]:
+def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:
     """Build the function's executor; return its graphs, one a device, and their nodes' places.
 
     A place is the position in the graph before oneDNN's pass, which moves the nodes that it rewrites to
@@ -101,8 +99,9 @@ def instantiate(
     manager.start_cancel()
     # Made before the metadata is collected: these are ops too, run by small functions.
     handles: _Handles = {}
+    captured = [_make_empty(capture, handles) for capture in function.captured_inputs]
+    arguments = function.inputs[: len(function.inputs) - len(captured)]
     feeds = [_make_empty(tensor, handles) for tensor in arguments]
-    captured = [_make_empty(capture, handles) for capture in captures]
     context.enable_run_metadata()
     try:
         _collect()  # drop the metadata of earlier calls
@@ -151,10 +150,7 @@ def _collect() -> Any:
 
 
 def _make_empty(tensor: Any, handles: _Handles) -> Any:
-    """Return an empty tensor, list or handle with the dtype of ``tensor``.
-
-    Only the type and shape of a handle's value are read, so similar variables share one handle.
-    """
+    """Return an empty tensor, list or handle of this type; similar variables share one handle."""
     if tensor.dtype == tf.variant:
         return tf.raw_ops.EmptyTensorList(
             element_shape=-1, max_num_elements=0, element_dtype=tf.float32

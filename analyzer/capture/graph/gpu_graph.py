@@ -16,16 +16,16 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
 import tensorflow as tf
 
-from analyzer.capture.graph.data_dependent_sizes import infer_sizes
 from analyzer.capture.graph.executor_graph import (
     StaticStep,
     get_handle_type,
-    read_sized_ops,
+    read_step,
 )
 from analyzer.capture.private_names import (
     CPU_ONLY,
@@ -76,19 +76,15 @@ def build_gpu_graph(
     given: Sequence[Any] = (),
     assumed: Mapping[str, int] | None = None,
 ) -> StaticStep:
-    """Return the graph that a call of a concrete function would run on a card, op by op.
-
-    ``limit_bytes`` is the limit of TensorFlow's allocator; None for TensorFlow's own.
-    """
+    """Return the graph that a call of a concrete function would run on a card, op by op."""
     try:
         item = _make_item(_wrap_body(function), function)
         graph_def = _optimize(item, _describe_devices(gpu, limit_bytes))
     except (tf.errors.OpError, ValueError) as error:
         message = getattr(error, "message", None) or str(error)
         raise TargetError(f"The step's graph cannot be optimised for a GPU: {message}") from None
-    sized = infer_sizes(function, [graph_def], given, assumed or {}, transposed=True)
-    ops = insert_host_copies(read_sized_ops(function, [graph_def], given, sized))
-    return StaticStep(ops=tuple(ops), sizes=sized.sizes)
+    step = read_step(function, [graph_def], given, assumed, transposed=True)
+    return replace(step, ops=tuple(insert_host_copies(step.ops)))
 
 
 def _wrap_body(function: Any) -> Any:
@@ -191,10 +187,7 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
 
 
 def _drop_many_values(tensor: Any) -> None:
-    """Empty a large constant: only its shape matters, and copying its values takes seconds.
-
-    Constant folding has no limit: a precomputed mask has a value for each score of the batch.
-    """
+    """Empty a large constant, such as a mask: only its shape matters, and copying it takes seconds."""
     for field, values in tensor.ListFields():
         if field.name == "tensor_content" or field.name.endswith("_val"):
             if len(values) > _MAX_VALUES:
@@ -253,19 +246,12 @@ _RESOLVED: Final = "_analyzer_auto_jit"
 
 @contextlib.contextmanager
 def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
-    """Let Keras find a GPU in the block; recurrent layers use cuDNN's kernels if ``cudnn``.
-
-    XLA cannot compile these kernels.
-    """
-    changes: list[tuple[Any, str, Any]] = [
-        (KerasTrainer, RESOLVE_JIT, _resolve_jit),
-        (keras_nn, CPU_ONLY, lambda: False),
-        (keras_rnn, IS_GPU_AVAILABLE, lambda: cudnn),
-    ]
-    with contextlib.ExitStack() as stack:
-        for owner, name, new in changes:
-            if hasattr(owner, name):
-                stack.enter_context(patch.object(owner, name, new))
+    """Let Keras find a GPU in the block, and use cuDNN's recurrent layers (which XLA cannot compile)."""
+    with (
+        patch.object(KerasTrainer, RESOLVE_JIT, _resolve_jit),
+        patch.object(keras_nn, CPU_ONLY, lambda: False, create=True),  # not in every Keras
+        patch.object(keras_rnn, IS_GPU_AVAILABLE, lambda: cudnn, create=True),
+    ):
         yield
 
 
@@ -292,25 +278,22 @@ def _uses_cudnn(layer: Any) -> bool:
 
 def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
     """Return a sentence on why a Keras model's step uses XLA on a GPU; ``asked`` is --jit."""
+    how = f"Estimated {'with XLA' if jit else 'op by op'}"
     if asked is not None:
         choice = "compile this step with XLA" if _resolve_jit(model) else "run this step op by op"
-        how = "with XLA" if jit else "op by op"
-        return f"Estimated {how} as asked; by default Keras' fit would {choice} on a GPU."
+        return f"{how} as asked; by default Keras' fit would {choice} on a GPU."
     if jit:
-        return (
-            "Estimated with XLA, as Keras' fit runs on any GPU. A custom training loop runs op by op "
-            "(--no-jit) and needs a different amount."
-        )
+        return f"{how}, as Keras' fit runs on a GPU. A custom loop runs op by op (--no-jit)."
     blocking = [layer for layer in get_layers(model) if not layer.supports_jit]
     if blocking and getattr(model, _RESOLVED, False):
         names = ", ".join(f"{layer.name} ({type(layer).__name__})" for layer in blocking[:3])
         return (
-            f"Estimated op by op: Keras' fit cannot compile {names} with XLA. Recurrent layers with "
+            f"{how}: Keras' fit cannot compile {names} with XLA. Recurrent layers with "
             "use_cudnn=False can be compiled (--jit)."
         )
     return (
-        "Estimated op by op: the model has jit_compile=False or is distributed. With "
-        "jit_compile='auto' Keras' fit would use XLA on a GPU (--jit)."
+        f"{how}: the model has jit_compile=False or is distributed. With jit_compile='auto' Keras' "
+        "fit would use XLA on a GPU (--jit)."
     )
 
 

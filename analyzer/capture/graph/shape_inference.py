@@ -111,10 +111,7 @@ def infer_graph(graph_def: Any, known: Known) -> tuple[Outputs, tf.Graph]:
 def infer_executed_outputs(
     function: Any, partitions: Sequence[Any], given: Sequence[Any] = ()
 ) -> Outputs:
-    """Return the output specs of the ops in the executor's graphs (``partitions``).
-
-    Ops of a graph that TensorFlow cannot import (it sends to another device) get their traced shapes.
-    """
+    """Return the output specs of executed ops: traced ones if TensorFlow cannot import a graph."""
     outputs, known = read_traced_outputs(function.graph), read_arguments(function, given)
     for graph_def in partitions:
         with contextlib.suppress(ValueError, TypeError, KeyError, tf.errors.OpError):
@@ -138,10 +135,7 @@ def _get_pin_name(tensor: str) -> str:
 
 
 def _make_importable(graph_def: Any, known: Known) -> tuple[Any, dict[str, str]]:
-    """Return a copy that every TensorFlow can import.
-
-    The second value is, for each filter gradient with a fused bias, the node with the bias' shape.
-    """
+    """Return a copy that can be imported, and the node with the bias' shape of a fused gradient."""
     copy = graph_pb2.GraphDef()
     copy.versions.CopyFrom(graph_def.versions)
     copy.library.CopyFrom(graph_def.library)
@@ -279,10 +273,7 @@ def _make_constant(node: Any, value: Any) -> None:
 
 
 def _make_plain(twin: Any, kind: str) -> None:
-    """Turn a oneDNN node into the op that it replaces, without its extra inputs and attributes.
-
-    A fused factor, summand or workspace does not change the shape of the result.
-    """
+    """Turn a oneDNN node into the op that it replaces, without its extra inputs and attributes."""
     if "BackpropFilter" in kind:
         kind = kind.removesuffix(_BIAS_SUFFIX)
     plain = next((name for name in _list_plain_names(kind) if _accepts(name, twin)), None)
@@ -300,10 +291,7 @@ def _make_plain(twin: Any, kind: str) -> None:
 
 
 def _accepts(name: str, node: Any) -> bool:
-    """Say whether an op of that name exists and accepts the node's element type.
-
-    oneDNN's fused convolution accepts bfloat16; the op that it replaces does not.
-    """
+    """Say whether an op exists and accepts the node's element type, such as bfloat16."""
     definition = op_def_registry.get(name)
     if definition is None:
         return False

@@ -43,10 +43,7 @@ _SEGMENTS: Final = {
 
 
 class Evaluator:
-    """Computes values that follow from the given inputs, by stateless kernels.
-
-    ``graph`` is the importable copy of ``graph_def``, and ``outputs`` its specs, from ``infer_graph``.
-    """
+    """Computes values that follow from the given inputs; ``graph`` is the copy of ``infer_graph``."""
 
     def __init__(
         self, graph_def: Any, graph: Any, function: Any, given: Sequence[Any], outputs: Outputs

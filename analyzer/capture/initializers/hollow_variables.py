@@ -32,6 +32,7 @@ from analyzer.capture.initializers.variable_births import (
     get_bytes_in_use,
 )
 from analyzer.capture.private_names import (
+    CONVERT_TO_TENSOR,
     INITIALIZE_KERAS_VARIABLE,
     INITIALIZE_VARIABLE,
     BaseResourceVariable,
@@ -58,10 +59,7 @@ _HOLLOW: Final = "_analyzer_hollow"
 
 @contextlib.contextmanager
 def record_births(*, hollow: bool, host_dtypes: frozenset[str] = frozenset()) -> Iterator[Births]:
-    """Record how variables are made in the block.
-
-    ``host_dtypes`` are the element types that lie in other memory than the device's.
-    """
+    """Record how variables are made in the block; ``host_dtypes`` lie in the host's memory."""
     births = Births(stand_ins=StandIns() if hollow else None, host_dtypes=host_dtypes)
     active_births.append(births)
     try:
@@ -93,6 +91,7 @@ class _Patches:
     def apply(self) -> None:
         """Replace the methods."""
         self._wrap(KerasVariable, INITIALIZE_KERAS_VARIABLE, self._initialize)
+        self._wrap(KerasVariable, CONVERT_TO_TENSOR, self._convert)
         for owner in (KerasVariable, BaseResourceVariable):
             self._wrap(owner, "assign", self._assign)
             self._wrap(owner, "numpy", self._numpy)
@@ -155,6 +154,14 @@ class _Patches:
             if not optimizer.built and not tf.executing_eagerly():
                 build_slots(optimizer, trainable_variables)
         return old(optimizer, grads, trainable_variables)
+
+    def _convert(self, old: Any, variable: Any, value: Any, dtype: Any = None) -> Any:
+        """Convert a value for a Keras variable: an int is an int32 tensor first, on the card."""
+        if type(value) is int and dtype is not None and tf.executing_eagerly():
+            wanted = keras.backend.standardize_dtype(dtype)
+            if wanted != "int32" and tf.as_dtype(wanted).is_integer:
+                self.births.add_numbers([(float(value), "int32")])
+        return old(variable, value, dtype=dtype)
 
     def _init_from_args(
         self, old: Any, variable: Any, initial_value: Any = None, *args: Any, **kwargs: Any

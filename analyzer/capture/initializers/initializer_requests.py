@@ -36,10 +36,7 @@ _FILL: Final = "Fill"
 
 
 class Requests(NamedTuple):
-    """The allocations of one call of an initializer.
-
-    ``numbers`` are the scalars that its ops receive from Python.
-    """
+    """The allocations of a call of an initializer, and the scalars that its ops receive from Python."""
 
     events: Events
     numbers: Sequence[Number] = ()
@@ -48,10 +45,7 @@ class Requests(NamedTuple):
 def find_requests(
     initializer: Any, shape: Any, dtype: Any, size_bytes: int, host_dtypes: frozenset[str]
 ) -> Requests:
-    """Return the allocations of a call of an initializer; if unknown, only the value.
-
-    Element types in ``host_dtypes`` lie in other memory and are not counted.
-    """
+    """Return the allocations of an initializer, without ``host_dtypes``; if unknown, the value only."""
     requests = None
     with contextlib.suppress(Exception):  # the user's code
         requests = _watch_call(initializer, shape, dtype, host_dtypes)
@@ -86,10 +80,7 @@ def _watch_call(
 
 
 def _runs_eagerly(op: Any) -> bool:
-    """Say whether an op of a graph also runs in eager mode.
-
-    Constants are converted from Python values there, except filled tensors of zeros and ones.
-    """
+    """Say whether an op of a graph also runs in eager mode, where Python's values need no constant."""
     if op.type != _CONST:
         return str(op.type) != "Placeholder"
     value = op.outputs[0]

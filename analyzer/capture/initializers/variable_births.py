@@ -58,10 +58,7 @@ class StandIns:
         return tf.reshape(tf.bitcast(flat, dtype), list(shape))
 
     def make_filled(self, dtype: Any, shape: Sequence[int]) -> Any:
-        """Return a tensor with different elements, as in a real run; zeros if it is too large.
-
-        XLA folds computations on known values, but not on a value whose elements are all equal.
-        """
+        """Return different elements: XLA folds equal ones. Zeros if there are too many."""
         if math.prod(shape) * dtype.size > _MAX_FILLED_BYTES or not dtype.is_floating:
             return self.make_tensor(dtype, shape)
         return tf.random.stateless_uniform(list(shape), (0, 0), dtype=dtype)
@@ -102,11 +99,11 @@ class Birth:
     Attributes:
         reference: Returns the ``tf.Variable``, or None once it is gone: this record does not keep the
             weights of a layer alive that the model's code made, called and dropped.
-        events: Allocations and frees of its initializer. The last living buffer is the value; other
-            living buffers are numbers that TensorFlow caches.
+        events: Allocations and frees of its initializer. The last living buffer is the value.
         traced: Made while the step was traced, as slots are.
         sharing: Initializer, dtype and shape as text. Equal ones of one trace share a buffer at first,
             because equal constants of a graph are merged.
+        make: The initializer: called with shape and dtype it returns the value.
         is_cached: Its buffers stay, though they belong to no variable.
     """
 
@@ -114,12 +111,18 @@ class Birth:
     events: Events
     traced: bool
     sharing: str
+    make: Any = None
     is_cached: bool = False
 
     @property
     def variable(self) -> Any:
         """The ``tf.Variable``; None if it is gone."""
         return self.reference()
+
+    @property
+    def is_slot(self) -> bool:
+        """Whether it is a living variable that was made while the step was traced."""
+        return self.traced and self.variable is not None
 
     @property
     def final_events(self) -> Events:
@@ -171,7 +174,9 @@ class Births:
             self.traced_constants += self._constants[name]
         else:
             self.add_numbers(requests.numbers)
-        self.rows.append(Birth(weakref.ref(variable), requests.events, traced, name))
+        self.rows.append(
+            Birth(weakref.ref(variable), requests.events, traced, name, make=initializer)
+        )
 
     def add_numbers(self, numbers: Iterable[Number]) -> None:
         """Record numbers that TensorFlow caches on a card from now on.

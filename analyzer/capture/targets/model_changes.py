@@ -52,10 +52,7 @@ _WRAPPERS: Final = frozenset({"Optimizer", "LossScaleOptimizer", "MultiOptimizer
 
 @contextlib.contextmanager
 def apply_while_building(remedy: str, text: str) -> Iterator[None]:
-    """Apply a remedy to the code in the block, which builds a model or a step.
-
-    The block may hold its optimizer anywhere, so the optimizer is changed when it is made.
-    """
+    """Apply a remedy to the code in the block, which builds a model or a step with its optimizer."""
     parts = _split(remedy)
     options = _get_options(remedy)
     replaced = [""]

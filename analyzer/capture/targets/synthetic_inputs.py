@@ -69,10 +69,7 @@ class BatchPart:
         )
 
     def draw(self, number: Any) -> tf.Tensor:
-        """Return the value in a data set's batch of this number, with one allocation.
-
-        It depends on the number, or grappler would fold it to a constant that is never freed.
-        """
+        """Return the value in batch ``number``: grappler would fold a constant that is never freed."""
         seed = tf.stack([tf.zeros_like(number), number])
         if self.dtype in _RANDOM_FLOATS:
             return tf.random.stateless_uniform(self.shape, seed, dtype=self.dtype)
@@ -100,10 +97,7 @@ def make_values(data: Any) -> Any:
 
 
 def make_iterator(data: Any, strategy: Any) -> Any:
-    """Return an iterator over batches of a structure of parts, for a distribution strategy.
-
-    Each batch is made when the step asks for it: nothing is prefetched.
-    """
+    """Return an iterator over a strategy's batches, each made when the step asks for it."""
 
     def make_batch(number: Any) -> Any:
         return tf.nest.map_structure(
@@ -234,10 +228,7 @@ def _make_value(axes: tuple[int, ...], dtype: Any) -> tf.Tensor:
 
 
 def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str, tuple[int, ...]]:
-    """Return the inputs' shapes, with open axes filled from the batch size and ``--shape``.
-
-    A ``--shape`` without a name is for the only input.
-    """
+    """Return the inputs' shapes, with open axes filled from the batch size and ``--shape``."""
     inputs = ", ".join(sorted(specs))
     unknown = sorted(name for name in options.shapes if name and name not in specs)
     if unknown:
@@ -257,12 +248,13 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str,
 
 def _check_batch(specs: Mapping[str, Axes], asked: int | None) -> None:
     """Raise InputError if no axis is open for the batch size and no fixed batch equals it."""
-    fixed = {name: axes[0] for name, axes in specs.items() if axes and axes[0] is not None}
-    has_open_batch = any(axes is None or axes[:1] == (None,) for axes in specs.values())
-    if asked is None or has_open_batch or asked in fixed.values():
+    batches = {
+        name: None if axes is None else axes[0] for name, axes in specs.items() if axes != ()
+    }
+    if asked is None or {None, asked} & set(batches.values()):
         return
-    name = next(iter(fixed), next(iter(specs), ""))
-    batch = f"a batch of {fixed[name]}" if name in fixed else "no axes"
+    name = next(iter(batches or specs), "")
+    batch = f"a batch of {batches[name]}" if batches else "no axes"
     raise InputError(
         f"The input {name!r} has {batch}: --batch-size {asked} cannot be used.",
         hint="Leave it out, or leave the input's first axis open.",

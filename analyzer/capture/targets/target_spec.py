@@ -52,10 +52,7 @@ def check_steps(options: CaptureOptions) -> None:
 
 
 def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
-    """Return the kind and the parts of a target; TargetError if it has no known form or is missing.
-
-    A Python file without a name in it is a script, if the command accepts ``scripts``.
-    """
+    """Return the kind and parts of a target, or raise TargetError; a plain file may be a script."""
     if text.startswith("keras:"):
         name = text.removeprefix("keras:")
         if not name.isidentifier():
@@ -66,6 +63,8 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         return _parse_existing(text, path, scripts=scripts)
     base, _, attribute = text.rpartition(":")
     is_file = base.endswith(".py")
+    if base.endswith(".ipynb"):
+        raise _refuse_notebook(base)
     if not is_file and not _MODULE_NAME.fullmatch(base):
         raise TargetError(f"There is no {text}." if text else "The target is empty.", hint=_FORMS)
     if is_file and not Path(base).is_file():
@@ -78,6 +77,13 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
     return TargetSpec(text=text, kind=kind, path=base, attribute=attribute)
 
 
+def _refuse_notebook(path: str) -> TargetError:
+    return TargetError(
+        f"{path} is a notebook, and this command needs a model or step in a Python file.",
+        hint=f"Save it as one: jupyter nbconvert --to script {path}. Or run it: analyze trace {path}.",
+    )
+
+
 def name_module(text: str) -> TargetSpec:
     """Return the target of a module that runs as a script; TargetError if it is no module's name."""
     if not _MODULE_NAME.fullmatch(text):
@@ -87,6 +93,8 @@ def name_module(text: str) -> TargetSpec:
 
 
 def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
+    if path.suffix == ".ipynb" and not scripts:
+        raise _refuse_notebook(text)
     if path.suffix in SCRIPT_SUFFIXES and path.is_file() and not scripts:
         raise TargetError(
             f"{text} is a whole script, and this command needs a model or step.",
@@ -122,10 +130,7 @@ def parse_assumptions(texts: list[str]) -> dict[str, int]:
 
 
 def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
-    """Return the assumptions about a simulated card from ``NAME=N``, or raise TargetError.
-
-    Some are bytes: ``workspace=64MiB``.
-    """
+    """Return assumptions about a simulated card from ``workspace=64MiB``, or raise TargetError."""
     known = {one.name: one for one in ASSUMPTIONS}
     assumed: dict[str, int] = {}
     for text in texts:
@@ -145,10 +150,7 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
 
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
-    """Return axes by input name from ``NAME=224,224,3``, or raise TargetError.
-
-    ``224,224,3`` is for the only input.
-    """
+    """Return axes by input name from ``NAME=224,224,3`` or ``224,224,3``, or raise TargetError."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, axes = text.rpartition("=")
@@ -266,10 +268,7 @@ def list_given_options(options: CaptureOptions) -> frozenset[Option]:
 
 
 def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None:
-    """Raise InputError for given options that a form of target cannot honour.
-
-    Options with the same reason share one error.
-    """
+    """Raise InputError, once per reason, for given options that a form of target cannot honour."""
     refusals, wanted = REFUSALS[form], set(given)
     refused = [option for option in Option if option in refusals and option in wanted]
     if not refused:

@@ -20,16 +20,25 @@ _MAX_STAGES: Final = 200
 """Stages in the note; a program with more makes them in a loop."""
 
 _MIN_MODELS: Final = 3
-"""Live models of one line that are reported."""
+"""Models of one line that are reported."""
 
 _MAX_INT32: Final = (1 << 31) - 1
 
 
 @dataclass
-class _Tapes:
-    persistent: bool
-    made: int = 0
+class _Made:
+    """Objects that one line made."""
+
+    count: int = 0
     refs: list[weakref.ref[Any]] = field(default_factory=list)
+
+    def add(self, thing: Any) -> None:
+        self.count += 1
+        self.refs = [ref for ref in self.refs if ref() is not None]
+        self.refs.append(weakref.ref(thing))
+
+    def list_alive(self) -> list[Any]:
+        return [thing for ref in self.refs if (thing := ref()) is not None]
 
 
 def _count_held_elements(kind: str, dataset: Any, arguments: tuple[Any, ...]) -> int | None:
@@ -49,9 +58,9 @@ class DataLedger:
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str], DataStage] = {}
         self.slices: dict[str, LargeConstant] = {}
-        self._tapes: dict[tuple[str, bool], _Tapes] = {}
+        self._tapes: dict[tuple[str, bool], _Made] = {}
         self._used: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._models: dict[str, list[weakref.ref[Any]]] = {}
+        self._models: dict[str, _Made] = {}
 
     def add_stage(
         self, kind: str, dataset: Any, arguments: tuple[Any, ...], frame: FrameType | None
@@ -89,13 +98,8 @@ class DataLedger:
     def add_tape(self, tape: Any, frame: FrameType | None) -> None:
         """Note a new gradient tape."""
         own = find_calling_frame(frame)
-        if own is None:
-            return
-        key = (_format_line(own), is_persistent(tape))
-        record = self._tapes.setdefault(key, _Tapes(key[1]))
-        record.made += 1
-        record.refs = [ref for ref in record.refs if ref() is not None]
-        record.refs.append(weakref.ref(tape))
+        if own is not None:
+            self._tapes.setdefault((_format_line(own), is_persistent(tape)), _Made()).add(tape)
 
     def use_tape(self, tape: Any) -> None:
         """Note that a tape was asked for gradients."""
@@ -105,15 +109,13 @@ class DataLedger:
         """Return the lines whose tapes still hold recordings."""
         rows = []
         for (where, persistent), record in self._tapes.items():
-            alive = [
-                tape for ref in record.refs if (tape := ref()) is not None and holds_recording(tape)
-            ]
+            alive = [tape for tape in record.list_alive() if holds_recording(tape)]
             if alive:
                 rows.append(
                     TapesNote(
                         where=where,
                         persistent=persistent,
-                        made=record.made,
+                        made=record.count,
                         alive=len(alive),
                         unused=sum(tape not in self._used for tape in alive),
                         holder=search.find_container(alive[0]) if len(alive) > 1 else "",
@@ -123,28 +125,31 @@ class DataLedger:
         return rows
 
     def add_model(self, model: Any, frame: FrameType | None) -> None:
-        """Note a compiled Keras model."""
-        own = find_calling_frame(frame)
-        if own is None:
-            return
-        where = _format_line(own)
-        alive = [ref for ref in self._models.get(where, ()) if ref() is not None]
-        if not any(ref() is model for ref in alive):
-            alive.append(weakref.ref(model))
-        self._models[where] = alive
+        """Note a Keras model by the user's line that made it, except the inner model of another."""
+        while frame is not None and not (
+            is_own(frame.f_code.co_filename) and frame.f_code.co_name != "__init__"
+        ):
+            if frame.f_code.co_name == "build":  # of a Sequential
+                return
+            frame = frame.f_back
+        if frame is not None:
+            made = self._models.setdefault(_format_line(frame), _Made())
+            if all(one is not model for one in made.list_alive()):
+                made.add(model)
 
     def list_models(self, search: HolderSearch) -> list[LiveModels]:
-        """Return the lines with several live models."""
+        """Return the lines that made several models."""
         rows = []
-        for where, refs in self._models.items():
-            alive = [model for ref in refs if (model := ref()) is not None]
-            if len(alive) >= _MIN_MODELS:
+        for where, made in self._models.items():
+            alive = made.list_alive()
+            if made.count >= _MIN_MODELS:
                 rows.append(
                     LiveModels(
                         where=where,
+                        made=made.count,
                         alive=len(alive),
                         size_bytes=sum(_count_model_bytes(model) for model in alive),
-                        holder=search.find_container(alive[0]),
+                        holder=search.find_container(alive[0]) if alive else "",
                     )
                 )
             del alive

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import Function, profiler_v2
+from analyzer.capture.private_names import Function, keras_trainer, profiler_v2
 from analyzer.capture.run.instrumentation import wrap_attribute
 
 if TYPE_CHECKING:
@@ -72,8 +72,11 @@ class Hooks:
             self._after(tf.data.Dataset, kind, functools.partial(self._note_stage, kind))
         for name in ("from_tensor_slices", "from_tensors"):
             self._after(tf.data.Dataset, name, functools.partial(self._note_stage, "slices"))
-        owner = next(one for one in keras.Model.__mro__ if "compile" in vars(one))
-        self._after(owner, "compile", lambda _, args, frame: watcher.data.add_model(args[0], frame))
+        self._after(
+            keras_trainer.Trainer,
+            "__init__",
+            lambda _, args, frame: watcher.data.add_model(args[0], frame),
+        )
         self._before(tf.config.experimental, "reset_memory_stats", lambda _: watcher.note_peaks())
 
     def _wrap_tapes(self) -> None:

@@ -107,10 +107,7 @@ class FixedInputs:
 
 
 def _find_source(tensor: Any) -> Any:
-    """Return the tensor that an ``IdentityN`` or a loop passes on (``IsConstTraversableOpType``).
-
-    A loop counts as passing on each of its inputs unchanged.
-    """
+    """Return the tensor that an ``IdentityN`` or a loop passes on (``IsConstTraversableOpType``)."""
     while tensor.op.type in _PASS_ON:
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor

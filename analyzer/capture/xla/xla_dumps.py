@@ -47,11 +47,7 @@ def count_dumps(dump: Path, function: str) -> int:
 
 
 def _list_files(dump: Path, function: str) -> list[Path]:
-    """Return the dumped modules of a function, oldest first.
-
-    A module's name begins with a letter (``XlaCompiler``). If Python calls the function directly, its
-    attributes follow its name.
-    """
+    """Return the dumped modules of a function, oldest first; a name begins with a letter."""
     return sorted(dump.glob(f"*.a_{function.strip('_')}__*after_optimizations.hlo.pb"))
 
 

@@ -270,10 +270,7 @@ def _compile(
     plans: bool,
     values: Mapping[int, Any],
 ) -> tuple[bytes, bytes]:
-    """Return a function's module and its plan (empty if not wanted).
-
-    ``values`` are the inputs that are compiled in -> value, None if unknown.
-    """
+    """Return a function's module and its plan; ``values`` are the known inputs that are compiled in."""
     for kind, dtype, shape, *_ in inputs:
         if dtype is None or shape is None or any(axis < 0 for axis in shape):
             raise ValueError(f"a {kind} of unknown shape is an input")

@@ -96,20 +96,27 @@ def find_alive_at_end(watch: WatchNote) -> Iterator[Finding]:
 
 
 def find_models(watch: WatchNote) -> Iterator[Finding]:
-    """Report several live models that one line created."""
+    """Report several models that one line created."""
     for one in watch.models:
         holder = f", held by {one.holder}" if one.holder else ""
-        yield Finding(
-            id="models-kept",
-            severity=Severity.MEDIUM,
-            title=f"{one.alive} models from one line are alive, {format_bytes(one.size_bytes)} of "
-            f"variables ({one.where}{holder})",
-            detail="Each model holds its weights, its optimizer state and the graphs of its functions. "
+        made = max(one.made, one.alive)
+        advice = (
             "Between two models of a search or of folds: del model, then keras.utils.clear_session(); "
-            "or run each model in its own process.",
-            saves_bytes=one.size_bytes * (one.alive - 1) // one.alive,
+            "or run each model in its own process."
+            if one.alive > 1
+            else "Earlier models are gone, but each one was traced. If they have the same layers, build "
+            "one model and restore its first weights: model.set_weights(first)."
+        )
+        yield Finding(
+            id="models-kept" if one.alive > 1 else "models-made-anew",
+            severity=Severity.MEDIUM if one.alive > 1 else Severity.LOW,
+            title=f"{made} models were built by one line and {one.alive} of them are alive, with "
+            f"{format_bytes(one.size_bytes)} of variables ({one.where}{holder})",
+            detail="Each model holds its weights, its optimizer state and the graphs of its functions. "
+            + advice,
+            saves_bytes=one.size_bytes * (one.alive - 1) // one.alive if one.alive > 1 else None,
             saves_kind="allocated",
-            evidence=(evidence_row("made", where=one.where, count=one.alive, size=one.size_bytes),),
+            evidence=(evidence_row("made", where=one.where, count=made, size=one.size_bytes),),
         )
 
 

@@ -20,11 +20,8 @@ CaptureKind: TypeAlias = Literal["run", "static", "trial"]
 """``run``: run the step and trace it. ``static``: take its graph and run nothing. ``trial``: run it and
 record only whether it succeeds."""
 
-DEFAULT_STEPS: Final = 3
-"""Traced steps of a model."""
-
-BATCH_SIZE: Final = 32
-"""Examples in a batch if neither the user nor the target says."""
+DEFAULT_STEPS: Final = 3  # traced steps of a model
+BATCH_SIZE: Final = 32  # examples in a batch if neither the user nor the target says
 
 SCRIPT_STEPS: Final = 5
 """Traced steps of a script: without the first and the last, two pairs of neighbours remain."""

@@ -18,8 +18,7 @@ COMPILE_VERSION: Final = 1
 
 REQUEST_FILE: Final = "request.json"
 ANSWER_FILE: Final = "answer.json"
-MODULE_FILE: Final = "module.hlo.pb"
-"""The serialized ``HloModuleProto`` before optimisation."""
+MODULE_FILE: Final = "module.hlo.pb"  # the serialized ``HloModuleProto`` before optimisation
 
 Products = Literal["triton", "cublas"]
 """The implementation of matrix products: Triton kernels of XLA, or cuBLAS."""
@@ -77,6 +76,10 @@ class CardFile:
     functions: tuple[FunctionPlans, ...] | None = None
     failed: CompilerFailure | None = None
 
+    def __post_init__(self) -> None:
+        if self.failed is None and self.functions is None:
+            raise ValueError("it holds neither plans nor a failure")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileRequest:
@@ -101,17 +104,10 @@ class CompileAnswer:
 
 
 def read_card_file(path: Path) -> CardFile:
-    """Read ``card.json``."""
-    return read_record(
-        path, CardFile, version=CARD_VERSION, hint="Repeat the estimate.", check=_check
-    )
+    """Read ``card.json``, or raise a TraceError."""
+    return read_record(path, CardFile, version=CARD_VERSION, hint="Repeat the estimate.")
 
 
 def write_card_file(path: Path, card: CardFile) -> None:
     """Write ``card.json``."""
     path.write_text(json.dumps(asdict(card), indent=1), encoding="utf-8")
-
-
-def _check(card: CardFile) -> None:
-    if card.failed is None and card.functions is None:
-        raise ValueError("it holds neither plans nor a failure")

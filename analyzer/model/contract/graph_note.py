@@ -25,17 +25,13 @@ from analyzer.model.contract.reading import read_record
 from analyzer.model.contract.run_note import DAMAGED
 
 GRAPH_VERSION: Final = 1
-_MOST_EDGES: Final = 1 << 16
-"""Limit of the inputs or outputs of one op."""
+_MOST_EDGES: Final = 1 << 16  # limit of the inputs or outputs of one op
 
 _Names = Annotated[tuple[Name, ...], Meta(max_length=_MOST_EDGES)]
 
 _MOST_DIGITS: Final = 8  # digits of an output's index in a tensor's name
-ARGUMENT_TYPES: Final = frozenset({"_Arg", "_DeviceArg"})
-"""Op types of a graph's arguments."""
-
-RESULT_TYPES: Final = frozenset({"_Retval", "_DeviceRetval"})
-"""Op types of a graph's results."""
+ARGUMENT_TYPES: Final = frozenset({"_Arg", "_DeviceArg"})  # op types of a graph's arguments
+RESULT_TYPES: Final = frozenset({"_Retval", "_DeviceRetval"})  # op types of a graph's results
 
 FRAME_TYPES: Final = (
     ARGUMENT_TYPES

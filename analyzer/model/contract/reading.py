@@ -24,8 +24,7 @@ GZIP_MAGIC: Final = b"\x1f\x8b"
 MOST_UNPACKED_BYTES: Final = (1 << 31) - 1
 """Limit of an unpacked file: the largest size of a protobuf message."""
 
-_FREE_BYTES: Final = 8 << 20
-"""Every file may unpack to this size, however small it is."""
+_FREE_BYTES: Final = 8 << 20  # every file may unpack to this size, however small it is
 
 _MOST_RATIO: Final = 24
 """Limit of the ratio of compression above ``_FREE_BYTES``. Traces compress by 6, graphs by 16; a

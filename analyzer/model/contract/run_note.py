@@ -40,8 +40,7 @@ MOST_STEPS: Final = 500
 DAMAGED: Final = "Repeat the capture, or move the .xplane.pb to another folder and open it alone."
 """Hint for a note or graph that cannot be read."""
 
-Mode = Literal["train", "infer", ""]
-"""Training or inference; empty if unknown."""
+Mode = Literal["train", "infer", ""]  # training or inference; empty if unknown
 
 GraphKind = Literal["executed", "traced", ""]
 """Whether the graph is the executor's or the traced one; empty if there is none."""

@@ -12,8 +12,7 @@ from msgspec import Meta
 
 from analyzer.model.contract.fields import Address, Bytes, Index, Name, Shape, Text
 
-MOST_ROWS: Final = 4096
-"""Limit of the rows of each kind."""
+MOST_ROWS: Final = 4096  # limit of the rows of each kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +111,13 @@ class DataStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveModels:
-    """Keras models that one line makes and that are alive at the end."""
+    """Keras models that one line makes."""
 
     where: Name
-    alive: Index
+    alive: Index  # at the end
     size_bytes: Bytes  # of their variables and their optimizers' variables
     holder: Text = ""
+    made: Index = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

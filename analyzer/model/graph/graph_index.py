@@ -13,8 +13,7 @@ from analyzer.model.recording.records import TensorLinks
 
 _Value = TypeVar("_Value")
 
-_DEEPEST: Final = 256
-"""Limit of the prefixes of inlined callers in a name."""
+_DEEPEST: Final = 256  # limit of the prefixes of inlined callers in a name
 
 
 @dataclass(frozen=True)

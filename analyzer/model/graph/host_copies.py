@@ -32,11 +32,8 @@ VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
 """Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and
 ``AssignVariableOp`` have only host kernels for them."""
 
-COPY: Final = "_Recv"
-"""Op type of a copy from the host to the card."""
-
-COPY_BACK: Final = "_HostRecv"
-"""Op type of a copy from the card to the host."""
+COPY: Final = "_Recv"  # op type of a copy from the host to the card
+COPY_BACK: Final = "_HostRecv"  # op type of a copy from the card to the host
 
 HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
 """Element types that lie in host memory, except outputs of ``DEVICE_INT32`` ops."""
@@ -305,8 +302,7 @@ def _users(structure: GraphIndex, name: str) -> list[str]:
     return users
 
 
-ITERATOR: Final = "IteratorGetNext"
-"""Op type that takes the next batch of a data set."""
+ITERATOR: Final = "IteratorGetNext"  # op type that takes the next batch of a data set
 INPUT_TYPES: Final = ARGUMENT_TYPES | {ITERATOR, "Placeholder"}
 """Op types whose outputs are inputs of the step."""
 

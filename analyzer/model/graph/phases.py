@@ -112,11 +112,8 @@ def _reach(start: set[str], neighbours: Mapping[str, Iterable[str]]) -> set[str]
     return seen
 
 
-_DEEPEST: Final = 256
-"""Limit of the depth of scopes; Keras' have about ten levels."""
-
-Owner = tuple[str, str]
-"""Kind and path of the object that opened a scope."""
+_DEEPEST: Final = 256  # limit of the depth of scopes; Keras' have about ten levels
+Owner = tuple[str, str]  # kind and path of the object that opened a scope
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from analyzer.model.contract.graph_note import Op, op_types, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
 
-GRADIENT_ROLE: Final = "gradient"
-"""Role of the gradient of a variable."""
+GRADIENT_ROLE: Final = "gradient"  # role of the gradient of a variable
 PASSED_GRADIENT_ROLE: Final = "gradient read in the backward pass"
 """Role of the gradient of an activation."""
 KEPT_ROLES: Final = ("kept for the backward pass", "alive in backward")

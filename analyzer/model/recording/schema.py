@@ -18,8 +18,7 @@ import pandas as pd
 
 from analyzer.model.errors import AccountingError
 
-TRIAL: Final = "trial"
-"""Region of buffers for trials of algorithms, which a kernel can do without."""
+TRIAL: Final = "trial"  # region of buffers for trials of algorithms, which a kernel can do without
 TRIAL_ROLE: Final = "trial of an algorithm"
 """Role of all buffers that a convolution requests for trials."""
 

@@ -151,8 +151,7 @@ def undivided_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 UNPAIRED = -1
 
-_CARD: Final = re.compile(r"GPU_(\d+)_bfc")
-"""TensorFlow's name of a card's allocator."""
+_CARD: Final = re.compile(r"GPU_(\d+)_bfc")  # TensorFlow's name of a card's allocator
 
 Indexes = npt.NDArray[np.int64]
 
@@ -185,8 +184,7 @@ def pair_events(
     return partner, seen
 
 
-PINNED: Final = "gpu_host_bfc"
-"""TensorFlow's name of the allocator of pinned host memory."""
+PINNED: Final = "gpu_host_bfc"  # TensorFlow's name of the allocator of pinned host memory
 
 HOST_ALLOCATORS: Final = ("bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", "xla_gpu_host_bfc", PINNED)
 """TensorFlow's names of allocators of host memory."""

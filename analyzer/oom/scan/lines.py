@@ -34,8 +34,7 @@ _KEYS: Final = tuple(
     ).split(b"|")
 )
 """Every line about memory contains one of these, or follows such a line. Other lines are skipped."""
-_NEAR: Final = 64
-"""Lines after one with a key that are read too: continuation lines may lack a key."""
+_NEAR: Final = 64  # lines after one with a key that are read too: continuation lines may lack a key
 
 _ENDS: Final = re.compile(rb"[\r\n\x08]+")
 _ROWS: Final = re.compile(rb"\}\s*,\s*\{(?=\s*\")")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO, Final
+from dataclasses import dataclass
+from itertools import chain
+from typing import BinaryIO, Final, cast
 
 from analyzer.model.errors import InputError
 
@@ -65,44 +68,33 @@ def _encoding_of(head: bytes) -> str | None:
 def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
     block: bytes = stream.read(BLOCK_BYTES)
     if not block.startswith(_GZIP):
-        while block:
-            yield block
-            block = stream.read(BLOCK_BYTES)
+        yield from chain([block], iter(lambda: stream.read(BLOCK_BYTES), b""))
         return
+    unpacker, total = gzip.GzipFile(fileobj=cast(BinaryIO, _Rest(block, stream))), 0
     try:
-        yield from _unpack_gzip(stream, block)
-    except zlib.error as error:
-        raise InputError(
-            f"{name or 'The log'} is damaged gzip: {error}.",
-            hint="Unpack it, or copy the file once more.",
-        ) from None
-
-
-def _unpack_gzip(stream: BinaryIO, block: bytes) -> Iterator[bytes]:
-    """Yield the unpacked bytes of gzip members, the first of which starts with ``block``."""
-    unpacker, total, has_output = zlib.decompressobj(wbits=31), 0, False
-    try:
-        while block or unpacker.unconsumed_tail:
-            out = unpacker.decompress(unpacker.unconsumed_tail + block, BLOCK_BYTES)
+        while total <= _MOST_UNPACKED and (out := unpacker.read1(BLOCK_BYTES)):
             total += len(out)
-            if out:
-                has_output = True
-                yield out
-            if total > _MOST_UNPACKED:
-                return
-            if unpacker.eof:
-                block = unpacker.unused_data.lstrip(b"\0") or stream.read(BLOCK_BYTES)
-                if not block.startswith(_GZIP):
-                    return
-                unpacker = zlib.decompressobj(wbits=31)
-                continue
-            block = b"" if unpacker.unconsumed_tail else stream.read(BLOCK_BYTES)
-            if not out and not block and not unpacker.unconsumed_tail:
-                return
-    except zlib.error:
-        if not has_output:
-            raise
+            yield out
+    except (EOFError, OSError, zlib.error) as error:
+        if not total:
+            raise InputError(
+                f"{name or 'The log'} is damaged gzip: {error}.",
+                hint="Unpack it, or copy the file once more.",
+            ) from None
         # A truncated copy: use the part before the damage.
+
+
+@dataclass
+class _Rest:
+    """A stream whose first block was read before."""
+
+    first: bytes
+    stream: BinaryIO
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        part, self.first = self.first[:size], self.first[size:]
+        return part or self.stream.read(size)
 
 
 def find_screen_width(sample: bytes) -> int:

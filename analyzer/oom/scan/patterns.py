@@ -10,8 +10,7 @@ import msgspec
 
 from analyzer.oom.log_records import ComponentRow, LogPattern
 
-_NUMBER: Final = r"(?<!\d)\d{1,19}(?!\d)"
-"""A number of any pattern; a longer one is damage."""
+_NUMBER: Final = r"(?<!\d)\d{1,19}(?!\d)"  # a number of any pattern; a longer one is damage
 _SIZE: Final = (
     r"-?(?<!\d)\d{1,19}(?:,\d{3}){0,6}(?!\d)(?:\.\d{1,9}(?!\d))?"
     r"(?:[KMGTPEk]?i?[Bb]|[KMGTPE]|\s(?:[KMGTPEk]?i?B|[Bb]ytes)\b)?"

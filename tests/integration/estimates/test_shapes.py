@@ -27,7 +27,7 @@ def test_loop_body_has_shapes() -> None:
         return tf.while_loop(lambda i, h: i < 3, body, (0, x))[1]
 
     function = step.get_concrete_function(tf.TensorSpec((8, 8)))
-    partitions, _ = instantiate(function, list(function.inputs), [])
+    partitions, _ = instantiate(function)
     # WHEN the shapes of the executed graph are asked for
     outputs = infer_executed_outputs(function, partitions)
     # THEN the product in the body has its own

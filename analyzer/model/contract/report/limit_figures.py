@@ -11,8 +11,7 @@ from analyzer.model.contract.fields import Instant, Name, ReportRecord, Signed, 
 from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.ranges import BoundedBytes
 
-Fits = bool | Literal["may not"] | None
-"""Whether the step fits; null without a limit or an answer."""
+Fits = bool | Literal["may not"] | None  # whether the step fits; null without a limit or an answer
 
 
 class Outcome(Choice):
@@ -258,5 +257,4 @@ class PoolFacts(Struct, frozen=True, kw_only=True):
     fit: CardFit | None = None
 
 
-NO_FACTS: Final = PoolFacts()
-"""The facts of a recording without a replay."""
+NO_FACTS: Final = PoolFacts()  # the facts of a recording without a replay

@@ -109,8 +109,7 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     failed: Text = ""  # why it cannot be applied
 
 
-MOST_READINGS: Final = 256
-"""Limit of the readings in a report."""
+MOST_READINGS: Final = 256  # limit of the readings in a report
 
 Slope = Annotated[float, Meta(ge=-1e18, le=1e18)]
 

@@ -22,8 +22,7 @@ from analyzer.model.contract.report.report_file import REPORT_VERSION, ReportFil
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.version import __version__
 
-Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]
-"""A value of JSON."""
+Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]  # a value of JSON
 
 _HINT: Final = "Write it again from the trace or the estimate."
 
@@ -87,8 +86,7 @@ DIGESTS_FORMAT: Final = 2
 _TRACES: Final = (".xplane.pb", ".xplane.pb.gz")
 _BLOCK_BYTES: Final = 1 << 20
 
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-"""SHA-256 of a file's content."""
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # SHA-256 of a file's content
 
 _Files = Annotated[dict[Name, Digest], Meta(max_length=4096)]
 
