@@ -89,12 +89,10 @@ class _Sizing:
     sizes: dict[str, DataSize] = field(default_factory=dict)
     refuted: set[str] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        self.known = read_arguments(self.function, self.given)
-
     def run(self) -> InferredSizes:
         """Infer shapes and learn from the next source, until every shape is known or no source helps."""
         outputs: Outputs = {}
+        self.known = read_arguments(self.function, self.given)
         for _ in range(_MAX_ROUNDS):
             outputs, graph = self._infer()
             if not any(map(is_open, (spec for specs in outputs.values() for spec in specs))):

@@ -209,12 +209,10 @@ def read_inner_ops(function: Any, names: Iterable[str]) -> list[Op]:
     return list(ops.values())
 
 
-def read_traced_graphs(graph: Any) -> list[TracedGraph]:
-    """Return the traced graph and its functions, callers before callees."""
-    names: dict[int, str] = {id(graph): ""}
-    for nested in collect_graphs(graph):
-        for name, function in get_functions(nested).items():
-            names.setdefault(id(getattr(function, "graph", None)), decode_name(name))
+def read_traced_graphs(function: Any) -> list[TracedGraph]:
+    """Return the traced graph (without a name) and its functions, callers before callees."""
+    known = reversed(collect_function_graphs(function).items())
+    names = {id(graph): name for name, graph in known} | {id(function.graph): ""}
     return [
         TracedGraph(
             names.get(id(nested), ""),
@@ -223,7 +221,7 @@ def read_traced_graphs(graph: Any) -> list[TracedGraph]:
                 for op in nested.get_operations()
             ),
         )
-        for nested in collect_graphs(graph)
+        for nested in collect_graphs(function.graph)
     ]
 
 

@@ -130,7 +130,7 @@ def describe_capture(
     """
     program, observed, variables = capturing.program, capturing.observed, capturing.variables
     function = capturing.function
-    traced_graphs = [] if function is None else graphs.read_traced_graphs(function.graph)
+    traced_graphs = [] if function is None else graphs.read_traced_graphs(function)
     graph_kind: GraphKind = "executed"
     if ops is None:
         ops, graph_kind = _read_ops(program, function, partitions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+import itertools
 from typing import Any, Final
 
 import keras
@@ -123,24 +123,14 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
     parameters += [f"arg{index}" for index in range(len(parameters), len(signature))]
     names: list[str] = []
     for parameter, specs in zip(parameters, signature, strict=False):
-        for path, spec in _flatten_with_paths(specs, parameter):
-            name, number = spec.name or path, 1
-            while name in names:
-                name, number = f"{spec.name or path}_{number}", number + 1
+        for path, spec in keras.tree.flatten_with_path(specs):
+            name = first = spec.name or "_".join(map(str, (parameter, *path)))
+            for number in itertools.count(1):
+                if name not in names:
+                    break
+                name = f"{first}_{number}"
             names.append(name)
     return names
-
-
-def _flatten_with_paths(specs: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the specs of a structure with their paths, in the order of ``tf.nest.flatten``."""
-    if isinstance(specs, Mapping):
-        for key in sorted(specs):
-            yield from _flatten_with_paths(specs[key], f"{path}_{key}")
-    elif isinstance(specs, list | tuple):
-        for index, part in enumerate(specs):
-            yield from _flatten_with_paths(part, f"{path}_{index}")
-    else:
-        yield path, specs
 
 
 def _get_batch_size(args: Any) -> int | None:

@@ -47,10 +47,7 @@ from analyzer.model.errors import InputError, TargetError
 
 
 def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
-    """Return the step that ``spec`` names.
-
-    TargetError names the user's own line; InputError an option that the target cannot honour.
-    """
+    """Return the step that ``spec`` names; InputError for an option that it cannot honour."""
     if options.dtype_policy:
         _set_policy(options.dtype_policy)
     load: dict[TargetKind, Callable[[TargetSpec, CaptureOptions], Any]] = {
@@ -103,23 +100,16 @@ def make_program(
 
 
 def _call_user_code(make: Callable[[], Any], text: str) -> Any:
-    if required := _list_required(make):
-        raise TargetError(
-            f"{text} needs arguments: {', '.join(required)}.",
-            hint="Name a function that needs none: def target(): return ...",
-        )
+    with contextlib.suppress(ValueError):  # no signature is known
+        try:
+            inspect.signature(make).bind()
+        except TypeError as error:
+            raise TargetError(
+                f"{text} cannot be called: {error}.",
+                hint="Name a function without parameters: it returns a model or (step, arguments).",
+            ) from None
     with _convert_errors(text):
         return make()
-
-
-def _list_required(function: Callable[..., Any]) -> list[str]:
-    """Return the parameters without a default; empty for a function that hides them."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (ValueError, TypeError):
-        return []
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [one.name for one in parameters if one.default is one.empty and one.kind not in variable]
 
 
 @contextlib.contextmanager
@@ -132,7 +122,12 @@ def _convert_errors(text: str) -> Iterator[None]:
     except SystemExit as error:
         raise TargetError(f"{text} called sys.exit({error.code}).") from None
     except Exception as error:
-        raise TargetError(f"{text} failed: {describe_user_error(error)}") from error
+        is_data = isinstance(error, OSError | tf.errors.NotFoundError)
+        hint = "No data is needed: name a function that only builds the model or the step."
+        raise TargetError(
+            f"{text} failed: {describe_user_error(error)}{'.' if is_data else ''}",
+            hint=hint if is_data else "",
+        ) from error
 
 
 def _set_policy(policy: str) -> None:

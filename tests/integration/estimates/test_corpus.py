@@ -95,6 +95,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "whole numbers out": (C + "whole_numbers_out", {}, "no loss fits that"),
     "nothing to train": (C + "nothing_to_train", {}, "no trainable variables. Use --mode infer."),
     "wrong values": (C + "wrong_values", {}, "must match"),
+    "needs an argument": (C + "needs_width", {}, "'width'. Name a function without parameters"),
+    "loads data": (C + "loads_data", {}, "No data is needed: name a function that only builds"),
     "fails": (C + "fails", {}, "ZeroDivisionError"),
     "loss of another rank": (C + "scalar_output", {"loss": "mse"}, "The step cannot be traced"),
     "keras 2, policy": (K + "mixed", {"dtype_policy": "mixed_bfloat16"}, "does not follow"),

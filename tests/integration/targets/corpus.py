@@ -348,5 +348,14 @@ def inverts_its_weights():
     return made
 
 
+def needs_width(width):
+    return network(name=f"of_{width}")
+
+
+def loads_data():
+    with open("train.csv") as file:
+        return network(name=file.name)
+
+
 def fails():
     return network(name=1 / 0)

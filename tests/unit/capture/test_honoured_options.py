@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from builders import sample_folder
 
@@ -12,9 +14,10 @@ from analyzer.capture.targets.target_spec import (
     TargetForm,
     check_honoured,
     list_given_options,
+    parse_target,
 )
-from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.errors import InputError
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
+from analyzer.model.errors import InputError, TargetError
 
 GIVEN = {
     Option.BATCH_SIZE: {"batch_size": 1},
@@ -71,3 +74,13 @@ def test_python_functions_refuse_options_too() -> None:
         analyzer.trace(sample_folder("infer"), gpu="t4")
     with pytest.raises(InputError, match="--optimizer cannot be used"):
         analyzer.estimate(sample_folder("infer"), optimizer="sgd")
+
+
+@pytest.mark.parametrize("text", ["book.ipynb", "book.ipynb:model"])
+def test_notebook_is_no_target(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("book.ipynb").write_text("{}")
+    with pytest.raises(TargetError, match=r"book\.ipynb is a notebook") as raised:
+        parse_target(text)
+    assert "jupyter nbconvert --to script book.ipynb" in raised.value.hint
+    assert parse_target("book.ipynb", scripts=True).kind is TargetKind.SCRIPT
