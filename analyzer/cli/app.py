@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from inspect import cleandoc
 from typing import Annotated, Any, Final
@@ -89,14 +87,9 @@ class Commands(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of ``analyze`` itself."""
-        with self._listing():
-            super().format_help(ctx, formatter)
-
-    @contextmanager
-    def _listing(self) -> Iterator[None]:
         self._is_listing = True
         try:
-            yield
+            super().format_help(ctx, formatter)
         finally:
             self._is_listing = False
 

@@ -11,7 +11,7 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.diff_result import allowed_growth
-from analyzer.report.render.sections import Document
+from analyzer.report.diff_sections import diff_document
 from analyzer.session.public_calls import diff as compare
 
 
@@ -43,14 +43,11 @@ def diff(
                 f"{path} does not exist.", hint="Name a run folder, a logdir or an .xplane.pb."
             )
     difference = compare(a, b)
-
-    def make_document() -> Document:
-        from analyzer.report.diff_sections import diff_document
-
-        return diff_document(difference.report)
-
     outputs.show(
-        difference.to_json, difference.to_html, make_document, (markdown, difference.to_markdown)
+        difference.to_json,
+        difference.to_html,
+        lambda: diff_document(difference.report),
+        (markdown, difference.to_markdown),
     )
     excess = "" if fail_on_increase is None else difference.exceeds(fail_on_increase)
     if excess:

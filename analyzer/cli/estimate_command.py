@@ -25,7 +25,6 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
     DEFAULT_STEPS,
     CaptureOptions,
-    LikeNote,
     TargetKind,
     TargetSpec,
 )
@@ -168,6 +167,7 @@ def _check_options(
             "Estimate the target itself with it.",
             assume=bool(capture.assume),
             what_if=capture.what_if,
+            like=capture.like,
         )
         if capture.device or capture.gpu:
             _check_device(Path(spec.path), chosen.gpu)
@@ -219,12 +219,16 @@ def _capture_options(
     replay: options.ReplayOptions,
 ) -> tuple[CaptureOptions, WhatIf]:
     """Return the capture's options and the replay's settings; a trace of --like fills both."""
-    like = _read_like(spec, capture)
+    is_new = spec.kind is not TargetKind.TRACE
+    like = None
+    if capture.like is not None and is_new:
+        from analyzer.session.target_graph import read_like
+
+        like = read_like(capture.like, capture.gpu)
     card = _find_card(capture.device, capture.gpu if like is None else like.card)
     what_if = replay.what_if
     if like is not None and what_if.memory_limit_bytes is None:
         what_if = replace(what_if, memory_limit_bytes=like.memory_limit_bytes)
-    is_new = spec.kind is not TargetKind.TRACE
     chosen = replace(
         step.to_capture(),
         steps=capture.steps,
@@ -237,20 +241,6 @@ def _capture_options(
         memory_limit_bytes=what_if.memory_limit_bytes if card and is_new else None,
     )
     return chosen, what_if
-
-
-def _read_like(spec: TargetSpec, capture: EstimateOptions) -> LikeNote | None:
-    """Return the figures of the trace of --like; None without one."""
-    if capture.like is None:
-        return None
-    if spec.kind is TargetKind.TRACE:
-        raise InputError(
-            f"--like cannot be used: {spec.text} is a finished estimate.",
-            hint="Estimate the target itself with it.",
-        )
-    from analyzer.session.target_graph import read_like
-
-    return read_like(capture.like, capture.gpu)
 
 
 def _find_card(device: str, gpu: str) -> str:

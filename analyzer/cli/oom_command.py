@@ -17,7 +17,6 @@ from analyzer.model.errors import InputError
 from analyzer.oom import ModelTensor, OomReport, find_card_id, read_oom_log
 
 if TYPE_CHECKING:
-    from analyzer.report.render.sections import Document
     from analyzer.report.result import Result
 
 
@@ -49,13 +48,9 @@ def oom(
     outputs.check(*([] if log == "-" else [Path(log)]))
     _check_model_options(target, trace, batch_size)
     report = _match_tensors(_read_log(log), target, trace, batch_size)
+    from analyzer.oom.log_sections import build_sections
 
-    def make_document() -> Document:
-        from analyzer.oom.log_sections import build_sections
-
-        return build_sections(report.document)
-
-    outputs.show(report.to_json, report.to_html, make_document)
+    outputs.show(report.to_json, report.to_html, lambda: build_sections(report.document))
 
 
 def _read_log(log: str) -> OomReport:
@@ -79,10 +74,11 @@ def _read_log(log: str) -> OomReport:
 
 def _check_model_options(target: str, trace: Path | None, batch_size: int | None) -> None:
     """Refuse options that contradict each other."""
-    if target and trace is not None:
-        raise InputError("--target and --trace exclude each other.", hint="Leave one out.")
-    if batch_size is not None and not target:
-        raise InputError("--batch-size needs --target.", hint="Name the model: --target TARGET.")
+    if target:
+        options.refuse_options("and --target exclude each other", "Leave one out.", trace=trace)
+    else:
+        hint = "Name the model: --target TARGET."
+        options.refuse_options("needs --target", hint, batch_size=batch_size)
     if trace is not None and not trace.exists():
         raise InputError(f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb.")
 

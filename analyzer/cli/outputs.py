@@ -19,7 +19,6 @@ from analyzer.cli.stdout import (
     DASH,
     ProgressForm,
     check_open,
-    choose_progress,
     is_stdout,
     printing,
     terminal,
@@ -63,7 +62,7 @@ class PageOutputs:
     @property
     def progress(self) -> ProgressForm:
         """How to show the progress."""
-        return choose_progress(self.quiet, self.verbose)
+        return "lines" if self.verbose else "none" if self.quiet else "bar"
 
     @property
     def paths(self) -> tuple[Path | None, ...]:

@@ -29,7 +29,9 @@ def trace_script_file(
     with place.folder_for(spec) as folder:
         end, result = trace_script(spec, request, folder, force=outputs.force, what_if=what_if)
         if end.fault:
-            _report_fault(end.fault)
+            last = end.fault.strip().splitlines()[-1:]
+            _print_line(f"The script ran; watching it failed: {''.join(last)}")
+            _print_line("This is a bug; please report it with this line.")
         lines = _suggest_other_command(spec, request, end, result)
         if result is None and not (lines or end.fault or end.has_refused):
             lines = _explain_missing_trace(spec, request, end)
@@ -118,13 +120,6 @@ def _write_without_memory(
     }
     text = json.dumps(document, indent=1) + "\n"
     write_all((outputs.json, lambda path: write_text(path, text)))
-
-
-def _report_fault(text: str) -> None:
-    """Report a failure of the watching itself, which leaves the script untouched."""
-    last = next(iter(text.strip().splitlines()[::-1]), "")
-    _print_line(f"The script ran; watching it failed: {last}")
-    _print_line("This is a bug; please report it with this line.")
 
 
 def _print_line(text: str) -> None:

@@ -156,13 +156,6 @@ _DELAY_S: Final = 2.0
 """A command that ends sooner shows no bar."""
 
 
-def choose_progress(quiet: bool, verbose: bool) -> ProgressForm:
-    """Return the form for ``--quiet`` and ``--verbose``."""
-    if verbose:
-        return "lines"
-    return "none" if quiet else "bar"
-
-
 @contextlib.contextmanager
 def progress_bar(form: ProgressForm = "bar") -> Iterator[Progress]:
     """Show the stage and the completed share, 0 to 1, that the yielded function is called with."""

@@ -34,16 +34,12 @@ def load_ipython_extension(shell: Any) -> None:
 
     def device(line: str) -> Any:
         """Print the memory of this process as TensorFlow and the driver count it."""
-        return _print_errors(_print_device)
+        from analyzer.session.device_reading import device as read
+
+        return _print_errors(lambda: print(read()))
 
     shell.register_magic_function(memory, "line_cell", "memory")
     shell.register_magic_function(device, "line", "device")
-
-
-def _print_device() -> None:
-    from analyzer.session.device_reading import device
-
-    print(device())
 
 
 def _print_errors(call: Callable[[], Any]) -> Any:
