@@ -39,7 +39,7 @@ class KernelDevice:
     is_cheap: bool
 
 
-def _held_on_cpu(op: Op) -> int:
+def _count_held_bytes(op: Op) -> int:
     spec = op.outputs[0]
     if spec.dtype == "variant" and op.type in ("Const", "HostConst"):
         return lists.HANDLE_BYTES  # an empty list
@@ -50,7 +50,7 @@ CPU: Final = KernelDevice(
     kind="cpu",
     allocator="bfc_cpu_allocator_for_gpu",
     plan=cpu.plan,
-    held_bytes=_held_on_cpu,
+    held_bytes=_count_held_bytes,
     handle_bytes=HANDLE_BYTES,
     is_cheap=False,
 )

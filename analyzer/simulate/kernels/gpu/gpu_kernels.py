@@ -115,7 +115,7 @@ def gpu_device(gpu: Gpu, workspace_limit_bytes: int | None = None) -> KernelDevi
         kind="gpu",
         allocator=ALLOCATOR,
         plan=partial(_plan_on_card, _make_rules(DnnCard(gpu, workspace_limit_bytes))),
-        held_bytes=_held_bytes,
+        held_bytes=_count_held_bytes,
         handle_bytes=0,
         scratch_bytes=SCRATCH_BYTES,
         host_dtypes=VARIABLES_ON_HOST,
@@ -123,7 +123,7 @@ def gpu_device(gpu: Gpu, workspace_limit_bytes: int | None = None) -> KernelDevi
     )
 
 
-def _held_bytes(op: Op) -> int:
+def _count_held_bytes(op: Op) -> int:
     if runs_on_host(op) or is_output_on_host(op, 0, ()):
         return 0
     return op.outputs[0].size_bytes or 0

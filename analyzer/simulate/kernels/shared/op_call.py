@@ -192,7 +192,7 @@ class Call:
 
     def shape(self, index: int) -> tuple[int, ...] | None:
         """Return the shape of an input; None unless it is fully known."""
-        return _known(self.inputs[index] if index < len(self.inputs) else None)
+        return _find_known_shape(self.inputs[index] if index < len(self.inputs) else None)
 
     def dtype(self, index: int) -> str:
         """Return the element type of an input; empty if unknown."""
@@ -201,7 +201,7 @@ class Call:
 
     def out_shape(self, index: int = 0) -> tuple[int, ...] | None:
         """Return the shape of an output; None unless it is fully known."""
-        return _known(self.op.outputs[index])
+        return _find_known_shape(self.op.outputs[index])
 
     def value(self, index: int) -> tuple[int, ...] | None:
         """Return the value of an input if it is a small constant; else None."""
@@ -222,7 +222,7 @@ class Call:
         return self.size() // elements if elements else FLOAT_BYTES
 
 
-def _known(spec: TensorSpec | None) -> tuple[int, ...] | None:
+def _find_known_shape(spec: TensorSpec | None) -> tuple[int, ...] | None:
     shape = None if spec is None else spec.shape
     return None if shape is None or any(axis < 0 for axis in shape) else shape
 
