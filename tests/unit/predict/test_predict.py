@@ -285,6 +285,25 @@ def test_constants_of_constants_are_computed_beforehand():
     assert folded == {"sum": "Const", "x": "_Arg", "use": "Tile"}
 
 
+def test_each_output_that_is_read_becomes_a_constant_which_waits_for_its_branch():
+    """An op without an effect is folded, one with a state is not."""
+    ops = [
+        arg("x", 0),
+        op("branch", "Identity", "x"),
+        op("one", "Const", control=("branch",), spec=SCALAR),
+        op("halves", "Split", "one", "one", count=2),
+        op("drawn", "RandomUniform", "one"),
+        op("use", "Mul", "x", "halves:1"),
+        op("other", "Mul", "x", "drawn"),
+    ]
+    folded = {o.name: o for o in fold(ops)}
+    assert folded["use"].inputs == ("x:0", "halves/__cf__1:0")
+    assert folded["halves/__cf__1"].control_inputs == ("branch",)
+    assert "halves" not in folded
+    assert folded["drawn"].type == "RandomUniform"
+    assert folded["other"].inputs == ("x:0", "drawn:0")
+
+
 def test_a_chain_that_ends_in_more_than_a_constant_may_have_is_computed_in_each_step():
     """As seen: a gradient of 6 MiB, spread to 19; what reads only the 6 MiB reads a constant."""
     small, large = TensorSpec("float32", (1 << 20,)), TensorSpec("float32", (3, 1 << 20))
