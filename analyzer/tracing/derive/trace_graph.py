@@ -47,7 +47,6 @@ _MOST_OUTPUTS: Final = 64
 class EdgeSource(Choice):
     """The evidence of an edge: see the module; ``order`` is only the time of a buffer's free."""
 
-    CAPTURE = "capture"
     FREE = "free"
     ORDER = "order"
     COPY = "copy"
@@ -62,7 +61,6 @@ class TraceGraph:
         ops: The ops, in the order in which they began.
         tensors: Row of the allocations table -> the tensor that the buffer holds.
         names: Row -> op, for copies from the host and eager ops.
-        users: Row -> the op before its free, and whether it ran on the freeing thread.
         edges: Input (tensor or op) and op of each edge -> its source.
     """
 
@@ -71,7 +69,6 @@ class TraceGraph:
     scopes: ScopeTable
     tensors: Mapping[int, str] = field(default_factory=dict)
     names: Mapping[int, str] = field(default_factory=dict)
-    users: Mapping[int, tuple[str, bool]] = field(default_factory=dict)
     phases: Mapping[str, Phase] = field(default_factory=dict)
     edges: Mapping[tuple[str, str], EdgeSource] = field(default_factory=dict)
 
@@ -217,7 +214,6 @@ class _Building:
                 for row in self._rows.tolist()
                 if row in self._copies or "#" in self._names[row]
             },
-            users=self._users,
             phases=self._find_phases(names, known),
             edges=self._edges,
         )

@@ -263,7 +263,7 @@ class _Reading:
         memory = np.where(np.abs(kind) == 1, kind, 0)
         if memory.any():
             self._memory.add(block, memory, line, names)
-        stat_names = block.stat_names()
+        stat_names = block.stat_names((memory == 0)[block.stat_event])
         is_step = np.zeros(len(kind), bool)
         if names.is_host and names.step_stat is not None:
             is_step[block.stat_event[stat_names == names.step_stat]] = True

@@ -56,13 +56,21 @@ class EventBlock:
         """Return the bytes of one event."""
         return self.block.text(int(self.start[row]), int(self.end[row]))
 
-    def stat_names(self) -> Positions:
-        """Return the key of the name of each statistic, ``(m,)``; WireError if one is no message."""
-        if (self.stat_start < self.stat_end).all():
-            fields = self.block.next_fields(self.stat_start)
-            if (fields.key == _NAME_KEY).all() and (fields.end <= self.stat_end).all():
-                return fields.value
-        return self.stats(np.ones(len(self.stat_start), bool)).name_id
+    def stat_names(self, chosen: npt.NDArray[np.bool_]) -> Positions:
+        """Return the key of the name of each chosen statistic and -1 for others, shape ``(m,)``.
+
+        Raises:
+            WireError: One of them is no message.
+        """
+        names = np.full(len(chosen), -1, np.int64)
+        at, until = self.stat_start[chosen], self.stat_end[chosen]
+        if (at < until).all():
+            fields = self.block.next_fields(at)
+            if (fields.key == _NAME_KEY).all() and (fields.end <= until).all():
+                names[chosen] = fields.value
+                return names
+        names[chosen] = self.stats(chosen).name_id
+        return names
 
     def stats(self, chosen: npt.NDArray[np.bool_]) -> StatColumns:
         """Return the statistics in a mask of shape ``(m,)``; raise a WireError if one is no message."""
