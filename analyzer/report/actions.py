@@ -17,11 +17,7 @@ _NOT_REPEATABLE: Final = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
 
 
 def suggest_next(report: ReportFile) -> str:
-    """Return the command that continues from a report; empty if none does.
-
-    A trace is followed by estimates of remedies, an estimate by a run, a trace without its model's
-    graph by the same trace joined with the model.
-    """
+    """Return the command that continues from a report; empty if none does."""
     target = report.target
     if target.kind == TargetKind.TRACE:
         return shlex.join(("analyze", "trace", target.text, "--target", "train.py:build_model"))

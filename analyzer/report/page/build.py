@@ -77,11 +77,7 @@ _ALL_HOSTS: Final = 10_000  # rows
 
 
 def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | None = None) -> str:
-    """Return the report page as the text of one HTML file.
-
-    Every number shown is in the report or in the recording's columns. ``comparison`` is the difference
-    to an earlier step; None for the page of one step.
-    """
+    """Return the report page as one HTML file; ``comparison`` is the difference to an earlier step."""
     header, columns = payload(report, recording, comparison)
     summary = summarize(report)
     hosts = report.hosts
@@ -117,10 +113,7 @@ def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | N
 def render_inline(
     report: ReportFile, recording: Recording | None = None, *, comparison: DiffFile | None = None
 ) -> str:
-    """Return a summary that a notebook shows in place, with a timeline if there is a recording.
-
-    It has no script and no style sheet.
-    """
+    """Return a summary for a notebook, without script or style; a recording adds the timeline."""
     text = (
         templates_of(_PAGE)
         .get_template("assets/inline.html")

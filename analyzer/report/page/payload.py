@@ -18,7 +18,12 @@ from analyzer.model.contract.report.diff_file import DiffFile
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import plain_report
 from analyzer.model.recording.records import Recording, TensorLinks
-from analyzer.model.recording.timeline import category_codes, category_sums, main_allocator_rows
+from analyzer.model.recording.timeline import (
+    category_codes,
+    category_sums,
+    main_allocator_rows,
+    running_sum,
+)
 from analyzer.report.page.card_verdicts import judge_cards
 from analyzer.report.page.columns import StringTable
 
@@ -178,11 +183,20 @@ def _fragmentation(recording: Recording) -> npt.NDArray[np.uint8]:
 
 
 def _find_backward(recording: Recording, kept: PageStates) -> list[int]:
-    """Return the page's instant of the first gradient op of each step; -1 if the step has none."""
+    """Return the page's instant with the most activations of each step; -1 without gradients."""
     table = main_allocator_rows(recording)
-    born = np.sort(table["born"][table["op"].astype(str).str.contains("gradient")].to_numpy())
-    first = [born[(born > step.first) & (born < step.last)][:1] for step in recording.steps]
-    return [kept.instant(int(at[0])) if len(at) else -1 for at in first]
+    rows = table[table["category"] == "activation"]
+    born, dies, sizes = rows["born"], rows["dies"], rows["requested_bytes"]
+    count = int(dies.max()) + 1 if len(rows) else 0
+    live = running_sum(born.to_numpy(), dies.to_numpy(), sizes.to_numpy(), count)
+    gradients = table["born"][table["op"].astype(str).str.contains("gradient")]
+    tops = []
+    for step in recording.steps:
+        inside = live[step.first + 1 : step.last + 2]
+        is_trained = step.first >= 0 and gradients.between(step.first, step.last).any()
+        found = is_trained and len(inside) > 0
+        tops.append(kept.instant(step.first + int(inside.argmax())) if found else -1)
+    return tops
 
 
 def _split(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
