@@ -57,22 +57,15 @@ _Positive = Annotated[float, Meta(gt=0, le=1e9)]
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Limits of one multiprocessor, which all cards of one compute capability share.
-
-    Attributes:
-        fp32_lanes: Single-precision operations per clock.
-        max_threads, max_blocks: Most resident threads and blocks.
-        shared_bytes, block_optin_bytes: Shared memory, and the part that one block may opt in to.
-        accelerated: Whether it has instructions for its own target only (``sm_90a``).
-    """
+    """Limits of one multiprocessor, which all cards of one compute capability share."""
 
     name: str
-    fp32_lanes: int
-    max_threads: int
+    fp32_lanes: int  # single-precision operations per clock
+    max_threads: int  # most resident threads and blocks
     max_blocks: int
-    shared_bytes: int
+    shared_bytes: int  # shared memory, and the part that one block may opt in to
     block_optin_bytes: int
-    accelerated: bool = False
+    accelerated: bool = False  # whether it has instructions for its own target only (``sm_90a``)
 
 
 ARCHITECTURES: Final[dict[tuple[int, int], Architecture]] = {
@@ -94,34 +87,26 @@ Capability" and the section of each architecture; the descriptions that XLA embe
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One card; the fields are the columns of the catalogue and the keys of a user's card.
+    """One card; the fields are the columns of the catalogue and the keys of a user's card."""
 
-    Attributes:
-        id, name: For the command line (``a100-80gb-sxm``), and the driver's (``NVIDIA
-            A100-SXM4-80GB``).
-        sm_count, clock_mhz: Multiprocessors, and their highest clock.
-        bandwidth_gb_s: Between the chip and its memory.
-        nominal_mib: Advertised memory.
-        memory_kind: ``GDDR+ECC``: a sixteenth holds the codes. ``LPDDR``: the host's memory.
-        reported_bytes: The memory as CUDA reports it; None to derive it from the advertised memory.
-        memory_source: Source of ``reported_bytes``; empty without.
-        specs_source: Source of the other figures.
-    """
-
+    # for the command line (``a100-80gb-sxm``), and the driver's (``NVIDIA A100-SXM4-80GB``)
     id: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9.-]{0,59}$")]
     name: Annotated[str, Meta(max_length=120)]
     capability_text: Annotated[str, Meta(pattern=r"^\d{1,2}\.\d$")] = field(
         name="compute_capability"
     )
-    sm_count: Annotated[int, Meta(ge=1, le=4096)]
+    sm_count: Annotated[int, Meta(ge=1, le=4096)]  # multiprocessors, and their highest clock
     clock_mhz: _Positive
-    bandwidth_gb_s: _Positive
+    bandwidth_gb_s: _Positive  # between the chip and its memory
     l2_kib: _Positive
-    nominal_mib: Annotated[int, Meta(ge=256, le=1 << 24)]
+    nominal_mib: Annotated[int, Meta(ge=256, le=1 << 24)]  # advertised memory
+    # ``GDDR+ECC``: a sixteenth holds the codes. ``LPDDR``: the host's memory.
     memory_kind: Literal["HBM", "GDDR", "GDDR+ECC", "LPDDR"] = field(name="memory")
+    # the memory as CUDA reports it; None to derive it from the advertised memory
     reported_bytes: Annotated[int, Meta(ge=1 << 28, le=1 << 44)] | None = None
+    # source of ``reported_bytes``; empty without
     memory_source: str = field(name="reported_source", default="")
-    specs_source: str = ""
+    specs_source: str = ""  # source of the other figures
 
     @property
     def compute_capability(self) -> tuple[int, int]:

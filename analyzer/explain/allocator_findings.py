@@ -21,8 +21,7 @@ from analyzer.simulate.allocator import (
 )
 
 _MOST_ROWS: Final = 10  # of evidence
-_LEAST_RATIO: Final = 0.02
-"""Share of the lowest limit that a setting must save."""
+_LEAST_RATIO: Final = 0.02  # share of the lowest limit that a setting must save
 
 _WAYS: Final = {
     "restart": "restart from a checkpoint",

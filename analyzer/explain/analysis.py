@@ -87,32 +87,21 @@ class Fragmentation:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """A recording with its peak; findings are made from it.
-
-    Attributes:
-        rows: The allocations of the recording's allocator.
-        line: Live bytes at every instant.
-        step: The steady step; None if the recording has no steps.
-        first, last: The instants of the steady step.
-        peak, peak_ever: The peaks of the steady step and of the whole recording.
-        alive: Buffers alive at the requested peak, with their category at that instant.
-        uses: Uses of a buffer, by its index in the allocations table.
-        pool: Results of replays through the simulated allocator.
-        verdict: Whether the step fits a card or a limit; None before ``judge``.
-    """
+    """A recording with its peak; findings are made from it."""
 
     recording: Recording
-    rows: pd.DataFrame
-    line: Timeline
-    step: Step | None
-    first: int
+    rows: pd.DataFrame  # the allocations of the recording's allocator
+    line: Timeline  # live bytes at every instant
+    step: Step | None  # the steady step; None if the recording has no steps
+    first: int  # the instants of the steady step
     last: int
-    peak: Peak
+    peak: Peak  # the peaks of the steady step and of the whole recording
     peak_ever: Peak
-    alive: pd.DataFrame
-    uses: Mapping[int, BufferUse]
+    alive: pd.DataFrame  # buffers alive at the requested peak, with their category at that instant
+    uses: Mapping[int, BufferUse]  # uses of a buffer, by its index in the allocations table
     fragmentation: Fragmentation
-    pool: PoolFacts = NO_FACTS
+    pool: PoolFacts = NO_FACTS  # results of replays through the simulated allocator
+    # whether the step fits a card or a limit; None before ``judge``
     verdict: VerdictFigures | None = None
     findings: tuple[Finding, ...] = ()
 

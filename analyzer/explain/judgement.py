@@ -46,20 +46,14 @@ from analyzer.simulate.allocator import BfcOptions, from_recording, replay
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The limit that the verdict is about.
-
-    Attributes:
-        limit: The limit of TensorFlow's pool.
-        beside_pool: Memory beside the pool on the card; None if the limit is the user's.
-        runs_at_limit: Whether the step, or a replay of it, succeeds under it.
-        is_own: Whether the step itself ran under it, on a simulated card.
-    """
+    """The limit that the verdict is about."""
 
     limit_of: LimitOf
-    limit: BoundedBytes
+    limit: BoundedBytes  # the limit of TensorFlow's pool
+    # memory beside the pool on the card; None if the limit is the user's
     beside_pool: BoundedBytes | None = None
-    runs_at_limit: bool
-    is_own: bool = False
+    runs_at_limit: bool  # whether the step, or a replay of it, succeeds under it
+    is_own: bool = False  # whether the step itself ran under it, on a simulated card
 
     @property
     def whole(self) -> BoundedBytes:

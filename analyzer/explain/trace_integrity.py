@@ -13,8 +13,7 @@ from analyzer.model.contract.report.peak_figures import DamageRow, ReplayCheck, 
 from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Recording
 from analyzer.model.units import format_bytes
 
-_SHOWN: Final = 3
-"""Reasons shown in words; the JSON has all of them."""
+_SHOWN: Final = 3  # reasons shown in words; the JSON has all of them
 
 
 def trace_start_ps(recording: Recording) -> int:

@@ -27,8 +27,7 @@ from analyzer.model.graph.phases import Phase
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.sources.graph_join import index_note_graph
 
-_LEAST_BYTES: Final = 1024
-"""Smaller tensors are ignored: shapes, axes, batch statistics."""
+_LEAST_BYTES: Final = 1024  # smaller tensors are ignored: shapes, axes, batch statistics
 
 _ALIASES: Final = frozenset({"Identity", "Reshape", "Squeeze", "ExpandDims", "StopGradient"})
 """Ops whose output shares their input's buffer."""
@@ -38,28 +37,19 @@ _NAME: Final = re.compile(r"[\w.-]+")
 _MOST_BOUNDS: Final = 64  # bounds on the largest block to try
 _NEAR: Final = 1.01
 
-Block = tuple[int, int]
-"""Index of the first unit, and of the first unit after the block."""
-
-Partition = tuple[int, int, tuple[Block, ...]]
-"""Kept bytes, repeated ops, blocks."""
+Block = tuple[int, int]  # index of the first unit, and of the first unit after the block
+Partition = tuple[int, int, tuple[Block, ...]]  # kept bytes, repeated ops, blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainUnit:
-    """Layers between two tensors that all later layers depend on, and their forward ops.
-
-    Attributes:
-        kept_bytes: Tensors that the backward pass needs, without the output.
-        leaves_bytes: The output.
-        is_random: Whether it draws random numbers, which would differ when repeated.
-    """
+    """Layers between two tensors that all later layers depend on, and their forward ops."""
 
     layers: tuple[str, ...]
-    kept_bytes: int
-    leaves_bytes: int
+    kept_bytes: int  # tensors that the backward pass needs, without the output
+    leaves_bytes: int  # the output
     operations: int
-    is_random: bool
+    is_random: bool  # whether it draws random numbers, which would differ when repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

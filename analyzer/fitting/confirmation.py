@@ -18,8 +18,7 @@ from analyzer.phantom.phantom_environment import check_platform
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 
-MOST_RUNS: Final = 6
-"""Runs at most; two if the prediction is right."""
+MOST_RUNS: Final = 6  # runs at most; two if the prediction is right
 
 _STEPS: Final = 3
 """Steps of a run: the first allocates variables of the optimizer, the others repeat."""
@@ -36,7 +35,6 @@ _BASE_LIMIT_S: Final = 120.0
 threads may hang in a lock."""
 
 _MOST_TIMEOUTS: Final = 2  # runs that did not end, after which no more are started
-
 _LONGEST_DETAIL: Final = 200  # characters
 
 

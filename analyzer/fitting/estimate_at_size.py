@@ -120,21 +120,15 @@ Capture = Callable[[CaptureOptions, Path], Path]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepAccess:
-    """Ways to use the step of a target, at any size and with any option; None if not possible.
-
-    Attributes:
-        folder: Folder for captures, removed at the end.
-        capture: Records the step's graph and runs nothing.
-        trace: Runs and traces the step.
-        trial: Runs the step for up to ``limit_s`` seconds and records only whether it finished.
-        prepare_trials: Imports TensorFlow for later trials with these options.
-    """
+    """Ways to use the step of a target, at any size and with any option; None if not possible."""
 
     name: str
-    folder: Path
-    capture: Capture
-    trace: Capture | None = None
+    folder: Path  # folder for captures, removed at the end
+    capture: Capture  # records the step's graph and runs nothing
+    trace: Capture | None = None  # runs and traces the step
+    # runs the step for up to ``limit_s`` seconds and records only whether it finished
     trial: Callable[..., Path] | None = None
+    # imports TensorFlow for later trials with these options
     prepare_trials: Callable[[CaptureOptions], None] | None = None
 
 
@@ -178,26 +172,19 @@ def make_workplace() -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeEstimate:
-    """The estimate of a step at one size; ``CurvePoint`` explains the figures.
-
-    Attributes:
-        need: Bounds of the need, with a margin above.
-        requested: Bounds of the requested peak over the schedules; None if there is one schedule.
-        fixed_bytes: Bytes of the variables, which no size changes.
-        swaps: Whether TensorFlow swaps tensors to the host.
-        note: The capture.
-    """
+    """The estimate of a step at one size; ``CurvePoint`` explains the figures."""
 
     size: int
     need_bytes: int
-    need: Range
+    need: Range  # bounds of the need, with a margin above
     requested_bytes: int
     allocated_bytes: int
+    # bounds of the requested peak over the schedules; None if there is one schedule
     requested: Range | None
-    fixed_bytes: int
+    fixed_bytes: int  # bytes of the variables, which no size changes
     op: str
-    swaps: bool
-    note: RunNote
+    swaps: bool  # whether TensorFlow swaps tensors to the host
+    note: RunNote  # the capture
     notes: tuple[str, ...] = ()
 
     def to_point(self) -> CurvePoint:

@@ -23,39 +23,27 @@ LimitOwner = Literal["card", "given", "machine", "cards"]
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The estimate of the step at one size.
-
-    Attributes:
-        requested_bytes, allocated_bytes: Peak of the steady step.
-        need_bytes: The smallest limit of TensorFlow's pool under which the step runs.
-        op: The op whose allocation makes the peak; empty if none does.
-    """
+    """The estimate of the step at one size."""
 
     size: int
-    requested_bytes: int
+    requested_bytes: int  # peak of the steady step
     allocated_bytes: int
-    need_bytes: int
+    need_bytes: int  # the smallest limit of TensorFlow's pool under which the step runs
     need_low_bytes: int
     need_high_bytes: int
-    op: str
+    op: str  # the op whose allocation makes the peak; empty if none does
 
 
 class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for one card of the catalogue.
-
-    Attributes:
-        limit_bytes: The part of its memory that TensorFlow's allocator may use.
-        largest, safe: As in ``FitAnswer``, interpolated between estimates; None if not searched.
-        holds_wanted: Whether the wanted size fits; None if none was given.
-    """
+    """The answer for one card of the catalogue."""
 
     id: str
     name: str
     memory_bytes: int
-    limit_bytes: int
-    largest: int | None
+    limit_bytes: int  # the part of its memory that TensorFlow's allocator may use
+    largest: int | None  # as in ``FitAnswer``, interpolated between estimates; None if not searched
     safe: int | None
-    holds_wanted: bool | None
+    holds_wanted: bool | None  # whether the wanted size fits; None if none was given
 
 
 class SizeFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,85 +88,68 @@ class ConfirmingRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs at and around the predicted size.
+    """Runs at and around the predicted size."""
 
-    Attributes:
-        by: ``phantom`` (TensorFlow's GPU runtime on a simulated card) or ``cpu`` (TensorFlow's CPU
-            allocator under the limit; the kernels run).
-        predicted: The largest size by the estimates.
-    """
-
+    # ``phantom`` (TensorFlow's GPU runtime on a simulated card) or ``cpu`` (TensorFlow's CPU
+    # allocator under the limit; the kernels run)
     by: Literal["phantom", "cpu"]
     runs: tuple[ConfirmingRun, ...]
-    predicted: int
+    predicted: int  # the largest size by the estimates
 
 
 class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest size that fits a memory limit.
-
-    Attributes:
-        shape: Input axes with an N, such as ``tokens=N``; empty for the batch.
-        batch_size: The batch of an input-size search; None for a batch search or the target's own.
-        card, card_name: Names of the card in the catalogue and by its driver; empty for none.
-        limit_of: Origin of the limit: the card, the user, this machine's memory, or many cards.
-        limit_bytes, limit_low_bytes, limit_high_bytes: The allocator's limit and its bounds; of many
-            cards the largest limit, the smallest and the largest.
-        beside_pool_bytes: Memory beside TensorFlow's pool on the card; 0 without a card, and if the
-            limit is the user's.
-        largest: The largest size that fits: by a run if there were runs, else by the expected need; 0
-            if none fits. Of many cards, on the card that holds most.
-        failing: The smallest larger size that failed in a run, is not possible, or whose expected need
-            exceeds the limit; None if none was found.
-        safe: The largest size whose upper bound of the need fits the lower bound of the limit.
-        most: Larger sizes do not fit even with the lower bound of the need; None if unknown.
-        refused: The smallest size that failed for a reason other than memory; None for none.
-        peak_requested_bytes, peak_allocated_bytes: Peak at ``largest``, interpolated between the
-            estimates if ``largest`` was not estimated itself; None if ``largest`` is 0.
-        fixed_bytes, bytes_per_example: The need as a straight line in the batch size, fitted to the
-            estimates that fit; at least the variables are fixed. None for an input size, and if the
-            need is not close to a line.
-        wanted: A size that the user asked about; None for none.
-        captured_at: Sizes that were estimated, rising.
-        swaps: Whether TensorFlow swaps tensors to the host at one of these sizes.
-        cards: Cards of the catalogue, by memory; empty if not asked for.
-        remedies: Changes of the step, by saving, the largest first.
-    """
+    """The largest size that fits a memory limit."""
 
     schema_version: int = FIT_VERSION
     kind: Literal["fit"] = "fit"
     target: str
     varied: Literal["batch size", "input size"]
-    shape: str = ""
+    shape: str = ""  # input axes with an N, such as ``tokens=N``; empty for the batch
+    # the batch of an input-size search; None for a batch search or the target's own
     batch_size: int | None = None
     mode: str
     jit: bool
     optimizer: str
     dtype_policy: str
     device: Literal["cpu", "gpu"]
-    card: str
+    card: str  # names of the card in the catalogue and by its driver; empty for none
     card_name: str
+    # origin of the limit: the card, the user, this machine's memory, or many cards
     limit_of: LimitOwner
+    # the allocator's limit and its bounds; of many cards the largest limit, the smallest and the
+    # largest
     limit_bytes: int
     limit_low_bytes: int
     limit_high_bytes: int
+    # memory beside TensorFlow's pool on the card; 0 without a card, and if the limit is the user's
     beside_pool_bytes: int = 0
+    # the largest size that fits: by a run if there were runs, else by the expected need; 0 if none
+    # fits. Of many cards, on the card that holds most.
     largest: int
+    # the smallest larger size that failed in a run, is not possible, or whose expected need exceeds
+    # the limit; None if none was found
     failing: int | None = None
-    safe: int
+    safe: int  # the largest size whose upper bound of the need fits the lower bound of the limit
+    # larger sizes do not fit even with the lower bound of the need; None if unknown
     most: int | None = None
+    # the smallest size that failed for a reason other than memory; None for none
     refused: SizeFailure | None = None
+    # peak at ``largest``, interpolated between the estimates if ``largest`` was not estimated
+    # itself; None if ``largest`` is 0
     peak_requested_bytes: int | None = None
     peak_allocated_bytes: int | None = None
+    # the need as a straight line in the batch size, fitted to the estimates that fit; at least the
+    # variables are fixed. None for an input size, and if the need is not close to a line.
     fixed_bytes: int | None = None
     bytes_per_example: int | None = None
-    wanted: int | None = None
+    wanted: int | None = None  # A size that the user asked about; None for none
     wanted_fits: bool | None = None
-    captured_at: tuple[int, ...] = ()
-    swaps: bool = False
+    captured_at: tuple[int, ...] = ()  # sizes that were estimated, rising
+    swaps: bool = False  # whether TensorFlow swaps tensors to the host at one of these sizes
     curve: tuple[CurvePoint, ...] = ()
-    cards: tuple[CardAnswer, ...] = ()
+    cards: tuple[CardAnswer, ...] = ()  # cards of the catalogue, by memory; empty if not asked for
     confirmation: Confirmation | None = None
-    remedies: tuple[StepRemedy, ...] = ()
+    remedies: tuple[StepRemedy, ...] = ()  # changes of the step, by saving, the largest first
     headline: str = ""
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = {}

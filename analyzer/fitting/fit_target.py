@@ -51,21 +51,17 @@ _SEARCH_SHARE: Final = 0.95  # of the progress; the rest is for the remedies
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitQuestion:
-    """A question about a target.
+    """A question about a target."""
 
-    Attributes:
-        limit_bytes: The allocator's limit; None for the card's own, or this machine's memory.
-        wanted: A size to judge.
-        confirm: Whether to run the result and its neighbours. None runs them on a simulated card if
-            possible, but not on a CPU, which would execute the kernels.
-        what_if: The remedies to try, by name; empty for all, if there are to be ``remedies``.
-    """
-
+    # the allocator's limit; None for the card's own, or this machine's memory
     limit_bytes: int | None = None
-    wanted: int | None = None
+    wanted: int | None = None  # A size to judge
     threads: int | None = None
+    # whether to run the result and its neighbours. None runs them on a simulated card if possible,
+    # but not on a CPU, which would execute the kernels.
     confirm: bool | None = None
     remedies: bool = False
+    # the remedies to try, by name; empty for all, if there are to be ``remedies``
     what_if: tuple[str, ...] = ()
     varied: VariedSize = BATCH
 

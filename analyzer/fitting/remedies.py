@@ -27,17 +27,10 @@ from analyzer.session.target_results import save_report
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
-_LONGEST_REASON: Final = 240
-"""Characters of the reason why a remedy cannot be applied."""
-
-_MOST_SETS: Final = 4
-"""Sets of remedies to estimate at most."""
-
-_LARGEST_SET: Final = 3
-"""Remedies in a set at most."""
-
-ALL: Final = "all"
-"""Stands for every remedy that may save memory."""
+_LONGEST_REASON: Final = 240  # characters of the reason why a remedy cannot be applied
+_MOST_SETS: Final = 4  # sets of remedies to estimate at most
+_LARGEST_SET: Final = 3  # remedies in a set at most
+ALL: Final = "all"  # stands for every remedy that may save memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

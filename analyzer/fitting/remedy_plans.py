@@ -23,9 +23,7 @@ _ACCUMULABLE_BATCH: Final = 4
 RECOMPUTING: Final = "recompute-blocks"
 """The remedy that recomputes blocks of layers; it needs the order of the layers."""
 
-_LEAST_UNITS: Final = 3
-"""Fewest units of a chain for which blocks are recomputed."""
-
+_LEAST_UNITS: Final = 3  # fewest units of a chain for which blocks are recomputed
 _TYPE_IGNORE: Final = re.compile(r"  # type: ignore\[[\w-]+\]")
 _PASTE_BEGIN: Final = "# --- begin of the pasted code ---"
 _PASTE_END: Final = "# --- up to here ---"
@@ -35,24 +33,16 @@ _GLOBAL_POLICIES: Final = frozenset({"float32", "float64", ""})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemedyCode:
-    """The parts of a script that a remedy changes; empty for a part that stays.
+    """The parts of a script that a remedy changes; empty for a part that stays."""
 
-    Attributes:
-        before: Lines before the model is made.
-        model: Lines about the model, before it is compiled.
-        optimizer: Class of the optimizer, if the remedy sets an option of it or replaces it.
-        is_other: Whether the optimizer is replaced.
-        options: Options of the command line.
-    """
-
-    before: str = ""
-    model: str = ""
-    optimizer: str = ""
-    is_other: bool = False
+    before: str = ""  # lines before the model is made
+    model: str = ""  # lines about the model, before it is compiled
+    optimizer: str = ""  # class of the optimizer, if the remedy sets an option of it or replaces it
+    is_other: bool = False  # whether the optimizer is replaced
     optimizer_option: str = ""
     jit: bool | None = None
     batch_size: int | None = None
-    options: str = ""
+    options: str = ""  # options of the command line
 
 
 class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,23 +100,16 @@ def remedy_names() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemedyPlan:
-    """A remedy that can be applied to a step.
-
-    Attributes:
-        kind: A step can have one remedy of each kind.
-        effort: Work to apply and use it, as ``remedies.toml`` explains.
-        options: Capture options of the changed step.
-        is_named_only: Whether it is estimated only if the user names it.
-    """
+    """A remedy that can be applied to a step."""
 
     id: str
     title: str
     code: RemedyCode
     costs: str
-    kind: str
-    effort: int
-    options: CaptureOptions
-    is_named_only: bool = False
+    kind: str  # A step can have one remedy of each kind
+    effort: int  # work to apply and use it, as ``remedies.toml`` explains
+    options: CaptureOptions  # capture options of the changed step
+    is_named_only: bool = False  # whether it is estimated only if the user names it
 
 
 def merge_options(base: CaptureOptions, plans: tuple[RemedyPlan, ...]) -> CaptureOptions:

@@ -17,11 +17,8 @@ from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates
 from analyzer.fitting.fit_answer import SizeFailure
 from analyzer.model.errors import InputError
 
-MOST_SIZE: Final = 1 << 24
-"""No size above this is tried."""
-
-_MOST_ESTIMATES: Final = 16
-"""Sizes to try at most. Usual searches end after 3 to 5."""
+MOST_SIZE: Final = 1 << 24  # no size above this is tried
+_MOST_ESTIMATES: Final = 16  # sizes to try at most. Usual searches end after 3 to 5.
 
 _BRACKET_PARTS: Final = 64
 """The search ends if the bracket is at most 1 / 64 of the size: below 128, neighbouring sizes."""
@@ -29,8 +26,7 @@ _BRACKET_PARTS: Final = 64
 _RUN_PARTS: Final = 8
 """If runs follow, stop when the interpolated size is within 1 / 8 of an estimated size."""
 
-_LONGEST_STEP: Final = 1024
-"""Largest factor from the largest fitting size to the next size to try."""
+_LONGEST_STEP: Final = 1024  # largest factor from the largest fitting size to the next size to try
 
 _PLATEAU_STEP: Final = 16
 """The next size is so many times larger if the need did not grow: at small batches the variables' start
@@ -139,20 +135,15 @@ class SizeCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSizes:
-    """The result of a search.
-
-    Attributes:
-        fitting: The largest estimated size that fits; 0 if none does.
-        failing: The smallest size that does not fit or is not possible; None if none was found.
-        predicted: The largest size that fits by the curve: ``fitting``, or between the two if runs
-            follow.
-        refused: The smallest size that is not possible for a reason other than memory.
-    """
+    """The result of a search."""
 
     curve: SizeCurve
-    fitting: int
+    fitting: int  # the largest estimated size that fits; 0 if none does
+    # the smallest size that does not fit or is not possible; None if none was found
     failing: int | None
+    # the largest size that fits by the curve: ``fitting``, or between the two if runs follow
     predicted: int
+    # the smallest size that is not possible for a reason other than memory
     refused: SizeFailure | None
 
 

@@ -72,24 +72,20 @@ _Batch = Annotated[int, Meta(ge=1, le=1 << 32)]
 
 
 class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The lists of a sweep; its cells are all combinations.
+    """The lists of a sweep; its cells are all combinations."""
 
-    Attributes:
-        models: Targets, as ``analyze estimate`` takes them.
-        cards: Cards of the catalogue, or ``cpu``.
-        remedies: Remedies as ``analyze fit --what-if`` names them, or ``none``.
-        limit: The allocator's limit, such as ``16GiB``; empty for each card's own.
-    """
-
+    # targets, as ``analyze estimate`` takes them
     models: Annotated[tuple[Text, ...], Meta(min_length=1)]
     batches: Annotated[tuple[_Batch, ...], Meta(min_length=1)] = (32,)
+    # cards of the catalogue, or ``cpu``
     cards: Annotated[tuple[Name, ...], Meta(min_length=1)] = (CPU,)
+    # remedies as ``analyze fit --what-if`` names them, or ``none``
     remedies: Annotated[tuple[Name, ...], Meta(min_length=1)] = (NONE,)
     mode: Name = ""
     optimizer: Name = ""
     dtype_policy: Name = ""
     jit: bool | None = None
-    limit: Name = ""
+    limit: Name = ""  # the allocator's limit, such as ``16GiB``; empty for each card's own
 
 
 def read_questions(path: Path) -> tuple[SweepQuestion, ...]:

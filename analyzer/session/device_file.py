@@ -28,21 +28,14 @@ Source = Literal["tensorflow", "driver", "difference", "predicted", "reports"]
 
 
 class CardPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a card's memory.
+    """A part of a card's memory."""
 
-    Attributes:
-        id: Stable name of the part.
-        low_bytes, high_bytes: Its size; different if it is known within bounds only.
-        source: Source of the figure.
-        note: A remark for the reader.
-    """
-
-    id: str
+    id: str  # stable name of the part
     what: str
-    low_bytes: int
+    low_bytes: int  # its size; different if it is known within bounds only
     high_bytes: int
-    source: Source
-    note: str = ""
+    source: Source  # source of the figure
+    note: str = ""  # A remark for the reader
 
 
 def card_part(
@@ -53,72 +46,49 @@ def card_part(
 
 
 class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """One card.
+    """One card."""
 
-    Attributes:
-        index, name, uuid: The driver's.
-        total_bytes, used_bytes, free_bytes: As ``nvidia-smi`` shows them.
-        rows: Its memory in parts; exact parts add up to ``total_bytes``.
-        own_bytes: The driver's figure of the process that was read; None if it shows none.
-        would_take_bytes: Memory that TensorFlow would take now without settings; None if it has taken
-            it already, or the card is not in the catalogue.
-        notes: Reasons why a figure is not exact.
-    """
-
-    index: int
+    index: int  # the driver's
     name: str
     uuid: str
-    total_bytes: int
+    total_bytes: int  # as ``nvidia-smi`` shows them
     used_bytes: int
     free_bytes: int
     compute_mode: str
-    rows: tuple[CardPart, ...]
+    rows: tuple[CardPart, ...]  # its memory in parts; exact parts add up to ``total_bytes``
+    # the driver's figure of the process that was read; None if it shows none
     own_bytes: int | None = None
+    # memory that TensorFlow would take now without settings; None if it has taken it already, or
+    # the card is not in the catalogue
     would_take_bytes: int | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # reasons why a figure is not exact
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory outside TensorFlow's pool after one stage of a measured process.
-
-    Attributes:
-        outside_bytes: The driver's figure of the process minus the pool.
-        added_bytes: Difference from the stage before.
-    """
+    """Memory outside TensorFlow's pool after one stage of a measured process."""
 
     what: str
-    outside_bytes: int
-    added_bytes: int
+    outside_bytes: int  # the driver's figure of the process minus the pool
+    added_bytes: int  # difference from the stage before
 
 
 class DeviceFile(ReportRecord, frozen=True, kw_only=True):
-    """The whole account.
-
-    Attributes:
-        headline: The answer in one line.
-        driver: The driver's version; empty without one.
-        cards: One for each card.
-        allocators: TensorFlow's own figures; empty if TensorFlow was not asked.
-        pid: The process of these figures, or the process asked about; None for neither.
-        libraries: CUDA libraries that the process has loaded.
-        switches: Active settings.
-        stages: Memory by stage; empty unless it was measured.
-        is_phantom: Whether the cards are simulated.
-        notes: Plain sentences.
-    """
+    """The whole account."""
 
     schema_version: int = DEVICE_VERSION
     kind: Literal["device"] = "device"
-    headline: str
-    driver: str = ""
-    cards: tuple[CardAccount, ...] = ()
+    headline: str  # the answer in one line
+    driver: str = ""  # the driver's version; empty without one
+    cards: tuple[CardAccount, ...] = ()  # one for each card
+    # TensorFlow's own figures; empty if TensorFlow was not asked
     allocators: tuple[AllocatorFigures, ...] = ()
+    # the process of these figures, or the process asked about; None for neither
     pid: int | None = None
-    libraries: tuple[str, ...] = ()
-    switches: tuple[Switch, ...] = ()
-    stages: tuple[StageRow, ...] = ()
-    is_phantom: bool = False
-    notes: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()  # CUDA libraries that the process has loaded
+    switches: tuple[Switch, ...] = ()  # active settings
+    stages: tuple[StageRow, ...] = ()  # memory by stage; empty unless it was measured
+    is_phantom: bool = False  # whether the cards are simulated
+    notes: tuple[str, ...] = ()  # plain sentences
 
 
 _LONGEST: Final = 200  # characters of a value

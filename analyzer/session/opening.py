@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from analyzer.tracing.measure.measured_recording import Measured
     from analyzer.tracing.parse.run_folder import RunNote
 
-Progress = Callable[[str, float], None]
-"""Takes the stage and the share of the work done, 0 to 1."""
+Progress = Callable[[str, float], None]  # takes the stage and the share of the work done, 0 to 1
 
 
 class OpenOptions(TypedDict, total=False):

@@ -22,15 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Watched:
-    """The outcome of a ``with analyzer.watch():`` block.
+    """The outcome of a ``with analyzer.watch():`` block."""
 
-    Attributes:
-        result: The traced steps, explained; None while the block runs, or if no step was traced.
-        steps: Number of steps in the block.
-    """
-
+    # the traced steps, explained; None while the block runs, or if no step was traced
     result: Result | None = None
-    steps: int = 0
+    steps: int = 0  # number of steps in the block
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -60,8 +60,7 @@ _CLASS_COPY: Final = "_analyzer_class"
 Python interface to the optimiser drops it (``ignore_colocation`` of ``ItemConfig``). At run time it is
 present, and ops that differ only in it are not merged (``UniqueNodes``): values that two calls of one
 tape have in common are computed twice, from the first sum on."""
-_MAX_VALUES: Final = 1 << 16
-"""Constants with more values than this lose them."""
+_MAX_VALUES: Final = 1 << 16  # constants with more values than this lose them
 _CUDA: Final = "12050"
 _CUDNN: Final = "90300"
 """CUDA 12.5 and cuDNN 9.3, from TensorFlow 2.21's GPU wheels; the optimiser uses them only to detect
@@ -240,8 +239,7 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     return [card, host]
 
 
-_RESOLVED: Final = "_analyzer_auto_jit"
-"""Set on a model if Keras chose its ``jit_compile``."""
+_RESOLVED: Final = "_analyzer_auto_jit"  # set on a model if Keras chose its ``jit_compile``
 
 
 @contextlib.contextmanager

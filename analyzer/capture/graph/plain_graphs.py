@@ -15,8 +15,7 @@ from analyzer.model.graph.graph_index import find_inlined
 
 _MAX_VALUES: Final = 64
 """Constants with at most this many elements keep their values (axes, paddings, shapes)."""
-_MAX_TEXT: Final = 256
-"""Longer text attributes (serialised messages) are left out; bytes."""
+_MAX_TEXT: Final = 256  # longer text attributes (serialised messages) are left out; bytes
 _CALLERS: Final = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 )

@@ -28,8 +28,7 @@ from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Ten
 
 Shape: TypeAlias = tuple[int, ...] | None
 """Sizes of the axes, -1 for an unknown one; None for an unknown number of axes."""
-Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]
-"""The output specs of ops, by name."""
+Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]  # the output specs of ops, by name
 
 _LOOP: Final = ("Enter", "Exit", "NextIteration")
 _PREFIXES: Final = ("_MklNative", "_MklFused", "_Mkl")
@@ -43,14 +42,11 @@ _MAX_SIZES: Final = 8
 
 @dataclass(slots=True)
 class Known:
-    """Shapes and values that the graph does not tell, by tensor (``node:output``).
+    """Shapes and values that the graph does not tell, by tensor (``node:output``)."""
 
-    Attributes:
-        arguments: Shapes of the arguments by index, except handles.
-        sizes: Values of the arguments that may be shapes, by index.
-    """
-
+    # shapes of the arguments by index, except handles
     arguments: Mapping[int, Shape] = field(default_factory=dict)
+    # values of the arguments that may be shapes, by index
     sizes: Mapping[int, Any] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)

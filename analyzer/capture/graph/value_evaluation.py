@@ -24,8 +24,7 @@ from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec
 
 _MAX_NUMBERS: Final = 64
 """Elements of an integer tensor that may be a shape, a limit or a number of segments."""
-_MAX_BYTES: Final = 64 << 20
-"""Largest tensor that is evaluated to learn a shape, bytes."""
+_MAX_BYTES: Final = 64 << 20  # largest tensor that is evaluated to learn a shape, bytes
 _MERGES: Final = frozenset({"Merge", "RefMerge"})
 _CONTROL_FLOW: Final = _MERGES | {"Switch", "RefSwitch", "Enter", "Exit", "NextIteration"}
 _NOT_EVALUATED: Final = (

@@ -53,8 +53,7 @@ from analyzer.model.units import round_up
 
 _LARGE_BYTES: Final = 1 << 20
 """A given value of at least this size is dropped; a smaller one may be a lookup table."""
-_HOLLOW: Final = "_analyzer_hollow"
-"""Set on a variable without memory for its value."""
+_HOLLOW: Final = "_analyzer_hollow"  # set on a variable without memory for its value
 
 
 @contextlib.contextmanager

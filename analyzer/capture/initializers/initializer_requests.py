@@ -95,21 +95,15 @@ def _shrink_shape(shape: Any) -> tuple[int, ...]:
 
 @dataclass
 class _Watch:
-    """The tensors of one run, from op callbacks.
+    """The tensors of one run, from op callbacks."""
 
-    Attributes:
-        ops: The ops of the graph for the full shape; their outputs give the bytes.
-        count: Ops that ran.
-        buffers: ``id`` of a living tensor -> the number of its buffer.
-        differs: The run took another way than the graph.
-    """
-
-    ops: list[Any]
+    ops: list[Any]  # the ops of the graph for the full shape; their outputs give the bytes
     host_dtypes: frozenset[str]
-    count: int = 0
+    count: int = 0  # ops that ran
     events: Events = field(default_factory=list)
+    # ``id`` of a living tensor -> the number of its buffer
     buffers: dict[int, int] = field(default_factory=dict)
-    differs: bool = False
+    differs: bool = False  # the run took another way than the graph
     numbers: list[Number] = field(default_factory=list)
     _buffer_count: int = 0
 

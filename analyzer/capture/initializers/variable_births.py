@@ -30,8 +30,7 @@ from analyzer.model.units import GRANULE_BYTES
 
 CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _SMALL_BYTES: Final = 1 << 20
-_MAX_FILLED_BYTES: Final = 64 << 20
-"""Values above this are not filled with numbers."""
+_MAX_FILLED_BYTES: Final = 64 << 20  # values above this are not filled with numbers
 _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
 """``MAP_NORESERVE``: the system reserves no memory for the mapping, so its size does not count."""
 _ROW_BYTES: Final = 64  # a multiple of every element size; a slice at 0 needs no copy
@@ -94,25 +93,18 @@ def _map_bytes(size_bytes: int) -> Any:
 
 @dataclass
 class Birth:
-    """The creation of one variable.
+    """The creation of one variable."""
 
-    Attributes:
-        reference: Returns the ``tf.Variable``, or None once it is gone: this record does not keep the
-            weights of a layer alive that the model's code made, called and dropped.
-        events: Allocations and frees of its initializer. The last living buffer is the value.
-        traced: Made while the step was traced, as slots are.
-        sharing: Initializer, dtype and shape as text. Equal ones of one trace share a buffer at first,
-            because equal constants of a graph are merged.
-        make: The initializer: called with shape and dtype it returns the value.
-        is_cached: Its buffers stay, though they belong to no variable.
-    """
-
+    # returns the ``tf.Variable``, or None once it is gone: this record does not keep the weights of
+    # a layer alive that the model's code made, called and dropped
     reference: Callable[[], Any]
-    events: Events
-    traced: bool
+    events: Events  # allocations and frees of its initializer. The last living buffer is the value.
+    traced: bool  # made while the step was traced, as slots are
+    # initializer, dtype and shape as text. Equal ones of one trace share a buffer at first, because
+    # equal constants of a graph are merged.
     sharing: str
-    make: Any = None
-    is_cached: bool = False
+    make: Any = None  # the initializer: called with shape and dtype it returns the value
+    is_cached: bool = False  # its buffers stay, though they belong to no variable
 
     @property
     def variable(self) -> Any:
@@ -136,24 +128,19 @@ class Birth:
 
 @dataclass
 class Births:
-    """All births, in order.
-
-    Attributes:
-        made_bytes: Allocated bytes that variables really take here.
-        traced_constants: Constants that a real first tracing keeps for initial values: it computes them
-            in the step's own graph, unlike here.
-        inputs: ``id`` of each input tensor of the step -> number of births before it.
-        host_dtypes: Element types that lie in other memory and are not counted.
-        stand_ins: Makes values without memory; None if all values are real.
-        traces_twice: Whether tracing the step here makes variables and so traces it a second time.
-    """
+    """All births, in order."""
 
     rows: list[Birth] = field(default_factory=list)
-    made_bytes: int = 0
+    made_bytes: int = 0  # allocated bytes that variables really take here
+    # constants that a real first tracing keeps for initial values: it computes them in the step's
+    # own graph, unlike here
     traced_constants: int = 0
+    # ``id`` of each input tensor of the step -> number of births before it
     inputs: dict[int, int] = field(default_factory=dict)
+    # element types that lie in other memory and are not counted
     host_dtypes: frozenset[str] = frozenset()
-    stand_ins: StandIns | None = None
+    stand_ins: StandIns | None = None  # makes values without memory; None if all values are real
+    # whether tracing the step here makes variables and so traces it a second time
     traces_twice: bool = False
     _requests: dict[str, Requests] = field(default_factory=dict)
     _constants: dict[str, int] = field(default_factory=dict)
@@ -197,8 +184,7 @@ class Births:
         self.rows.append(Birth(weakref.ref(variable), events, False, f"value {len(self.rows)}"))
 
 
-active_births: list[Births] = []
-"""The records under way, the innermost last."""
+active_births: list[Births] = []  # the records under way, the innermost last
 
 
 def record_input(tensor: Any) -> None:

@@ -45,23 +45,17 @@ def promise_nothing_compiled(text: str) -> Promise:
 
 @dataclass(kw_only=True)
 class Program:
-    """One training or inference step that can be called repeatedly.
+    """One training or inference step that can be called repeatedly."""
 
-    Attributes:
-        call: Runs one step without arguments and returns its result.
-        args: The tensors that the step is fed.
-        function: The ``tf.function`` behind ``call``; None if the step runs eagerly.
-        messages: Choices made for the user, one sentence each.
-        jit_reason: Why XLA compiles the step on a GPU, or not; for a Keras model's step only.
-    """
-
-    call: Callable[[], Any]
-    args: tuple[Any, ...]
+    call: Callable[[], Any]  # runs one step without arguments and returns its result
+    args: tuple[Any, ...]  # the tensors that the step is fed
     config: StepConfig
-    function: Any = None
+    function: Any = None  # the ``tf.function`` behind ``call``; None if the step runs eagerly
     traced_args: tuple[Any, ...] = ()
     models: list[Any] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
+    # choices made for the user, one sentence each
     messages: list[str] = field(default_factory=list)
     promises: list[Promise] = field(default_factory=list)
+    # why XLA compiles the step on a GPU, or not; for a Keras model's step only
     jit_reason: str = ""

@@ -29,8 +29,7 @@ _SEED: Final = (0, 0)
 _RANDOM_FLOATS: Final = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 _ADDRESS_SPACE_BYTES: Final = 1 << 46
 """Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger."""
-_SPARSE_SHARE: Final = 10
-"""Elements of a sparse input per stored value; an assumption."""
+_SPARSE_SHARE: Final = 10  # elements of a sparse input per stored value; an assumption
 _MOST_BATCHES: Final = 1 << 62
 
 

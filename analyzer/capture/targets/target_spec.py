@@ -29,8 +29,7 @@ from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.tracing.parse.logdir import is_trace
 
-OPTIMIZER: Final = "adam"
-"""The optimizer of a model that is not compiled."""
+OPTIMIZER: Final = "adam"  # the optimizer of a model that is not compiled
 
 SCRIPT_SUFFIXES: Final = (".py", ".ipynb")
 """Files that ``trace`` runs: a script, or the cells of a notebook."""

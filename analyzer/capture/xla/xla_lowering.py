@@ -56,24 +56,19 @@ _Description: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoweredFunction:
-    """One function that XLA compiles, for the shapes that one or more ops call it with.
-
-    Attributes:
-        module: The module before XLA's passes (HloModuleProto), for another device's compiler.
-        plan: The compiled module and its buffer assignment (HloProto) without literals; empty if it was
-            not compiled.
-        fixed: The inputs whose values are compiled in, and the op inside that must know each; see
-            ``compile_time_inputs``.
-        compilations: How often it was compiled while it ran; 0 if nothing ran.
-    """
+    """One function that XLA compiles, for the shapes that one or more ops call it with."""
 
     ops: tuple[str, ...]
     function: str
-    module: bytes
+    module: bytes  # the module before XLA's passes (HloModuleProto), for another device's compiler
+    # the compiled module and its buffer assignment (HloProto) without literals; empty if it was not
+    # compiled
     plan: bytes
     platform: str = "cpu"
+    # the inputs whose values are compiled in, and the op inside that must know each; see
+    # ``compile_time_inputs``
     fixed: tuple[tuple[int, str], ...] = ()
-    compilations: int = 0
+    compilations: int = 0  # how often it was compiled while it ran; 0 if nothing ran
 
 
 def is_compiled(function: Any) -> bool:

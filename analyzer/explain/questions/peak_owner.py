@@ -44,8 +44,7 @@ from analyzer.tracing.measure.attribution import HOST_COPY_ROLE
 
 _ROWS: Final = 10
 _GRADIENT_ROWS: Final = 20
-_LARGE_RATIO: Final = 0.2
-"""Share of the peak from which on a single tensor is reported."""
+_LARGE_RATIO: Final = 0.2  # share of the peak from which on a single tensor is reported
 
 
 def find_peak_owner(analysis: Analysis) -> Iterator[Finding]:
@@ -135,17 +134,11 @@ def find_largest(analysis: Analysis) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientCopies:
-    """Gradients of one variable that are alive at the peak.
+    """Gradients of one variable that are alive at the peak."""
 
-    Attributes:
-        variable: Its path; several, joined, if variables of one layer share a shape.
-        each: Number of gradients for each variable.
-        rows: Their rows of the allocations table, in order of birth.
-    """
-
-    variable: str
-    each: int
-    rows: pd.DataFrame
+    variable: str  # its path; several, joined, if variables of one layer share a shape
+    each: int  # number of gradients for each variable
+    rows: pd.DataFrame  # their rows of the allocations table, in order of birth
 
     @property
     def requested_bytes(self) -> int:

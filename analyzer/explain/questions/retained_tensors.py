@@ -23,8 +23,7 @@ from analyzer.model.contract.report.peak_figures import RetainedTensor
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
-SEGMENTS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Numbers of segments to try."""
+SEGMENTS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of segments to try
 
 _EVIDENCE_ROWS: Final = 20
 _EVIDENCE: Final = [

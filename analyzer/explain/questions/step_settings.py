@@ -15,12 +15,8 @@ from analyzer.model.recording.schema import COPY_ROLE, TRIAL_ROLE
 from analyzer.model.recording.timeline import alive_at
 from analyzer.model.units import format_bytes
 
-_STATE_RATIO: Final = 0.2
-"""Share of the peak from which on optimizer state is reported."""
-
-THREADS_RATIO: Final = 0.03
-"""Share of the peak that one inter-op thread has to save."""
-
+_STATE_RATIO: Final = 0.2  # share of the peak from which on optimizer state is reported
+THREADS_RATIO: Final = 0.03  # share of the peak that one inter-op thread has to save
 _NAMES: Final = 3  # variables in a detail
 
 

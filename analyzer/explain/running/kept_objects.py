@@ -15,9 +15,7 @@ from analyzer.model.contract.watch_note import HeldTensors, RetraceCause, Traced
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
-_TAPES: Final = 3
-"""Tapes of one line that are alive together from which on they seem to be stored."""
-
+_TAPES: Final = 3  # tapes of one line that are alive together from which on they seem to be stored
 _LEAST_TAPE_BYTES: Final = 64 << 10  # of a single tape
 
 _LEAST_BYTES: Final = 8 << 20
@@ -28,8 +26,7 @@ _LEAST_NAMED_BYTES: Final = 1 << 20
 _LEAST_NAMED_RATIO: Final = 0.1
 """The same for tensors that a known name holds: the line to change is known."""
 
-_LOADERS: Final = ("", "IteratorGetNext")
-"""Ops that load the data of a loop."""
+_LOADERS: Final = ("", "IteratorGetNext")  # ops that load the data of a loop
 
 _ROWS: Final = 8
 
@@ -178,8 +175,7 @@ def _names_that_hold(
 _FEW_TRACES: Final = 4
 """Repeated traces of one function that are normal: a last, smaller batch; training and inference."""
 
-_CALLS_RATIO: Final = 0.1
-"""Share of the calls above which traces are too many."""
+_CALLS_RATIO: Final = 0.1  # share of the calls above which traces are too many
 
 _COPIES: Final = 5
 """tf.function objects of one definition from which on a loop seems to create them."""

@@ -18,8 +18,7 @@ from analyzer.model.contract.watch_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes, format_slope, signed_bytes, times
 
-_FEWEST_STEPS: Final = 2
-"""A holder leaks if it keeps tensors of more traced steps than this."""
+_FEWEST_STEPS: Final = 2  # a holder leaks if it keeps tensors of more traced steps than this
 
 _HIGH_RATIO: Final = 0.1
 _MEDIUM_RATIO: Final = 0.01
@@ -29,14 +28,12 @@ _THOUSAND: Final = 1000
 _LEAST_BYTES: Final = 1 << 20
 """Growth in 1,000 steps below which growth without a known holder is not reported."""
 
-_HOST_BYTES: Final = 64 << 20
-"""Growth of the process over all steps above which it is reported."""
+_HOST_BYTES: Final = 64 << 20  # growth of the process over all steps above which it is reported
 
 _HOST_STEP_BYTES: Final = 64 << 10
 """Growth of a container of NumPy arrays in one step above which it is reported."""
 
-_EXPLAINS_RATIO: Final = 0.4
-"""Share of the growth that a container must hold to be its cause."""
+_EXPLAINS_RATIO: Final = 0.4  # share of the growth that a container must hold to be its cause
 
 _STEADY_RATIO: Final = 0.5
 """Lower bound of a steady slope, as a share of the slope: a heap that settles slows down."""

@@ -26,8 +26,7 @@ _BLOCKS: Final = 16
 _FEWEST: Final = 6
 """Fewest floors for a slope: five random floors are in monotone order once in 60 series."""
 
-_QUANTILE: Final = 1.96
-"""95 % interval of the normal distribution."""
+_QUANTILE: Final = 1.96  # 95 % interval of the normal distribution
 
 _WARMUP_RATIO: Final = 0.2
 """Share of the steps that is skipped besides the warm-up, at least 3 steps."""
@@ -35,8 +34,7 @@ _WARMUP_RATIO: Final = 0.2
 _NOISE_BYTES: Final = 4096
 """Growth over a series up to which it is flat: 16 chunks of the allocator's smallest size."""
 
-_NOISE_RATIO: Final = 1e-3
-"""The same limit as a share of the last floor."""
+_NOISE_RATIO: Final = 1e-3  # the same limit as a share of the last floor
 
 _SPREADS: Final = 6
 """A growth must exceed the median distance of the floors from their line by this factor, four

@@ -15,8 +15,7 @@ from analyzer.model.units import format_bytes
 _SIZES: Final = 3
 """Different sizes of one op's output from which on its shape varies: a last, smaller batch makes two."""
 
-_LEAST_RATIO: Final = 0.1
-"""Difference between the steps' peaks, as a share of the largest peak."""
+_LEAST_RATIO: Final = 0.1  # difference between the steps' peaks, as a share of the largest peak
 
 _ROWS: Final = 8
 

@@ -43,11 +43,8 @@ from analyzer.simulate.allocator.bfc.bfc_options import (
 from analyzer.simulate.allocator.replay import replay
 from analyzer.simulate.allocator.sequence import Sequence
 
-MOST_PROBES: Final = 256
-"""Most limits tried in each direction, for short sequences."""
-
-FEWEST_PROBES: Final = 16
-"""Fewest, however long the sequence is."""
+MOST_PROBES: Final = 256  # most limits tried in each direction, for short sequences
+FEWEST_PROBES: Final = 16  # fewest, however long the sequence is
 
 PLAIN_BUDGET, COMPILED_BUDGET = 150_000, 5_000_000
 """Operations of all limits in one direction, if each needed a whole run; most do not."""
@@ -58,14 +55,12 @@ ISLAND: Final = 0.01
 The position of such a range differs from order to order, so a real run misses it.
 """
 
-EXPECTED_RUNS: Final = 12
-"""Expected number of runs of a search. Parts of runs count in proportion."""
+EXPECTED_RUNS: Final = 12  # expected number of runs of a search. Parts of runs count in proportion.
 
 WHOLE_RUNS: Final = 48
 """The same without growth: the size of the pool is the limit, so runs have nothing in common."""
 
-FINENESS: Final = 10_000
-"""Steps in a peak when several sequences are searched."""
+FINENESS: Final = 10_000  # steps in a peak when several sequences are searched
 
 
 def prepare_searches(sequence: Sequence, searches: int = 1, *, growth: bool = True) -> None:
@@ -75,18 +70,12 @@ def prepare_searches(sequence: Sequence, searches: int = 1, *, growth: bool = Tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spacing:
-    """Distances between the limits tried.
-
-    Attributes:
-        near_bytes: Distance next to the limit searched for; it increases further away.
-        shift_bytes: Distance of the first limit from the end of the range.
-        adjacent: Number of first limits that lie in adjacent ranges of equal limits, so that none
-            is skipped.
-    """
+    """Distances between the limits tried."""
 
     count: int
-    near_bytes: int
-    shift_bytes: int = 0
+    near_bytes: int  # distance next to the limit searched for; it increases further away
+    shift_bytes: int = 0  # distance of the first limit from the end of the range
+    # number of first limits that lie in adjacent ranges of equal limits, so that none is skipped
     adjacent: int = 0
 
 
@@ -303,20 +292,15 @@ def feed_sparing(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimumLimit:
-    """The smallest limit found, with its parts.
+    """The smallest limit found, with its parts."""
 
-    Attributes:
-        limit_bytes: Smallest limit under which the sequence succeeded; one step less fails.
-        safe_bytes: Smallest limit above which no limit tried failed; often the same. Without growth
-            it is proven, unless that takes too many runs.
-        failed_above: Limits above ``limit_bytes`` under which the sequence failed.
-    """
-
-    limit_bytes: int
+    limit_bytes: int  # smallest limit under which the sequence succeeded; one step less fails
+    # smallest limit above which no limit tried failed; often the same. Without growth it is proven,
+    # unless that takes too many runs.
     safe_bytes: int
     parts: LimitParts
     safe_parts: LimitParts
-    failed_above: tuple[int, ...]
+    failed_above: tuple[int, ...]  # limits above ``limit_bytes`` under which the sequence failed
 
 
 def minimum_limit(

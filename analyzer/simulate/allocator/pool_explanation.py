@@ -17,8 +17,7 @@ from analyzer.simulate.allocator.minimum_limit import EXPECTED_RUNS, minimum_lim
 from analyzer.simulate.allocator.replay import Replay, replay
 from analyzer.simulate.allocator.sequence import Sequence
 
-_FRACTIONS: Final = (0.0001, 0.001, 0.01)
-"""Fragmentation fractions that are compared."""
+_FRACTIONS: Final = (0.0001, 0.001, 0.01)  # fragmentation fractions that are compared
 
 
 class Why(Choice):
@@ -59,23 +58,17 @@ def _find_rule(region: Extension, options: BfcOptions) -> Why:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """The memory that a sequence takes under other settings.
+    """The memory that a sequence takes under other settings."""
 
-    Attributes:
-        id: ``as-is``, ``restart``, ``fixed-shapes``, ``fragmentation-fraction``, ``growth``,
-            ``no-growth`` or ``cuda-malloc-async``.
-        peak_in_use_bytes, peak_pool_bytes: Under the limit, until a failure.
-        minimum_limit_bytes: Smallest safe limit.
-        limit_saved_bytes: Minimum limit of ``as-is`` minus this one.
-    """
-
+    # ``as-is``, ``restart``, ``fixed-shapes``, ``fragmentation-fraction``, ``growth``, ``no-
+    # growth`` or ``cuda-malloc-async``
     id: str
     setting: str
     fits: bool
-    peak_in_use_bytes: int
+    peak_in_use_bytes: int  # under the limit, until a failure
     peak_pool_bytes: int
-    minimum_limit_bytes: int
-    limit_saved_bytes: int = 0
+    minimum_limit_bytes: int  # smallest safe limit
+    limit_saved_bytes: int = 0  # minimum limit of ``as-is`` minus this one
 
 
 def remedies(

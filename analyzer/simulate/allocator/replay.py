@@ -39,23 +39,19 @@ class FailedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The result of a replay. Columns have one entry for each operation done.
-
-    Attributes:
-        in_use_bytes, pool_bytes, largest_free_bytes, requested_bytes: After the operation.
-        failure: The request that did not fit; None if all did. Columns end before it.
-    """
+    """The result of a replay. Columns have one entry for each operation done."""
 
     sequence: Sequence
     options: BfcOptions
     address: Table
     chunk_bytes: Table
-    in_use_bytes: Table
+    in_use_bytes: Table  # after the operation
     pool_bytes: Table
     largest_free_bytes: Table
     requested_bytes: Table
     extensions: tuple[Extension, ...]
     releases: tuple[Release, ...]
+    # the request that did not fit; None if all did. Columns end before it.
     failure: FailedRequest | None
 
     def __len__(self) -> int:
@@ -157,11 +153,8 @@ def _failure(
     )
 
 
-DETECTION_EVENTS: Final = 50_000
-"""Events that are replayed to find the settings of a trace."""
-
-FRAGMENTATION_DIGITS: Final = 6
-"""Significant digits of the fragmentation in a trace."""
+DETECTION_EVENTS: Final = 50_000  # events that are replayed to find the settings of a trace
+FRAGMENTATION_DIGITS: Final = 6  # significant digits of the fragmentation in a trace
 
 _BLOCK_EVENTS: Final = 1 << 18
 """Events compared at a time, so that a long trace needs no whole table for each field."""
@@ -169,16 +162,11 @@ _BLOCK_EVENTS: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """The events of a trace that a replay reproduces.
-
-    Attributes:
-        equal: Number of events with equal address, chunk, bytes in use, peak and fragmentation.
-        first_difference: Row of the first event that differs; None if all are equal.
-    """
+    """The events of a trace that a replay reproduces."""
 
     events: int
-    equal: int
-    first_difference: int | None
+    equal: int  # number of events with equal address, chunk, bytes in use, peak and fragmentation
+    first_difference: int | None  # row of the first event that differs; None if all are equal
     replay: Replay
 
     @property

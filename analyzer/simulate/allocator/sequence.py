@@ -25,32 +25,23 @@ if TYPE_CHECKING:
     Table = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-NOWHERE: Final = -1
-"""An unknown address, no row of a table, or an instant before the first event."""
+NOWHERE: Final = -1  # an unknown address, no row of a table, or an instant before the first event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """Operations on buffers, in order. Arrays are int64; buffers are numbered from 0.
+    """Operations on buffers, in order. Arrays are int64; buffers are numbered from 0."""
 
-    Attributes:
-        slot: Buffer of each operation, shape ``(n_ops,)``.
-        request: Bytes requested, 0 for a free, shape ``(n_ops,)``.
-        instant: Row of the events table of each operation; -1 before the first event.
-        requested_bytes: Bytes of each buffer, shape ``(n_buffers,)``.
-        address: Address of each buffer in the source; -1 if it has none.
-        row: Row of each buffer in the source table (of events: the row of its allocation); -1 for a
-            buffer that stands for memory allocated before the trace.
-        spare: Which buffers are optional: TensorFlow continues without them if they do not fit.
-            Shape ``(n_buffers,)``, or empty if there are none.
-    """
-
-    slot: Table
-    request: Table
-    instant: Table
-    requested_bytes: Table
-    address: Table
+    slot: Table  # buffer of each operation, shape ``(n_ops,)``
+    request: Table  # bytes requested, 0 for a free, shape ``(n_ops,)``
+    instant: Table  # row of the events table of each operation; -1 before the first event
+    requested_bytes: Table  # bytes of each buffer, shape ``(n_buffers,)``
+    address: Table  # address of each buffer in the source; -1 if it has none
+    # row of each buffer in the source table (of events: the row of its allocation); -1 for a buffer
+    # that stands for memory allocated before the trace
     row: Table
+    # which buffers are optional: TensorFlow continues without them if they do not fit. Shape
+    # ``(n_buffers,)``, or empty if there are none.
     spare: Mask = field(default_factory=lambda: np.zeros(0, bool))
 
     def __len__(self) -> int:

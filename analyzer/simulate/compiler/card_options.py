@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-TIME_OUT_S: Final = 600.0
-"""Longest time of one compilation."""
+TIME_OUT_S: Final = 600.0  # longest time of one compilation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,8 +53,7 @@ CUBLAS_PRODUCTS: Final = ("--xla_gpu_enable_triton_gemm=false",)
 """Use cuBLAS, with its workspace, for all matrix products instead of Triton kernels. On a card XLA's
 autotuner times both and chooses for each product, so the real plan lies between the two plans."""
 
-_HIGHEST: Final = 2
-"""``PrecisionConfig.HIGHEST`` (``xla/xla_data.proto``)."""
+_HIGHEST: Final = 2  # ``PrecisionConfig.HIGHEST`` (``xla/xla_data.proto``)
 
 _OP_NAME: Final = re.compile(r'\bop_name="([^"]*)"')
 
@@ -112,19 +111,13 @@ class CardPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
-    """Settings of a compilation.
-
-    Attributes:
-        flags: XLA flags in addition to the flags that write the plan.
-        folder: Parent of the temporary folder; None for the system's default.
-        compiler: None for the installed one.
-    """
+    """Settings of a compilation."""
 
     gpu: Gpu
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # XLA flags in addition to the flags that write the plan
     time_out_s: float = TIME_OUT_S
-    folder: Path | None = None
-    compiler: Compiler | None = None
+    folder: Path | None = None  # parent of the temporary folder; None for the system's default
+    compiler: Compiler | None = None  # none for the installed one
 
 
 def central(plans: Mapping[Products, CardPlan]) -> CardPlan:

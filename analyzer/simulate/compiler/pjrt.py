@@ -38,8 +38,7 @@ TABLE: Final = {
 """Index of each function in ``PJRT_Api``."""
 
 MAJOR: Final = 0  # of PJRT's interface; other versions have another layout
-MINOR_MIN: Final = 90
-"""Version of jax-cuda12-pjrt 0.9.0, the oldest that works (0.8.2 does not)."""
+MINOR_MIN: Final = 90  # version of jax-cuda12-pjrt 0.9.0, the oldest that works (0.8.2 does not)
 
 STATISTICS: Final = ("code", "argument", "output", "alias", "temp")
 

@@ -46,17 +46,12 @@ _CONVOLUTION: Final = "__cudnn$conv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDoubts:
-    """The uncertainty of a step's peak due to its plans.
-
-    Attributes:
-        workspace_bytes: Part of ``high_bytes`` due to workspaces of convolutions.
-        stand_in: A phrase if the plans are for another device; else empty.
-    """
+    """The uncertainty of a step's peak due to its plans."""
 
     low_bytes: int = 0
     high_bytes: int = 0
-    workspace_bytes: int = 0
-    stand_in: str = ""
+    workspace_bytes: int = 0  # part of ``high_bytes`` due to workspaces of convolutions
+    stand_in: str = ""  # A phrase if the plans are for another device; else empty
     because: tuple[str, ...] = ()
 
 

@@ -72,16 +72,11 @@ Plans: TypeAlias = Mapping[Products, CardPlan]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardStep:
-    """The plans of a step's compiled functions on a card.
+    """The plans of a step's compiled functions on a card."""
 
-    Attributes:
-        plans: Plan of each function, by the name of the op that calls it.
-        compiler: Name and version of the compiler; empty if the plans are for the CPU.
-    """
-
-    plans: Mapping[str, BufferPlan]
+    plans: Mapping[str, BufferPlan]  # plan of each function, by the name of the op that calls it
     doubts: PlanDoubts
-    compiler: str
+    compiler: str  # name and version of the compiler; empty if the plans are for the CPU
 
 
 def card_step(

@@ -18,24 +18,18 @@ HANDLE_BYTES: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelDevice:
-    """The kernels of one device.
-
-    Attributes:
-        allocator: TensorFlow's name of the device's allocator.
-        held_bytes: Function from a constant or an argument, which something outside the step holds,
-            to its bytes on the device.
-        scratch_bytes: Bytes that TensorFlow allocates with the device and never frees.
-        host_dtypes: Element types of variables in host memory.
-        is_cheap: Whether all kernels count as cheap, so the executor gives none to another thread.
-    """
+    """The kernels of one device."""
 
     kind: str
-    allocator: str
+    allocator: str  # TensorFlow's name of the device's allocator
     plan: Callable[[Call], MemoryPlan]
+    # function from a constant or an argument, which something outside the step holds, to its bytes
+    # on the device
     held_bytes: Callable[[Op], int]
     handle_bytes: int
-    scratch_bytes: int = 0
-    host_dtypes: frozenset[str] = frozenset()
+    scratch_bytes: int = 0  # bytes that TensorFlow allocates with the device and never frees
+    host_dtypes: frozenset[str] = frozenset()  # element types of variables in host memory
+    # whether all kernels count as cheap, so the executor gives none to another thread
     is_cheap: bool
 
 

@@ -61,8 +61,7 @@ from analyzer.tracing.xla.recompilation import find_recompiled_functions
 _TINY_RESULTS: Final = frozenset({"BroadcastGradientArgs"})
 """Op types whose results are a few axes; their unknown sizes do not matter."""
 
-_MOST_DECISIONS: Final = 6
-"""Most decisions to describe one by one."""
+_MOST_DECISIONS: Final = 6  # most decisions to describe one by one
 
 
 def predict_note(

@@ -21,8 +21,7 @@ STEPS: Final = 3
 """Default number of steps from the start. The second may differ from the first (slots), the third from
 the second (chunks). Gradient accumulation needs more: a counter decides a branch."""
 
-REWRITES: Final = 16
-"""Orders of oneDNN rewrites to choose from."""
+REWRITES: Final = 16  # orders of oneDNN rewrites to choose from
 
 LARGE_OPS: Final = 4000
 """Ops above which half as many orders are used: each costs a walk of the graph."""
@@ -33,50 +32,39 @@ _HELD: Final = ("Const", "HostConst", "ImmutableConst", *ARGUMENT_TYPES, "Placeh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A variable that the step uses; op ``op`` brings in its handle.
-
-    Attributes:
-        is_counter: Whether it is an integer that may decide a branch; it starts at 0.
-        begins_with: Equal for variables that start with one shared buffer; empty for a buffer of
-            its own.
-    """
+    """A variable that the step uses; op ``op`` brings in its handle."""
 
     op: str
     path: str
     size_bytes: int
     category: Category = Category.PARAMETER
-    is_counter: bool = False
+    is_counter: bool = False  # whether it is an integer that may decide a branch; it starts at 0
+    # equal for variables that start with one shared buffer; empty for a buffer of its own
     begins_with: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A graph ready to be executed.
+    """A graph ready to be executed."""
 
-    Attributes:
-        wirings: Nodes and edges, in several orders of creation; nodes keep their numbers.
-        variables: For each node, the number of the variable behind its first input; -1 for none.
-        arguments: For each call of a compiled function, the same for every input.
-        counters: Nodes that bring in the handle of a counter.
-        held_bytes: Bytes of each node's output that lives outside the step.
-        shares: Variable -> an earlier variable whose buffer it shares before the first step.
-        has_assigned_constants: Whether a variable is assigned a kernel's constant (an accumulator set to
-            zero), so that the second step starts with other buffers than the first.
-        has_counted_branches: Whether a counter decides a branch, so that steps differ.
-        is_growing: Whether each step retains memory (a step that is compiled again keeps old values).
-    """
-
+    # nodes and edges, in several orders of creation; nodes keep their numbers
     wirings: tuple[Wiring, ...]
     kernels: Kernels
     owners: tuple[Owner, ...]
+    # for each node, the number of the variable behind its first input; -1 for none
     variables: tuple[int, ...]
+    # for each call of a compiled function, the same for every input
     arguments: Mapping[int, tuple[int, ...]]
-    counters: tuple[int, ...]
-    held_bytes: Mapping[int, int]
+    counters: tuple[int, ...]  # nodes that bring in the handle of a counter
+    held_bytes: Mapping[int, int]  # bytes of each node's output that lives outside the step
     results: frozenset[int]
+    # variable -> an earlier variable whose buffer it shares before the first step
     shares: Mapping[int, int]
+    # whether a variable is assigned a kernel's constant (an accumulator set to zero), so that the
+    # second step starts with other buffers than the first
     has_assigned_constants: bool
-    has_counted_branches: bool
+    has_counted_branches: bool  # whether a counter decides a branch, so that steps differ
+    # whether each step retains memory (a step that is compiled again keeps old values)
     is_growing: bool
     timing: OpTiming
     device: KernelDevice = CPU

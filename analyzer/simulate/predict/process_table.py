@@ -20,8 +20,7 @@ from analyzer.tracing.measure.free_pairing import find_steps_of_births
 from analyzer.tracing.measure.variable_buffers import Holding, variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
 
-_Request = tuple[int, int, int, str]
-"""Bytes, instants of birth and end, and region of a buffer."""
+_Request = tuple[int, int, int, str]  # bytes, instants of birth and end, and region of a buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +36,13 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """Startup and steps of one schedule.
-
-    Attributes:
-        position_of: Number of a variable in the note -> its position among the schedule's owners.
-        origin: Buffer of the schedule from before the first step -> buffer of the startup.
-    """
+    """Startup and steps of one schedule."""
 
     schedule: Schedule
     startup: Startup
+    # number of a variable in the note -> its position among the schedule's owners
     position_of: dict[int, int]
+    # buffer of the schedule from before the first step -> buffer of the startup
     origin: dict[int, int]
 
     @property

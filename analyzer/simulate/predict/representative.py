@@ -31,11 +31,8 @@ STARTS: Final = 15
 """Most schedules that are played from the process's start. The first step decides which chunks there
 are. With 3 instead of 15, two of 42 allocated peaks on one thread leave their range."""
 
-FEWEST_STARTS: Final = 3
-"""Fewest schedules that are played from the start, for large graphs."""
-
-START_RUNS: Final = 120_000
-"""Op runs in all histories from the start; limits their number."""
+FEWEST_STARTS: Final = 3  # fewest schedules that are played from the start, for large graphs
+START_RUNS: Final = 120_000  # op runs in all histories from the start; limits their number
 
 SEARCHES: Final = 6
 """Cost of the limit search over all schedules in units of one search; they share most results."""
@@ -48,21 +45,15 @@ schedules."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The schedule to show, and the chunks of all.
-
-    Attributes:
-        allocated_bytes: By number of threads, sorted allocated peaks of the replayed schedules; without
-            rare schedules above the range.
-        bound_bytes: Allocated peaks of the bound schedules.
-        extra_bytes: Bytes that the shown peak holds in addition to the graph's schedule.
-        limits: The limits under which some and all schedules run; None if not searched.
-    """
+    """The schedule to show, and the chunks of all."""
 
     played: Played
+    # by number of threads, sorted allocated peaks of the replayed schedules; without rare schedules
+    # above the range
     allocated_bytes: Mapping[int, tuple[int, ...]]
-    bound_bytes: tuple[int, ...]
-    extra_bytes: int
-    limits: Range | None
+    bound_bytes: tuple[int, ...]  # allocated peaks of the bound schedules
+    extra_bytes: int  # bytes that the shown peak holds in addition to the graph's schedule
+    limits: Range | None  # the limits under which some and all schedules run; None if not searched
 
 
 class Layout(NamedTuple):

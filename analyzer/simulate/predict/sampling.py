@@ -26,11 +26,8 @@ from analyzer.simulate.predict.uncertainty.decisions import (
 )
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
-MOST_SCHEDULES: Final = 61
-"""Most schedules to sample; odd, so that the median is one of them."""
-
-FEWEST_SCHEDULES: Final = 21
-"""Fewest schedules to sample, for large graphs."""
+MOST_SCHEDULES: Final = 61  # most schedules to sample; odd, so that the median is one of them
+FEWEST_SCHEDULES: Final = 21  # fewest schedules to sample, for large graphs
 
 EQUAL_SCHEDULES: Final = 19
 """Equal peaks after which sampling stops. One more schedule differs with a chance below 1 in 20 (1
@@ -46,14 +43,9 @@ CANDIDATES: Final = 39
 """Schedules to replay in the allocator. One more lies between the lowest and the highest allocated peak
 with a chance of 95 % (38 of 40 gaps)."""
 
-FEWEST_CANDIDATES: Final = 9
-"""Fewest schedules to replay, for large graphs."""
-
-CANDIDATE_RUNS: Final = 360_000
-"""Op runs in all replayed histories; limits their number."""
-
-RUNS: Final = 240_000
-"""Op runs in all sampled schedules; limits their number."""
+FEWEST_CANDIDATES: Final = 9  # fewest schedules to replay, for large graphs
+CANDIDATE_RUNS: Final = 360_000  # op runs in all replayed histories; limits their number
+RUNS: Final = 240_000  # op runs in all sampled schedules; limits their number
 
 COVERAGE: Final = 0.95
 """Chance that one more schedule peaks inside the range. Rare schedules do not widen it; the sentences
@@ -117,24 +109,19 @@ class ScheduleSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The sampled schedules of a step.
+    """The sampled schedules of a step."""
 
-    Attributes:
-        by_threads: Sampled schedules by number of threads; the first is the figure's.
-        bound_schedules: The median one-thread schedule and the fully overlapped one; empty if the figure
-            is for one thread or a card. A busy machine runs ops in an order between the two.
-        candidates: Schedules to replay in the allocator: some on the figure's threads, and the median
-            on each other number of threads.
-        alternatives: Peaks with other outcomes; None without any.
-        least_bytes: Peak if each data-dependent size is one element; None without any.
-    """
-
+    # sampled schedules by number of threads; the first is the figure's
     by_threads: tuple[ScheduleSample, ...]
+    # the median one-thread schedule and the fully overlapped one; empty if the figure is for one
+    # thread or a card. A busy machine runs ops in an order between the two.
     bound_schedules: tuple[Schedule, ...]
+    # schedules to replay in the allocator: some on the figure's threads, and the median on each
+    # other number of threads
     candidates: tuple[Schedule, ...]
     decisions: tuple[Decision, ...]
-    alternatives: Range | None
-    least_bytes: int | None
+    alternatives: Range | None  # peaks with other outcomes; None without any
+    least_bytes: int | None  # peak if each data-dependent size is one element; None without any
     prepared: Prepared
 
     @property

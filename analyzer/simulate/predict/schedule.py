@@ -21,37 +21,28 @@ from analyzer.simulate.predict.prepared_step import Prepared
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schedule:
-    """One schedule that the executor could take.
-
-    Attributes:
-        steps: First and last instant of each step.
-        resident_bytes: Requested bytes alive before the last step: variables, constants, arguments, and
-            results of the step before.
-        peak_bytes: Highest requested bytes of the last step, including resident bytes.
-        nodes: Nodes in the order in which the last step ran them.
-        loops: Name of each loop with an unknown condition -> its outcome.
-        branches: Node of each unknown predicate -> number of branches.
-        stranded: Nodes that never ran; none in a graph that can run.
-        values: For each variable, its buffer before the first step.
-        held: For each node whose output lives outside the step, the buffer of this output.
-        entering: For each variable, its buffer when the last step begins.
-    """
+    """One schedule that the executor could take."""
 
     seed: int = 0
     threads: int = 1
     buffers: Buffers
     instants: int
-    steps: tuple[tuple[int, int], ...]
+    steps: tuple[tuple[int, int], ...]  # first and last instant of each step
+    # requested bytes alive before the last step: variables, constants, arguments, and results of
+    # the step before
     resident_bytes: int
-    peak_bytes: int
+    peak_bytes: int  # highest requested bytes of the last step, including resident bytes
     peak_instant: int
-    nodes: tuple[int, ...]
+    nodes: tuple[int, ...]  # nodes in the order in which the last step ran them
+    # name of each loop with an unknown condition -> its outcome
     loops: Mapping[str, Loop] = field(default_factory=dict)
+    # node of each unknown predicate -> number of branches
     branches: Mapping[int, int] = field(default_factory=dict)
-    stranded: tuple[int, ...] = ()
-    values: tuple[int, ...] = ()
+    stranded: tuple[int, ...] = ()  # nodes that never ran; none in a graph that can run
+    values: tuple[int, ...] = ()  # for each variable, its buffer before the first step
+    # for each node whose output lives outside the step, the buffer of this output
     held: Mapping[int, int] = field(default_factory=dict)
-    entering: tuple[int, ...] = ()
+    entering: tuple[int, ...] = ()  # for each variable, its buffer when the last step begins
 
 
 def play(

@@ -39,40 +39,30 @@ _HELD: Final = "tensor held by Python"
 
 @dataclass(slots=True)
 class StartupBuffer:
-    """A buffer of the startup; ``dies`` is None while it lives.
-
-    Attributes:
-        variable: Index of the variable in the note whose value or handle it is; None for none.
-        role: A finer category, in words.
-    """
+    """A buffer of the startup; ``dies`` is None while it lives."""
 
     size_bytes: int
     born: int
     dies: int | None = None
+    # index of the variable in the note whose value or handle it is; None for none
     variable: int | None = None
     category: Category = Category.TEMPORARY
-    role: str = "building the model"
+    role: str = "building the model"  # A finer category, in words
 
 
 @dataclass
 class Startup:
-    """The startup, instant by instant.
-
-    Attributes:
-        values: Variable (index in the note) -> its buffer's number in ``buffers``.
-        handles: Variable -> its handle's number.
-        inputs: The number of each input; -1 for none.
-        constants: Node -> the number of its output.
-    """
+    """The startup, instant by instant."""
 
     note: RunNote = field(default_factory=RunNote)
     sizes_bytes: Sequence[int] = ()
     device: KernelDevice = CPU
     buffers: list[StartupBuffer] = field(default_factory=list)
+    # variable (index in the note) -> its buffer's number in ``buffers``
     values: dict[int, int] = field(default_factory=dict)
-    handles: dict[int, int] = field(default_factory=dict)
-    inputs: list[int] = field(default_factory=list)
-    constants: dict[int, int] = field(default_factory=dict)
+    handles: dict[int, int] = field(default_factory=dict)  # variable -> its handle's number
+    inputs: list[int] = field(default_factory=list)  # the number of each input; -1 for none
+    constants: dict[int, int] = field(default_factory=dict)  # node -> the number of its output
     instants: int = 0
 
     def allocate(self, size_bytes: int, category: Category | None = None, role: str = "") -> int:

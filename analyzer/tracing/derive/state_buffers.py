@@ -29,8 +29,7 @@ from analyzer.tracing.derive.op_names import find_optimizer, is_apply, is_in_opt
 _APPLY: Final = re.compile("Resource(Sparse)?Apply")
 _INITIALIZER: Final = "/Initializer/"
 """Part of the name of an op that makes the first value of an optimizer's slot."""
-_LEAST_BYTES: Final = 1024
-"""Size below which other buffers are often as large as a gradient."""
+_LEAST_BYTES: Final = 1024  # size below which other buffers are often as large as a gradient
 _SUM_SETS_PARAMETER: Final = "sgd"
 PARAMETER_ROLE: Final = "size of its gradient"
 SLOT_ROLE: Final = "slot: size of its parameter's gradient"

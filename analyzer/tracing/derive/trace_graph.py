@@ -38,8 +38,7 @@ from analyzer.tracing.derive.op_names import (
 from analyzer.tracing.derive.op_sequence import RECEIVED, OpSequence, find_copies
 from analyzer.tracing.parse.xplane import RawTrace
 
-_CALL: Final = "StatefulPartitionedCall/"
-"""Prefix of the ops of an inlined function."""
+_CALL: Final = "StatefulPartitionedCall/"  # prefix of the ops of an inlined function
 _MOST_OUTPUTS: Final = 64
 """Limit of the outputs of one op; a loop's buffers are its outputs in turn."""
 
@@ -55,21 +54,17 @@ class EdgeSource(Choice):
 
 @dataclass(frozen=True, slots=True)
 class TraceGraph:
-    """A graph that is derived from a trace.
+    """A graph that is derived from a trace."""
 
-    Attributes:
-        ops: The ops, in the order in which they began.
-        tensors: Row of the allocations table -> the tensor that the buffer holds.
-        names: Row -> op, for copies from the host and eager ops.
-        edges: Input (tensor or op) and op of each edge -> its source.
-    """
-
-    ops: tuple[Op, ...]
+    ops: tuple[Op, ...]  # the ops, in the order in which they began
     gradients: frozenset[str]
     scopes: ScopeTable
+    # row of the allocations table -> the tensor that the buffer holds
     tensors: Mapping[int, str] = field(default_factory=dict)
+    # row -> op, for copies from the host and eager ops
     names: Mapping[int, str] = field(default_factory=dict)
     phases: Mapping[str, Phase] = field(default_factory=dict)
+    # input (tensor or op) and op of each edge -> its source
     edges: Mapping[tuple[str, str], EdgeSource] = field(default_factory=dict)
 
 

@@ -14,19 +14,13 @@ from analyzer.model.recording.records import Step
 
 @dataclass(frozen=True, slots=True)
 class BufferUse:
-    """The uses of one buffer.
+    """The uses of one buffer."""
 
-    Attributes:
-        waits_for: The consumer that runs last; empty if unknown.
-        last_use_ps: End of the last consumer; None if unknown.
-        copied_by: Op type that copied an input of the step into it; empty for none.
-    """
-
-    waits_for: str = ""
+    waits_for: str = ""  # the consumer that runs last; empty if unknown
     waits_for_type: str = ""
-    last_use_ps: int | None = None
+    last_use_ps: int | None = None  # end of the last consumer; None if unknown
     consumers: int = 0
-    copied_by: str = ""
+    copied_by: str = ""  # op type that copied an input of the step into it; empty for none
 
 
 def find_uses(

@@ -51,22 +51,16 @@ _NOTABLE: Final = 0.05
 
 @dataclass(frozen=True)
 class Measured:
-    """A recording of a trace, with data for the findings.
-
-    Attributes:
-        op_runs: Runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``.
-        note: The capture's note; None for a trace of another program.
-        join: The join with a graph from outside the trace; None without one.
-        ran_xla: Whether XLA compiled any function of the trace.
-    """
+    """A recording of a trace, with data for the findings."""
 
     recording: Recording
     structure: GraphIndex | None
     sharing: Sharing | None
-    op_runs: pd.DataFrame
-    note: RunNote | None
+    op_runs: pd.DataFrame  # runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``
+    note: RunNote | None  # the capture's note; None for a trace of another program
+    # the join with a graph from outside the trace; None without one
     join: JoinedGraph | None = None
-    ran_xla: bool = False
+    ran_xla: bool = False  # whether XLA compiled any function of the trace
 
 
 def open_measured(

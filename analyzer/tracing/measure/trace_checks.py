@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
-_LARGEST_BYTES: Final = 1 << 44
-"""A size above this (16 TiB) is a damaged number."""
+_LARGEST_BYTES: Final = 1 << 44  # a size above this (16 TiB) is a damaged number
 
 _LATE_SHARE, _LATE_RUNS = 0.05, 2
 """The end is lost if a step ran more than this share and number of its ops after the last event."""

@@ -26,15 +26,11 @@ _ADDS_IN_PLACE: Final = frozenset({"AssignAddVariableOp", "AssignSubVariableOp"}
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A buffer that holds a variable.
-
-    Attributes:
-        since: Instant from which it holds the variable; None for its birth.
-    """
+    """A buffer that holds a variable."""
 
     row: int
     variable: int
-    since: int | None
+    since: int | None  # instant from which it holds the variable; None for its birth
 
 
 class AddressIndex:

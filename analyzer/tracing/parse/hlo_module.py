@@ -24,35 +24,25 @@ class HeapAction(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One HLO instruction.
-
-    Attributes:
-        target: Target of a custom call; empty for others.
-        shapes: Element type and shape of each array of the result, by shape index; ``()`` is the
-            index of a result that is no tuple.
-        op_name, op_type: The framework's op that it was made from; empty if there is none.
-        source: ``file:line`` in XLA's metadata; empty if there is none.
-        parameter: Number of the parameter; None for other instructions.
-        tuple_index: Index of a ``get-tuple-element``; 0 for others.
-        fusion_kind: ``kLoop``, ``kInput`` or ``kCustom`` for a fusion; empty for others.
-        axes: The reduced axes of a reduction, the order of a transposition.
-    """
+    """One HLO instruction."""
 
     id: int
     name: str
     opcode: str
-    target: str
+    target: str  # target of a custom call; empty for others
+    # element type and shape of each array of the result, by shape index; ``()`` is the index of a
+    # result that is no tuple
     shapes: Mapping[tuple[int, ...], tuple[str, tuple[int, ...]]]
-    op_name: str
+    op_name: str  # the framework's op that it was made from; empty if there is none
     op_type: str
-    source: str
-    parameter: int | None
-    tuple_index: int
+    source: str  # ``file:line`` in XLA's metadata; empty if there is none
+    parameter: int | None  # number of the parameter; None for other instructions
+    tuple_index: int  # index of a ``get-tuple-element``; 0 for others
     operands: tuple[int, ...]
     calls: tuple[int, ...]
     computation: int
-    fusion_kind: str = ""
-    axes: tuple[int, ...] = ()
+    fusion_kind: str = ""  # ``kLoop``, ``kInput`` or ``kCustom`` for a fusion; empty for others
+    axes: tuple[int, ...] = ()  # the reduced axes of a reduction, the order of a transposition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,38 +66,25 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferAllocation:
-    """One block of memory of the compiled module.
-
-    Attributes:
-        parameter: Number of the module's parameter; None for others.
-        is_live_out: Whether it contains a part of the result.
-        is_constant: Whether it lies in the executable.
-        is_thread_local: Whether it lies on the stack of a kernel's thread.
-        is_tuple: Whether it is a table of addresses.
-    """
+    """One block of memory of the compiled module."""
 
     index: int
     size_bytes: int
-    parameter: int | None
-    is_live_out: bool
-    is_constant: bool
-    is_thread_local: bool
-    is_tuple: bool
+    parameter: int | None  # number of the module's parameter; None for others
+    is_live_out: bool  # whether it contains a part of the result
+    is_constant: bool  # whether it lies in the executable
+    is_thread_local: bool  # whether it lies on the stack of a kernel's thread
+    is_tuple: bool  # whether it is a table of addresses
     slices: tuple[Slice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeapEvent:
-    """One step of the heap simulator.
+    """One step of the heap simulator."""
 
-    Attributes:
-        action: Whether ``buffer`` begins, ends, or begins in the bytes of ``shares_with``.
-        shares_with: The logical buffer whose bytes it reuses; None otherwise.
-    """
-
-    action: HeapAction
+    action: HeapAction  # whether ``buffer`` begins, ends, or begins in the bytes of ``shares_with``
     buffer: int
-    shares_with: int | None
+    shares_with: int | None  # the logical buffer whose bytes it reuses; None otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,17 +104,13 @@ class Alias:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hlo:
-    """A module, and its buffer assignment if it is compiled.
-
-    Attributes:
-        roots: Computation -> the instruction that makes its result.
-        schedule: Computation -> its instructions in execution order; empty if not compiled.
-    """
+    """A module, and its buffer assignment if it is compiled."""
 
     name: str
     entry: int
-    roots: Mapping[int, int]
+    roots: Mapping[int, int]  # computation -> the instruction that makes its result
     instructions: Mapping[int, Instruction]
+    # computation -> its instructions in execution order; empty if not compiled
     schedule: Mapping[int, tuple[int, ...]]
     buffers: Mapping[int, LogicalBuffer]
     allocations: tuple[BufferAllocation, ...]

@@ -7,8 +7,7 @@ from typing import Final
 
 from analyzer.model.errors import TraceError
 
-RUN_FILE: Final = "run.json"
-"""Name of the capture's note."""
+RUN_FILE: Final = "run.json"  # name of the capture's note
 _GRAPH_FILE: Final = "graph.json.gz"
 
 _SUFFIXES: Final = (".xplane.pb", ".xplane.pb.gz")

@@ -118,8 +118,7 @@ Space: Any = message_class("analyzer.xspace", _MESSAGES, "Space")
 """The message class of a whole ``.xplane.pb`` file."""
 
 _members = Space.DESCRIPTOR.file.message_types_by_name
-Plane: Any = message_factory.GetMessageClass(_members["Plane"])
-"""The message class of a plane."""
+Plane: Any = message_factory.GetMessageClass(_members["Plane"])  # the message class of a plane
 
 ModulePlane: Any = message_factory.GetMessageClass(_members["ModulePlane"])
 """The message class of the plane ``/host:metadata``, which holds the compiled modules."""

@@ -36,34 +36,24 @@ __all__ = ["BirthNote", "CompiledNote", "Input", "RunNote", "VariableNote", "rea
 
 @dataclass(frozen=True, slots=True)
 class CompiledNote:
-    """A function of the step that XLA compiles; see ``CompiledFunction``.
-
-    Attributes:
-        module: File with the module before XLA's passes; None if absent.
-        plan: The compiled module with its buffer assignment; None if absent.
-    """
+    """A function of the step that XLA compiles; see ``CompiledFunction``."""
 
     ops: tuple[str, ...]
     function: str
     platform: str
-    module: Path | None
-    plan: Hlo | None
+    module: Path | None  # file with the module before XLA's passes; None if absent
+    plan: Hlo | None  # the compiled module with its buffer assignment; None if absent
     fixed: tuple[tuple[int, str], ...] = ()
     compilations: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNote(RunFile):
-    """``run.json`` with the content of the files that it names.
+    """``run.json`` with the content of the files that it names."""
 
-    Attributes:
-        ops: The executed graph; empty for an eager step.
-        inside: The traced ops of functions that run as one op; see ``compiled``.
-    """
-
-    ops: tuple[Op, ...] = ()
+    ops: tuple[Op, ...] = ()  # the executed graph; empty for an eager step
     traced: tuple[TracedGraph, ...] = ()
-    inside: tuple[Op, ...] = ()
+    inside: tuple[Op, ...] = ()  # the traced ops of functions that run as one op; see ``compiled``
     compiled: tuple[CompiledNote, ...] = ()
 
 

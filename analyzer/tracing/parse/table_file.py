@@ -18,8 +18,7 @@ import pandas as pd
 from analyzer.model.recording.schema import Column, conform
 
 _LEAST_ROOM_BYTES: Final = 16 << 20  # every file may unpack to this size
-_UNPACKED_SHARE: Final = 100
-"""Limit of the ratio of compression above that size."""
+_UNPACKED_SHARE: Final = 100  # limit of the ratio of compression above that size
 
 
 def write_tables(path: Path, tables: Mapping[str, pd.DataFrame]) -> None:

@@ -44,11 +44,8 @@ _LEAST_EVENT_BYTES: Final = 8
 """Minimum average size of an event: name, start and length. TensorFlow's events have 27 to 64 bytes;
 millions of empty ones would only fill memory."""
 
-_MOST_PS: Final = 1 << 61
-"""Limit of times in picoseconds: 26 days."""
-
-_PLANES, _HOSTNAMES, _LINES = 1, 4, 3
-"""Field numbers (``xplane.proto``) of a trace and of a plane."""
+_MOST_PS: Final = 1 << 61  # limit of times in picoseconds: 26 days
+_PLANES, _HOSTNAMES, _LINES = 1, 4, 3  # field numbers (``xplane.proto``) of a trace and of a plane
 
 _TPU: Final = b"/device:TPU:"
 _MODULES: Final = b"/host:metadata"
@@ -60,14 +57,10 @@ _MOST_STEPS: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A named interval on one thread.
-
-    Attributes:
-        start_ps, end_ps: Picoseconds on the trace's clock.
-    """
+    """A named interval on one thread."""
 
     name: str
-    start_ps: int
+    start_ps: int  # picoseconds on the trace's clock
     end_ps: int
     thread: int
     stats: dict[str, int | float | str]
@@ -75,34 +68,26 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class RawTrace:
-    """The memory events, marks and op runs of a trace.
+    """The memory events, marks and op runs of a trace."""
 
-    Attributes:
-        events: Table with the columns of ``EVENTS``, sorted by time.
-        op_runs: Runs of ops on the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, sorted by start.
-        op_types: Op name -> type, from the names of events and the annotations of kernels.
-        kernels: Launches of kernels and copies; see ``KernelColumns.kernels``.
-        function_runs: Runs of functions; see ``KernelColumns.function_runs``.
-        cards: Properties of each GPU, such as ``core_count``.
-        devices: Names of the device planes, such as ``/device:GPU:0``.
-        modules: Name -> HloProto of the modules that XLA compiled.
-        ran_xla: Whether any event names an HLO module.
-    """
-
-    events: pd.DataFrame
+    events: pd.DataFrame  # table with the columns of ``EVENTS``, sorted by time
     step_markers: tuple[Span, ...]
     markers: tuple[Span, ...]
+    # runs of ops on the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, sorted by start
     op_runs: pd.DataFrame
+    # op name -> type, from the names of events and the annotations of kernels
     op_types: Mapping[str, str]
-    kernels: pd.DataFrame
-    function_runs: pd.DataFrame
+    kernels: pd.DataFrame  # launches of kernels and copies; see ``KernelColumns.kernels``
+    function_runs: pd.DataFrame  # runs of functions; see ``KernelColumns.function_runs``
     calls: tuple[Span, ...] = ()
+    # properties of each GPU, such as ``core_count``
     cards: tuple[Mapping[str, int | float | str], ...] = ()
-    devices: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()  # names of the device planes, such as ``/device:GPU:0``
     hostnames: tuple[str, ...] = ()
     damages: tuple[Damage, ...] = ()
+    # name -> HloProto of the modules that XLA compiled
     modules: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
-    ran_xla: bool = False
+    ran_xla: bool = False  # whether any event names an HLO module
 
 
 def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -> RawTrace:

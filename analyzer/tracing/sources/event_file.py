@@ -19,8 +19,7 @@ from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.tracing.parse.protobuf import decode_text, message_class
 from analyzer.tracing.sources.graph_join import TENSORBOARD, SourceGraph
 
-_MOST_BYTES: Final = 1 << 28
-"""Limit of an event file; a graph has some megabytes."""
+_MOST_BYTES: Final = 1 << 28  # limit of an event file; a graph has some megabytes
 _HEAD_BYTES, _TAIL_BYTES = 12, 4
 _PARENTS: Final = 4
 """Folders above a trace, ``LOGS/train/plugins/profile/RUN``, in which an event file may lie."""

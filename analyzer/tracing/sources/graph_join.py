@@ -34,37 +34,26 @@ _REWRITES: Final = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
 
 @dataclass(frozen=True, slots=True)
 class SourceGraph:
-    """A graph from outside a trace.
+    """A graph from outside a trace."""
 
-    Attributes:
-        name: Its name in messages, such as ``the graph of train.py:build_model``.
-        kind: The evidence of its edges: ``target`` or ``tensorboard``.
-        batch_size: Its batch size; None if its shapes leave it open.
-        infers: Whether it is of inference; None if unknown.
-    """
-
-    name: str
-    kind: str
+    name: str  # its name in messages, such as ``the graph of train.py:build_model``
+    kind: str  # the evidence of its edges: ``target`` or ``tensorboard``
     index: GraphIndex
-    batch_size: int | None = None
-    infers: bool | None = None
+    batch_size: int | None = None  # its batch size; None if its shapes leave it open
+    infers: bool | None = None  # whether it is of inference; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedGraph:
-    """A trace's graph with the ops of another source.
+    """A trace's graph with the ops of another source."""
 
-    Attributes:
-        index: The graph, with the names of the trace.
-        tensors, joined: Number of named tensors of the step's functions in the trace, and of those with
-            an op of the source.
-        batch_size: The trace's batch size by the shapes of the joined tensors; None if unknown.
-    """
-
-    index: GraphIndex
+    index: GraphIndex  # the graph, with the names of the trace
     source: SourceGraph
+    # number of named tensors of the step's functions in the trace, and of those with an op of the
+    # source
     tensors: int
     joined: int
+    # the trace's batch size by the shapes of the joined tensors; None if unknown
     batch_size: int | None
 
     @property

@@ -19,11 +19,8 @@ from analyzer.tracing.parse.hlo_module import (
 )
 from analyzer.tracing.xla.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion, ValueUse
 
-_REACH: Final = 64
-"""Limit of the search for an instruction that names the framework's op."""
-
-_Maker: TypeAlias = tuple[int, tuple[int, ...]]
-"""An instruction, and an index in its output."""
+_REACH: Final = 64  # limit of the search for an instruction that names the framework's op
+_Maker: TypeAlias = tuple[int, tuple[int, ...]]  # an instruction, and an index in its output
 
 
 def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:

@@ -38,56 +38,41 @@ class ValueUse(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A value that lies in an allocation for some time.
-
-    Attributes:
-        first, last: It holds its bytes at the moments ``m`` with ``first <= m < last``. Of several
-            values that share bytes, the last one holds them.
-        until: End of the last of the values that reuse its bytes without a gap, such as a loop's values
-            in each iteration; ``last`` without such a value.
-        opcode: Of the HLO instruction that makes it; for a custom call with its target.
-        op_name, op_type: The framework's op; empty if XLA names none.
-        shape: None for a tuple.
-        argument: Number of the parameter that it copies; None for others.
-    """
+    """A value that lies in an allocation for some time."""
 
     size_bytes: int
     offset_bytes: int
+    # it holds its bytes at the moments ``m`` with ``first <= m < last``. Of several values that
+    # share bytes, the last one holds them.
     first: int
     last: int
+    # end of the last of the values that reuse its bytes without a gap, such as a loop's values in
+    # each iteration; ``last`` without such a value
     until: int
     instruction: str
-    opcode: str
-    op_name: str
+    opcode: str  # of the HLO instruction that makes it; for a custom call with its target
+    op_name: str  # the framework's op; empty if XLA names none
     op_type: str
     dtype: str
-    shape: tuple[int, ...] | None
-    argument: int | None = None
+    shape: tuple[int, ...] | None  # none for a tuple
+    argument: int | None = None  # number of the parameter that it copies; None for others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRegion:
-    """One allocation of the module.
-
-    Attributes:
-        results: Indexes of the results in it; empty if unknown.
-        is_live_out: Whether it contains a result or the table of their addresses.
-        dtype, shape, op_name: Of its only value; empty and None if it has several.
-        holders: The values in a region of temporaries, in order of ``first``.
-        moments: Number of moments that ``first`` and ``last`` count.
-    """
+    """One allocation of the module."""
 
     index: int
     size_bytes: int
     use: ValueUse
-    results: tuple[int, ...]
-    is_live_out: bool
+    results: tuple[int, ...]  # indexes of the results in it; empty if unknown
+    is_live_out: bool  # whether it contains a result or the table of their addresses
     is_tuple: bool
-    dtype: str
+    dtype: str  # of its only value; empty and None if it has several
     shape: tuple[int, ...] | None
     op_name: str
-    holders: tuple[Holder, ...] = ()
-    moments: int = 0
+    holders: tuple[Holder, ...] = ()  # the values in a region of temporaries, in order of ``first``
+    moments: int = 0  # number of moments that ``first`` and ``last`` count
 
     @property
     def peak_bytes(self) -> int:
@@ -97,26 +82,19 @@ class PlanRegion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferPlan:
-    """The memory plan of one module on one device.
-
-    Attributes:
-        platform: The device, such as ``cpu`` or a card's name.
-        parameters, outputs: Sizes of the parameters and of the results.
-        aliases: Result -> parameter whose memory it may reuse.
-        handed_on: Result -> parameter that it is.
-        fixed: Inputs of the calling op whose values are compiled in. Such a tensor is no parameter; such
-            a variable is one.
-    """
+    """The memory plan of one module on one device."""
 
     module: str
-    platform: str
+    platform: str  # the device, such as ``cpu`` or a card's name
     regions: tuple[PlanRegion, ...]
-    parameters: tuple[int, ...]
-    aliases: dict[int, int]
+    parameters: tuple[int, ...]  # sizes of the parameters and of the results
+    aliases: dict[int, int]  # result -> parameter whose memory it may reuse
     outputs: tuple[int, ...]
+    # inputs of the calling op whose values are compiled in. Such a tensor is no parameter; such a
+    # variable is one.
     fixed: frozenset[int] = frozenset()
     trials: tuple[CompileTrial, ...] = ()
-    handed_on: Mapping[int, int] = field(default_factory=dict)
+    handed_on: Mapping[int, int] = field(default_factory=dict)  # result -> parameter that it is
 
     def with_fixed(self, inputs: Iterable[tuple[int, str]]) -> BufferPlan:
         """Return the plan with these inputs (and reasons) as compiled in."""

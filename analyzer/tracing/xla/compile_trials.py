@@ -59,17 +59,12 @@ _MOVES: Final = frozenset({"transpose", "bitcast", "reshape", "broadcast", "slic
 
 @dataclass(frozen=True, slots=True)
 class CompileTrial:
-    """One instruction that is tried during compilation.
+    """One instruction that is tried during compilation."""
 
-    Attributes:
-        operands_bytes: Bytes of each operand with its guards.
-        results_bytes: Bytes of each part of the result; requested twice, because the first is kept.
-        scratch_bytes: Workspace, and operands that are computed before a product; 0 for none.
-    """
-
-    operands_bytes: tuple[int, ...]
+    operands_bytes: tuple[int, ...]  # bytes of each operand with its guards
+    # bytes of each part of the result; requested twice, because the first is kept
     results_bytes: tuple[int, ...]
-    scratch_bytes: int
+    scratch_bytes: int  # workspace, and operands that are computed before a product; 0 for none
 
 
 def find_trials(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ...]:

@@ -31,25 +31,18 @@ _NUMBER: Final = re.compile(r"\(\d+\)$")
 _TRANSFORM: Final = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint)\((.*)\)$")
 _MODULE_NAME: Final = re.compile(r"^[\w.-]+$")
 _REQUESTED: Final = frozenset({ValueUse.OUTPUT, ValueUse.TEMPORARY})
-_BYTES: Final = frozenset({"int8", "uint8"})
-"""Element types of a workspace."""
-_LEAST_UNIQUE: Final = 4096
-"""A lone request below this size does not identify a module."""
+_BYTES: Final = frozenset({"int8", "uint8"})  # element types of a workspace
+_LEAST_UNIQUE: Final = 4096  # a lone request below this size does not identify a module
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleBuffers:
-    """The allocations with the modules' names, and the modules' plans by name.
-
-    Attributes:
-        step_config: Inference if no module has ops of a backward pass; else unknown.
-        warnings: Sentences about buffers that cannot be named.
-    """
+    """The allocations with the modules' names, and the modules' plans by name."""
 
     table: pd.DataFrame
     plans: Mapping[str, BufferPlan]
-    step_config: StepConfig
-    warnings: tuple[str, ...]
+    step_config: StepConfig  # inference if no module has ops of a backward pass; else unknown
+    warnings: tuple[str, ...]  # sentences about buffers that cannot be named
 
 
 def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:

@@ -55,22 +55,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A region taken from the driver, and the request of operation ``owner`` that caused it.
-
-    Attributes:
-        planned_bytes: Size of the region by the doubling rule, before looking at the request.
-        free_bytes, largest_free_bytes: Free in the pool just before.
-        available_bytes: The limit minus the pool just before.
-    """
+    """A region taken from the driver, and the request of operation ``owner`` that caused it."""
 
     address: int
     size_bytes: int
     owner: int
     requested_bytes: int
-    planned_bytes: int
-    free_bytes: int
+    planned_bytes: int  # size of the region by the doubling rule, before looking at the request
+    free_bytes: int  # free in the pool just before
     largest_free_bytes: int
-    available_bytes: int
+    available_bytes: int  # the limit minus the pool just before
     number: int
 
 

@@ -8,17 +8,13 @@ from typing import Final
 from analyzer.model.errors import InputError
 from analyzer.model.units import round_up
 
-FIRST_REGION_BYTES: Final = 2 << 20
-"""First region of a pool that grows on demand."""
+FIRST_REGION_BYTES: Final = 2 << 20  # first region of a pool that grows on demand
 
 DEFAULT_MAX_SPARE_BYTES: Final = 128 << 20
 """A chunk with this many spare bytes is split even if it is under twice the request."""
 
-UNLIMITED_BYTES: Final = 1 << 46
-"""64 TiB: stands for "no limit", far above any machine."""
-
-MAX_REQUEST_BYTES: Final = 1 << 44
-"""16 TiB: a larger request in a trace is a damaged number."""
+UNLIMITED_BYTES: Final = 1 << 46  # 64 TiB: stands for "no limit", far above any machine
+MAX_REQUEST_BYTES: Final = 1 << 44  # 16 TiB: a larger request in a trace is a damaged number
 
 UPPER_ADDRESS: Final = 1 << 50
 """End of the regions that are placed downwards if the trace gives no address."""
@@ -26,30 +22,25 @@ UPPER_ADDRESS: Final = 1 << 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BfcOptions:
-    """Settings of one best-fit allocator with coalescing (BFC).
-
-    Attributes:
-        growth: Take regions on demand, each twice the one before (``allow_growth``). Without it,
-            the first allocation takes one region of the whole limit.
-        coalesce_regions: Whether neighbouring regions become one. True on a CPU. False on a GPU,
-            because no allocation can span two of its regions.
-        garbage_collection: Give wholly free regions back to the driver before failing.
-        fragmentation_fraction: Share of the limit; a chunk with more spare bytes is always split
-            (``internal_fragmentation_fraction``). 0 for the default of 128 MiB.
-        descending: Place regions as Linux places large blocks of a CPU process: the first lowest,
-            on the heap, each later one below the one before. Addresses matter because the lowest
-            of several free chunks of one size is taken.
-        first_address: Address of the first region if no trace gives it.
-        gap_bytes: Gap between regions if no trace gives their addresses; 0 makes them neighbours.
-    """
+    """Settings of one best-fit allocator with coalescing (BFC)."""
 
     memory_limit_bytes: int = UNLIMITED_BYTES
+    # take regions on demand, each twice the one before (``allow_growth``). Without it, the first
+    # allocation takes one region of the whole limit.
     growth: bool = True
+    # whether neighbouring regions become one. True on a CPU. False on a GPU, because no allocation
+    # can span two of its regions.
     coalesce_regions: bool = True
-    garbage_collection: bool = False
+    garbage_collection: bool = False  # give wholly free regions back to the driver before failing
+    # share of the limit; a chunk with more spare bytes is always split
+    # (``internal_fragmentation_fraction``). 0 for the default of 128 MiB.
     fragmentation_fraction: float = 0.0
+    # place regions as Linux places large blocks of a CPU process: the first lowest, on the heap,
+    # each later one below the one before. Addresses matter because the lowest of several free
+    # chunks of one size is taken.
     descending: bool = False
-    first_address: int = 1 << 40
+    first_address: int = 1 << 40  # address of the first region if no trace gives it
+    # gap between regions if no trace gives their addresses; 0 makes them neighbours
     gap_bytes: int = 4096
 
     def __post_init__(self) -> None:

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 BINS: Final = 21
 """Bins of free chunks (``bfc_allocator.h``: ``kNumBins``); bin n holds 256 B * 2^n and more."""
 
-NONE: Final = -1
-"""No chunk, or an unknown address."""
-
-ANY_BYTES: Final = 1 << 62
-"""No upper bound on a memory limit."""
+NONE: Final = -1  # no chunk, or an unknown address
+ANY_BYTES: Final = 1 << 62  # no upper bound on a memory limit
 
 REGION_ADDRESS, REGION_BYTES, REGION_FIRST = range(3)
 """Columns of ``PoolState.regions``: address, bytes, lowest chunk."""
@@ -91,29 +88,20 @@ class PoolSettings(NamedTuple):
 
 
 class PoolState(NamedTuple):
-    """Chunks, bins and regions. A chunk is an index into the first five columns.
-
-    Attributes:
-        below, above: Neighbouring chunks in the same region; ``NONE`` at its ends.
-        recycled: Indices of chunks that no longer exist, the first ``N_RECYCLED`` are valid.
-        bins: Free chunks of each bin, by size and then address, shape ``(BINS, capacity)``.
-        extensions: Rows of the fields of ``Extension`` without its number.
-        releases: Rows of the fields of ``Release``.
-        totals: Running totals, see ``IN_USE`` and the following.
-    """
+    """Chunks, bins and regions. A chunk is an index into the first five columns."""
 
     address: Column
     size: Column
-    below: Column
+    below: Column  # neighbouring chunks in the same region; ``NONE`` at its ends
     above: Column
     free: Column
-    recycled: Column
-    bins: Rows
+    recycled: Column  # indices of chunks that no longer exist, the first ``N_RECYCLED`` are valid
+    bins: Rows  # free chunks of each bin, by size and then address, shape ``(BINS, capacity)``
     bin_length: Column
     regions: Rows
-    extensions: Rows
-    releases: Rows
-    totals: Column
+    extensions: Rows  # rows of the fields of ``Extension`` without its number
+    releases: Rows  # rows of the fields of ``Release``
+    totals: Column  # running totals, see ``IN_USE`` and the following
 
 
 def new_pool(options: BfcOptions, *, is_compiled: bool) -> PoolState:

@@ -204,5 +204,4 @@ _RULES: Final = lists.RULES | rule_table(
     (_forward_any(0), "_MklSoftmax"),  # ``MklSoftmaxOp`` forwards the logits
 )
 
-KNOWN_TYPES: Final = frozenset(_RULES)
-"""Op types with a rule."""
+KNOWN_TYPES: Final = frozenset(_RULES)  # op types with a rule

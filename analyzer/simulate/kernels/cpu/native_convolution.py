@@ -12,13 +12,11 @@ from analyzer.simulate.kernels.shared.op_call import FLOAT_BYTES, Call, MemoryPl
 
 _L3_CACHE_BYTES = 30 << 20
 """Cache size that the kernels of two axes assume for any processor (``l3_cache_size``)."""
-_L2_CACHE_BYTES = 256 << 10
-"""Level-2 cache of a core that they assume (``l2_cache_size``)."""
+_L2_CACHE_BYTES = 256 << 10  # level-2 cache of a core that they assume (``l2_cache_size``)
 _MOST_OVERHEAD = 25
 """Largest buffer of the kernels of three axes as a multiple of their tensors; for more they use Eigen
 without a buffer (``kMaxTempAllocationOverhead``)."""
-_INDEX_BYTES = 8
-"""Bytes of an index of type int64."""
+_INDEX_BYTES = 8  # bytes of an index of type int64
 
 
 def plan_filter_gradient(call: Call) -> MemoryPlan:

@@ -20,22 +20,14 @@ from analyzer.simulate.kernels.shared.op_call import (
     plan_allocation,
 )
 
-_PAGE_BYTES = 4096
-"""Bytes of a page; each thread gets one, and a convolution one more."""
-_HEADER_BYTES = 128
-"""Constant part of the scratchpad of a batched product."""
-_BATCH_BYTES = 640
-"""Bytes per thread of the list of blocks in a batched product."""
-_COLUMN_BLOCK = 64
-"""Columns of a transposed right operand that a thread copies at a time."""
-_ROWS_BLOCK = 256
-"""Rows of a transposed left operand that a thread copies at a time."""
-_DEPTH_BLOCK = 512
-"""Numbers of each row of a transposed left operand that are multiplied at a time."""
-_VECTOR_BYTES = 64
-"""Bytes to which the depth of a copied operand is padded: one AVX-512 vector."""
-_L2_CACHE_BYTES = 1 << 20
-"""Level-2 cache of a core if it is unknown."""
+_PAGE_BYTES = 4096  # bytes of a page; each thread gets one, and a convolution one more
+_HEADER_BYTES = 128  # constant part of the scratchpad of a batched product
+_BATCH_BYTES = 640  # bytes per thread of the list of blocks in a batched product
+_COLUMN_BLOCK = 64  # columns of a transposed right operand that a thread copies at a time
+_ROWS_BLOCK = 256  # rows of a transposed left operand that a thread copies at a time
+_DEPTH_BLOCK = 512  # numbers of each row of a transposed left operand that are multiplied at a time
+_VECTOR_BYTES = 64  # bytes to which the depth of a copied operand is padded: one AVX-512 vector
+_L2_CACHE_BYTES = 1 << 20  # level-2 cache of a core if it is unknown
 
 
 def plan_convolution(call: Call) -> MemoryPlan:

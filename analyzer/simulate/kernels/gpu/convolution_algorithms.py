@@ -19,34 +19,24 @@ import msgspec
 
 from analyzer.cards import Gpu
 
-CUDNN_MAJOR: Final = 9
-"""cuDNN's major version in TensorFlow 2.21's wheel (9.3)."""
+CUDNN_MAJOR: Final = 9  # cuDNN's major version in TensorFlow 2.21's wheel (9.3)
 
 PASSES: Final = ("forward", "input_gradient", "filter_gradient")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution:
-    """Shapes of one call of cuDNN.
+    """Shapes of one call of cuDNN."""
 
-    Attributes:
-        direction: One of ``PASSES``.
-        image: Batch, channels and axes of the convolved tensor.
-        kernel: Filters and axes of the filter.
-        result: Axes of the forward output.
-        groups, stride, dilation: The largest of each over the axes.
-        cudnn: cuDNN's major version.
-    """
-
-    direction: str
-    image: tuple[int, ...]
-    kernel: tuple[int, ...]
-    result: tuple[int, ...]
-    groups: int = 1
+    direction: str  # one of ``PASSES``
+    image: tuple[int, ...]  # batch, channels and axes of the convolved tensor
+    kernel: tuple[int, ...]  # filters and axes of the filter
+    result: tuple[int, ...]  # axes of the forward output
+    groups: int = 1  # the largest of each over the axes
     stride: int = 1
     dilation: int = 1
     dtype: str = "float32"
-    cudnn: int = CUDNN_MAJOR
+    cudnn: int = CUDNN_MAJOR  # cuDNN's major version
 
     def names(self) -> dict[str, float]:
         """Return the values of the names in the table's expressions."""
@@ -85,24 +75,19 @@ class Candidate:
 
 
 class Algorithm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the table. Texts are expressions.
-
-    Attributes:
-        share: Frequency of the choice, for algorithms without a model of the time.
-        efficiency: Pass -> share of the card's speed. Absent passes lack the algorithm.
-        architectures: Compute capability -> factor of the efficiency; the last is for any other.
-        launch: Microseconds for the launches of its kernels.
-        product: Dimensions of its matrix products, in place of those in ``names``.
-    """
+    """One row of the table. Texts are expressions."""
 
     name: str
     offered: str
     bytes: str
     variants: tuple[str, ...] = ()
-    share: float = 0.0
+    share: float = 0.0  # frequency of the choice, for algorithms without a model of the time
+    # pass -> share of the card's speed. Absent passes lack the algorithm.
     efficiency: Mapping[str, float] = {}
+    # compute capability -> factor of the efficiency; the last is for any other
     architectures: Mapping[str, float] = {}
-    launch: float = 0.0
+    launch: float = 0.0  # microseconds for the launches of its kernels
+    # dimensions of its matrix products, in place of those in ``names``
     product: Mapping[str, str] = {}
 
     def efficiency_of(self, direction: str, capability: str) -> float:

@@ -42,8 +42,7 @@ LIMIT_VARIABLE: Final = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
 WORKSPACE_LIMIT_BYTES: Final = 8 << 30
 """Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)."""
 
-FUSED_LIMIT_BYTES: Final = 4 << 30
-"""The same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)."""
+FUSED_LIMIT_BYTES: Final = 4 << 30  # the same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)
 
 _GUARD_BYTES: Final = 8 << 20
 """Guard before and after a buffer on which algorithms are tried, to detect writes outside of it

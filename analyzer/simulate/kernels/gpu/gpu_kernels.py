@@ -47,8 +47,7 @@ from analyzer.simulate.kernels.shared.op_call import (
     rule_table,
 )
 
-ALLOCATOR: Final = "GPU_0_bfc"
-"""TensorFlow's name of the allocator of the first card."""
+ALLOCATOR: Final = "GPU_0_bfc"  # TensorFlow's name of the allocator of the first card
 
 SCRATCH_BYTES: Final = 1028
 """Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device

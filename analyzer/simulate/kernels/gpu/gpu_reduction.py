@@ -38,23 +38,15 @@ _SUBSCRIPTION: Final = 5
 launched blocks per resident block (``CUB_SUBSCRIPTION_FACTOR``)."""
 
 _CUB_ALIGNMENT: Final = 256  # bytes (CUB's ``AliasTemporaries``)
-
-_WARP: Final = 32
-"""Threads of a warp."""
+_WARP: Final = 32  # threads of a warp
 _BLOCK_THREADS: Final = 128
 """Most results for which the reduction of a middle axis needs no second pass."""
-_UNROLL: Final = 8
-"""Half of the rows that each of its threads sums in one pass."""
-_SCALAR_IN_ONE_BLOCK: Final = 4096
-"""Most elements for which one block suffices: no scratch."""
-_SCALAR_IN_TWO: Final = 1 << 18
-"""Most elements for which two passes suffice; CUB's kernel for more."""
-_ROW_IN_WARP: Final = 1024
-"""A shorter row is reduced by one warp: no scratch."""
-_FEW_COLUMNS: Final = 16
-"""Most columns for which a warp reduces several rows."""
-_MANY_COLUMNS: Final = 4096
-"""With more columns each thread reduces one: no scratch."""
+_UNROLL: Final = 8  # half of the rows that each of its threads sums in one pass
+_SCALAR_IN_ONE_BLOCK: Final = 4096  # most elements for which one block suffices: no scratch
+_SCALAR_IN_TWO: Final = 1 << 18  # most elements for which two passes suffice; CUB's kernel for more
+_ROW_IN_WARP: Final = 1024  # a shorter row is reduced by one warp: no scratch
+_FEW_COLUMNS: Final = 16  # most columns for which a warp reduces several rows
+_MANY_COLUMNS: Final = 4096  # with more columns each thread reduces one: no scratch
 
 
 def blocks_in_flight(gpu: Gpu) -> int:

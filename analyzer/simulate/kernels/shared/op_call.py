@@ -54,20 +54,17 @@ class ListUse(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output of a kernel.
+    """One output of a kernel."""
 
-    Attributes:
-        way: Allocate it; forward the buffer of an input without other users, else allocate; share
-            the buffer of an input; or no buffer.
-        inputs: Inputs to forward, in the order in which they are tried, or the input to share.
-        region: ``temp`` if the kernel allocates its result as a temporary, else ``output``.
-        elsewhere: Whether it lies outside the memory of the device, and takes no bytes there.
-    """
-
+    # allocate it; forward the buffer of an input without other users, else allocate; share the
+    # buffer of an input; or no buffer
     way: Way
     size_bytes: int = 0
+    # inputs to forward, in the order in which they are tried, or the input to share
     inputs: tuple[int, ...] = ()
+    # ``temp`` if the kernel allocates its result as a temporary, else ``output``
     region: str = "output"
+    # whether it lies outside the memory of the device, and takes no bytes there
     elsewhere: bool = False
 
     @property
@@ -78,18 +75,14 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Requests of the first call with a ``key``, which tries the algorithms of a library.
-
-    Attributes:
-        copy_bytes: A guarded copy of the result; skipped if it does not fit.
-        scratch_bytes: Workspace of each algorithm with guards. An algorithm is skipped if it does
-            not fit; the smallest is needed.
-        is_early: Whether the kernel allocates another buffer afterwards, such as its output.
-    """
+    """Requests of the first call with a ``key``, which tries the algorithms of a library."""
 
     key: tuple[object, ...]
-    copy_bytes: int
+    copy_bytes: int  # A guarded copy of the result; skipped if it does not fit
+    # workspace of each algorithm with guards. An algorithm is skipped if it does not fit; the
+    # smallest is needed.
     scratch_bytes: tuple[int, ...]
+    # whether the kernel allocates another buffer afterwards, such as its output
     is_early: bool = False
 
 
@@ -112,36 +105,32 @@ class MemoryPlan:
     """The effects of one run of a kernel on memory.
 
     Temporaries are freed when the kernel returns, unless said otherwise.
-
-    Attributes:
-        before_bytes: Temporaries allocated before the outputs.
-        scratch_bytes: Temporaries that are freed before the last output is allocated.
-        amid_bytes: Temporaries allocated just before the last output that needs memory.
-        after_bytes: Temporaries allocated after the outputs.
-        value: Input that becomes the value of the variable, or an element of a TensorList.
-        rows_bytes: Of each element, if the kernel makes a TensorList of a tensor.
-        workspace: Workspace allocated after everything else except what follows an early trial.
-        unknown_bytes: Upper bound of a library's further memory during the run. The prediction
-            leaves it out; the range contains it.
-        modelled: Whether the op has a rule; without one, each output is assumed to be allocated.
-        borrows: Whether results may lie in Python's memory, which this allocator does not count.
-        compiled: Requests of an XLA-compiled function, which replace everything except ``outputs``.
     """
 
     outputs: tuple[Output, ...] = ()
-    before_bytes: tuple[int, ...] = ()
+    before_bytes: tuple[int, ...] = ()  # temporaries allocated before the outputs
+    # temporaries that are freed before the last output is allocated
     scratch_bytes: tuple[int, ...] = ()
+    # temporaries allocated just before the last output that needs memory
     amid_bytes: tuple[int, ...] = ()
-    after_bytes: tuple[int, ...] = ()
+    after_bytes: tuple[int, ...] = ()  # temporaries allocated after the outputs
+    # workspace allocated after everything else except what follows an early trial
     workspace: Workspace | None = None
+    # upper bound of a library's further memory during the run. The prediction leaves it out; the
+    # range contains it.
     unknown_bytes: int = 0
     trial: Trial | None = None
     variable: VariableAccess = VariableAccess.UNTOUCHED
+    # input that becomes the value of the variable, or an element of a TensorList
     value: int | None = None
     lists: ListUse = ListUse.NO
+    # of each element, if the kernel makes a TensorList of a tensor
     rows_bytes: tuple[int, ...] = ()
+    # whether the op has a rule; without one, each output is assumed to be allocated
     modelled: bool = True
+    # whether results may lie in Python's memory, which this allocator does not count
     borrows: bool = False
+    # requests of an XLA-compiled function, which replace everything except ``outputs``
     compiled: CompiledCall | None = None
     is_plain: bool = field(init=False, repr=False, compare=False)
     """Whether the plan has one output and nothing else, as for most ops."""
@@ -162,27 +151,21 @@ ALIGNMENT_BYTES: Final = 64
 """Eigen's vector alignment in TensorFlow's builds (``EIGEN_MAX_ALIGN_BYTES``). A slice that does not
 start and end on it is copied instead of shared."""
 
-FLOAT_BYTES: Final = 4
-"""Bytes of a ``float32``."""
+FLOAT_BYTES: Final = 4  # bytes of a ``float32``
 
 _UNKNOWN: Final = ThreadsNote()
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One op and the facts about its inputs.
-
-    Attributes:
-        inputs: Type and shape of each input; None if unknown.
-        values: Value of each input if it is a small constant, flat; else None.
-        threads: Intra-op threads, which determine the size of oneDNN's scratchpads.
-        unused: Outputs that no op uses (``OpKernelContext::output_required``).
-    """
+    """One op and the facts about its inputs."""
 
     op: Op
-    inputs: tuple[TensorSpec | None, ...]
+    inputs: tuple[TensorSpec | None, ...]  # type and shape of each input; None if unknown
+    # value of each input if it is a small constant, flat; else None
     values: tuple[tuple[int, ...] | None, ...]
-    threads: int = 1
+    threads: int = 1  # intra-op threads, which determine the size of oneDNN's scratchpads
+    # outputs that no op uses (``OpKernelContext::output_required``)
     unused: frozenset[int] = frozenset()
     processor: ThreadsNote = _UNKNOWN
 

@@ -19,8 +19,7 @@ from analyzer.simulate.kernels.shared.op_call import (
     rule_table,
 )
 
-HANDLE_BYTES: Final = 64
-"""Bytes of the tensor of a list: one ``Variant``."""
+HANDLE_BYTES: Final = 64  # bytes of the tensor of a list: one ``Variant``
 
 _HANDLE: Final = Output(Way.ALLOCATE, HANDLE_BYTES)
 

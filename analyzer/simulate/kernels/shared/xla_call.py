@@ -24,8 +24,7 @@ from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, Output, W
 from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse
 from analyzer.tracing.xla.compile_trials import CompileTrial
 
-TEMPORARY: Final = -1
-"""Instead of an output index: a temporary, freed after the call."""
+TEMPORARY: Final = -1  # instead of an output index: a temporary, freed after the call
 
 TABLE: Final = -2
 """Instead of an output index: a tuple's table of pointers, or a result that the op does not output."""
@@ -33,21 +32,18 @@ TABLE: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class CompiledCall:
-    """The requests of one call.
+    """The requests of one call."""
 
-    Attributes:
-        requests: Bytes and output index of each request; the index of a buffer that is freed after
-            the call is ``TEMPORARY`` or ``TABLE``.
-        updates: Input index of each updated variable, and the bytes of its new value.
-        recompiled: Updated variables whose old value is a constant of the compiled function, so
-            that the next call recompiles it; input indices.
-        holds_constants: Whether each compiled function stays alive with these values
-            (``DeviceCompilationClusterSignature``; on a card it has copies).
-    """
-
+    # bytes and output index of each request; the index of a buffer that is freed after the call is
+    # ``TEMPORARY`` or ``TABLE``
     requests: tuple[tuple[int, int], ...]
+    # input index of each updated variable, and the bytes of its new value
     updates: tuple[tuple[int, int], ...]
+    # updated variables whose old value is a constant of the compiled function, so that the next
+    # call recompiles it; input indices
     recompiled: frozenset[int] = frozenset()
+    # whether each compiled function stays alive with these values
+    # (``DeviceCompilationClusterSignature``; on a card it has copies)
     holds_constants: bool = False
     trials: tuple[CompileTrial, ...] = ()
 

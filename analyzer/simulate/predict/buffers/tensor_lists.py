@@ -19,25 +19,19 @@ if TYPE_CHECKING:
     from analyzer.simulate.predict.buffers.reference_counts import Ledger
 
 NO_BUFFER: Final = -1
-UNSET: Final = -1
-"""An element that was never set; reading it returns zeros."""
+UNSET: Final = -1  # an element that was never set; reading it returns zeros
 
 _OUTPUT, _TEMP = "output", "temp"
 
 
 @dataclass(frozen=True, slots=True)
 class ListCall:
-    """A run of a list's kernel.
-
-    Attributes:
-        buffers: Its inputs; a list that it changes in place is removed.
-        index: The value of its second input, an index or a count; None if unknown.
-    """
+    """A run of a list's kernel."""
 
     node: int
     plan: MemoryPlan
-    buffers: list[int]
-    index: int | None
+    buffers: list[int]  # its inputs; a list that it changes in place is removed
+    index: int | None  # the value of its second input, an index or a count; None if unknown
 
 
 class TensorLists:

@@ -20,22 +20,17 @@ NO_NODE: Final = -1
 
 @dataclass(slots=True)
 class Buffers:
-    """Buffers in order of birth, one entry each.
-
-    Attributes:
-        born, dies: Instants; ``dies`` is -1 while the buffer lives.
-        node: Node that requested it; -1 for buffers from before the step.
-        output: Output of that node; -1 for a temporary.
-        variable: Number of the variable whose value it is or became; -1 for none.
-        turned: Instant from which it is that variable's value; -1 for none.
-    """
+    """Buffers in order of birth, one entry each."""
 
     size_bytes: list[int] = field(default_factory=list)
-    born: list[int] = field(default_factory=list)
+    born: list[int] = field(default_factory=list)  # instants; ``dies`` is -1 while the buffer lives
     dies: list[int] = field(default_factory=list)
+    # node that requested it; -1 for buffers from before the step
     node: list[int] = field(default_factory=list)
-    output: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)  # output of that node; -1 for a temporary
+    # number of the variable whose value it is or became; -1 for none
     variable: list[int] = field(default_factory=list)
+    # instant from which it is that variable's value; -1 for none
     turned: list[int] = field(default_factory=list)
     region: list[str] = field(default_factory=list)
 

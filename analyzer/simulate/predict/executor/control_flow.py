@@ -33,8 +33,7 @@ _EXIT: Final = frozenset(("Exit", "RefExit"))
 _NEXT: Final = frozenset(("NextIteration", "RefNextIteration"))
 _BORDER: Final = _ENTER | _EXIT | _NEXT
 
-Task = tuple[int, Iteration, bool]
-"""A ready node, its iteration, and whether it is dead."""
+Task = tuple[int, Iteration, bool]  # a ready node, its iteration, and whether it is dead
 
 
 class ControlExecutor(TaskRunner[Task]):

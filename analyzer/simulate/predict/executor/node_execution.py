@@ -37,53 +37,39 @@ _PASSES_ON: Final = frozenset(
         *("Enter", COPY, COPY_BACK),
     )
 )
-UNBOUNDED_TRIPS: Final = 1
-"""Trips of a loop if its condition has no known bound."""
-
-Entry = tuple[int, Value | None]
-"""A live tensor: its buffer, and its value if it is known."""
+UNBOUNDED_TRIPS: Final = 1  # trips of a loop if its condition has no known bound
+Entry = tuple[int, Value | None]  # a live tensor: its buffer, and its value if it is known
 
 
 @dataclass(eq=False, slots=True)
 class Iteration:
-    """One iteration of a loop (``IterationState`` in ``propagator_state.h``).
-
-    Attributes:
-        pending: For each node that has received an input, the number of inputs it still waits for.
-        dead: For each node, the number of its dead inputs.
-        frames: Number of unfinished loops inside it.
-        bounded: Whether only some operands of the loop condition's ``and`` were unknown.
-    """
+    """One iteration of a loop (``IterationState`` in ``propagator_state.h``)."""
 
     frame: Frame
     number: int
     slots: dict[int, list[Entry | None]] = field(default_factory=dict)
+    # for each node that has received an input, the number of inputs it still waits for
     pending: dict[int, int] = field(default_factory=dict)
+    # for each node, the number of its dead inputs
     dead: dict[int, int] = field(default_factory=dict)
     outstanding: int = 0
-    frames: int = 0
-    bounded: bool = False
+    frames: int = 0  # number of unfinished loops inside it
+    bounded: bool = False  # whether only some operands of the loop condition's ``and`` were unknown
 
 
 @dataclass(eq=False, slots=True)
 class Frame:
-    """A loop, or the graph itself (``FrameState`` in ``propagator_state.h``).
-
-    Attributes:
-        parent: The iteration that entered it; None for the graph.
-        pending_inputs: Number of ``Enter`` nodes that have not run.
-        parallel: Number of iterations that may run at once.
-        children: Loops inside it, by iteration and name.
-        deferred: Inputs of an iteration that has to wait.
-    """
+    """A loop, or the graph itself (``FrameState`` in ``propagator_state.h``)."""
 
     name: str
-    parent: Iteration | None
-    pending_inputs: int
-    parallel: int
+    parent: Iteration | None  # the iteration that entered it; None for the graph
+    pending_inputs: int  # number of ``Enter`` nodes that have not run
+    parallel: int  # number of iterations that may run at once
     iterations: dict[int, Iteration] = field(default_factory=dict)
     count: int = 0
+    # loops inside it, by iteration and name
     children: dict[tuple[int, str], Frame] = field(default_factory=dict)
+    # inputs of an iteration that has to wait
     deferred: list[tuple[int, Entry]] = field(default_factory=list)
     invariants: list[tuple[int, Entry]] = field(default_factory=list)
     dead_exits: list[int] = field(default_factory=list)
@@ -91,16 +77,12 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """Assumed outcomes of decisions that data make.
+    """Assumed outcomes of decisions that data make."""
 
-    Attributes:
-        trips: Name of a loop -> its trips, as far as its condition is unknown.
-        most_trips: Trips of every other bounded loop; None for its bound.
-        branches: Op that computes the predicate -> branch index; 1 (true) for any other.
-    """
-
+    # name of a loop -> its trips, as far as its condition is unknown
     trips: Mapping[str, int] = field(default_factory=dict)
-    most_trips: int | None = None
+    most_trips: int | None = None  # trips of every other bounded loop; None for its bound
+    # op that computes the predicate -> branch index; 1 (true) for any other
     branches: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -109,13 +91,9 @@ NO_ASSUMPTIONS: Final = Assumptions()
 
 @dataclass(slots=True)
 class Loop:
-    """A loop whose condition is unknown.
+    """A loop whose condition is unknown."""
 
-    Attributes:
-        bounded: Whether its condition had a bound at every evaluation.
-    """
-
-    bounded: bool = True
+    bounded: bool = True  # whether its condition had a bound at every evaluation
     trips: int = 0
 
 

@@ -57,15 +57,10 @@ _ASYNCHRONOUS: Final = frozenset((COPY, COPY_BACK, *_COUNT_KERNELS))
 
 @dataclass(frozen=True, slots=True)
 class OpTiming:
-    """Durations of the ops of a step.
+    """Durations of the ops of a step."""
 
-    Attributes:
-        seconds: Expected seconds that each node keeps its thread.
-        waits: For each node, whether the executor waits for it after its kernel returned; empty on
-            a CPU.
-    """
-
-    seconds: tuple[float, ...]
+    seconds: tuple[float, ...]  # expected seconds that each node keeps its thread
+    # for each node, whether the executor waits for it after its kernel returned; empty on a CPU
     waits: tuple[bool, ...] = ()
 
 

@@ -18,8 +18,7 @@ import numpy as np
 from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
 
 Number = int | float
-Value = tuple[Number, ...]
-"""A small tensor's elements, flat; booleans as 0 and 1."""
+Value = tuple[Number, ...]  # a small tensor's elements, flat; booleans as 0 and 1
 
 _MAX_ELEMENTS: Final = 64
 """Elements of the largest tensor that is evaluated; a note keeps as many of a constant."""

@@ -39,8 +39,7 @@ Task = TypeVar("Task")
 _Running = tuple[Task, Any, list[int]]
 """A task that has begun, its outputs, and the buffers that it uses until it ends."""
 
-OVERLAPPED: Final = 0
-"""Number of threads that stands for one thread per ready op."""
+OVERLAPPED: Final = 0  # number of threads that stands for one thread per ready op
 
 WAKE_SECONDS: Final = 2.2e-5
 """Median time until a sleeping thread begins a task: a futex call and a context switch. 880 in traced
@@ -51,10 +50,8 @@ simulated card, half between 0.4 and 0.7 milliseconds."""
 CALLER_SECONDS: Final = 6e-5
 """Median time from the end of a copy until the sleeping callback thread begins: 60 copies in steps with
 many dropouts, half between 70 and 105 microseconds to the card, 113 to 210 to the host."""
-DELAY_SPREAD: Final = 1.3
-"""Standard deviation of the natural logarithm of these two times."""
-CALL_BACK_SECONDS: Final = 5e-6
-"""Time that the callback thread takes for each node; an estimate."""
+DELAY_SPREAD: Final = 1.3  # standard deviation of the natural logarithm of these two times
+CALL_BACK_SECONDS: Final = 5e-6  # time that the callback thread takes for each node; an estimate
 KIND_SPREAD: Final = 1.0
 """Standard deviation of the natural logarithm of the factor between expected and real duration, equal
 for all ops of one kind. Calibrated, not held out: on 21 steps of the accuracy list, traced twice each
@@ -63,8 +60,7 @@ RUN_SPREAD: Final = 1.0
 """The same for a single run of an op. On a quiet machine nine runs in ten are within a factor of
 2 ** 0.9; other programs on the same cores stretch them further."""
 
-_OUTSIDE: Final = -1
-"""Stands for the callback thread, which is not one of the pool's."""
+_OUTSIDE: Final = -1  # stands for the callback thread, which is not one of the pool's
 
 _CHANCES: Final = 4096
 """Random factors for runs of ops; they are used in turn and repeat in longer steps."""

@@ -16,8 +16,7 @@ from typing import Final
 from analyzer.model.contract.graph_note import Op, op_types, split_tensor
 from analyzer.simulate.kernels.cpu.cpu_kernels import KNOWN_TYPES
 
-_MOST_BYTES: Final = 10 << 20
-"""Bytes of the largest folded result (``kMaxConstantSize``)."""
+_MOST_BYTES: Final = 10 << 20  # bytes of the largest folded result (``kMaxConstantSize``)
 _CONSTANTS: Final = op_types("Const HostConst")
 _SUFFIX: Final = "/__cf__"
 _STATEFUL: Final = (

@@ -23,26 +23,16 @@ from typing import Any, Final, TypeVar
 from analyzer.model.contract.graph_note import MERGED_PLACE, PLACE, Op
 
 _PREFIX: Final = "_Mkl"
-_GRADIENT: Final = 2
-"""Input of a filter's gradient that is the output's gradient."""
-_MERGED: Final = -1
-"""Stands for the merged node while its edge is added."""
-
-INLINE_EDGES: Final = 8
-"""Out-edges that a node keeps in order (``EdgeSet::kInline``)."""
-
-_EDGE_BYTES: Final = 32
-"""``sizeof(Edge)``: two pointers and three numbers."""
-_BLOCK_BYTES: Final = 8192
-"""Bytes of a block of the graph's arena."""
+_GRADIENT: Final = 2  # input of a filter's gradient that is the output's gradient
+_MERGED: Final = -1  # stands for the merged node while its edge is added
+INLINE_EDGES: Final = 8  # out-edges that a node keeps in order (``EdgeSet::kInline``)
+_EDGE_BYTES: Final = 32  # ``sizeof(Edge)``: two pointers and three numbers
+_BLOCK_BYTES: Final = 8192  # bytes of a block of the graph's arena
 _FOLLOWS: Final = 0.75
 """Share of blocks that follow the one before: 22 of 29 in four graphs (``posix_memalign`` calls)."""
-_ADDRESS_BITS: Final = 31
-"""Random bits of a block's address."""
-_SLOTS_PER_BUCKET: Final = 8
-"""Slots of a bucket of a ``FlatSet`` (``kWidth`` in ``flatrep.h``)."""
-_FULL_RATIO: Final = 0.8
-"""Share of its slots above which a ``FlatSet`` doubles (``flatrep.h``)."""
+_ADDRESS_BITS: Final = 31  # random bits of a block's address
+_SLOTS_PER_BUCKET: Final = 8  # slots of a bucket of a ``FlatSet`` (``kWidth`` in ``flatrep.h``)
+_FULL_RATIO: Final = 0.8  # share of its slots above which a ``FlatSet`` doubles (``flatrep.h``)
 
 _Item = TypeVar("_Item")
 

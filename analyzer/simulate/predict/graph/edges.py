@@ -57,21 +57,16 @@ _CONTROL_FLOW: Final = SWITCHES | {"Merge", "Enter", "Exit"}
 
 @dataclass(frozen=True)
 class Wiring:
-    """Numbered nodes with their edges.
-
-    Attributes:
-        inputs: For each node, the (node, output) behind each data input.
-        data_out: For each node, its data edges as (node, output, input), in order of creation.
-        control_out: For each node, the nodes that wait for it, in order of creation.
-        expensive: For each node, whether the executor dispatches it instead of running it inline.
-    """
+    """Numbered nodes with their edges."""
 
     ops: Sequence[Op]
-    inputs: list[list[tuple[int, int]]]
+    inputs: list[list[tuple[int, int]]]  # for each node, the (node, output) behind each data input
     control: list[list[int]]
+    # for each node, its data edges as (node, output, input), in order of creation
     data_out: list[list[tuple[int, int, int]]]
-    control_out: list[list[int]]
+    control_out: list[list[int]]  # for each node, the nodes that wait for it, in order of creation
     roots: list[int]
+    # for each node, whether the executor dispatches it instead of running it inline
     expensive: list[bool]
 
     @cached_property

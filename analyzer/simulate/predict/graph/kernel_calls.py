@@ -14,28 +14,21 @@ from analyzer.simulate.kernels.shared.xla_call import plan_compiled
 from analyzer.simulate.predict.graph.edges import Wiring
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
-_LONGEST_REASON: Final = 200
-"""Most characters of the reason why a rule does not fit."""
+_LONGEST_REASON: Final = 200  # most characters of the reason why a rule does not fit
 _HANDLE_SOURCES = (*ARGUMENT_TYPES, "VarHandleOp")
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Memory plans of every node's kernel.
-
-    Attributes:
-        handles: For each node, the node that brings in the variable handle of its first input; -1 for
-            none.
-        arguments: For each call of a compiled function, the same for every input.
-        unmodelled: Nodes without a rule, or that do not fit the rule of their type.
-        misfits: Nodes that do not fit the rule, with the reason.
-    """
+    """Memory plans of every node's kernel."""
 
     plans: list[MemoryPlan]
+    # for each node, the node that brings in the variable handle of its first input; -1 for none
     handles: list[int]
+    # for each call of a compiled function, the same for every input
     arguments: dict[int, list[int]]
-    unmodelled: list[int]
-    misfits: dict[int, str]
+    unmodelled: list[int]  # nodes without a rule, or that do not fit the rule of their type
+    misfits: dict[int, str]  # nodes that do not fit the rule, with the reason
 
 
 def plan_kernels(

@@ -20,26 +20,20 @@ from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.simulate.predict.schedule import Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
 
-MOST_ALTERNATIVES: Final = 12
-"""Most alternatives to try: the first branches."""
-
-_NAMED: Final = 3
-"""Most names in a sentence."""
+MOST_ALTERNATIVES: Final = 12  # most alternatives to try: the first branches
+_NAMED: Final = 3  # most names in a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A branch or a loop that data decide.
-
-    Attributes:
-        other_bytes: Requested peak with one trip, or with another branch; None if not tried.
-    """
+    """A branch or a loop that data decide."""
 
     name: str
     is_loop: bool
     outcome: int
     bounded: bool = False
     by_user: bool = False
+    # requested peak with one trip, or with another branch; None if not tried
     other_bytes: int | None = None
 
 

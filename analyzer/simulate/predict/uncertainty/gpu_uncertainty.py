@@ -135,11 +135,8 @@ def _sentences(ops: Sequence[Op], unmodelled: list[str]) -> Iterator[str]:
         )
 
 
-_SAMPLES: Final = 2000
-"""Sampled choices of all algorithms."""
-
-_QUANTILES: Final = (0.05, 0.95)
-"""Ends of the range of the sampled peaks."""
+_SAMPLES: Final = 2000  # sampled choices of all algorithms
+_QUANTILES: Final = (0.05, 0.95)  # ends of the range of the sampled peaks
 
 
 def find_workspaces(

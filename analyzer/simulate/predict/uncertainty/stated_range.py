@@ -19,11 +19,8 @@ MARGIN: Final = EQUAL_SHARE
 """Share of the peak added on both sides for bytes that no schedule shows: constants that the
 runtime folds or shares, small buffers in Python, kernel scratch of a few kilobytes."""
 
-FLOOR_BYTES: Final = 16 << 10
-"""Smallest margin: about a hundred small buffers."""
-
-_DECIDING: Final = 8
-"""Number of deciding ops in a report: the largest."""
+FLOOR_BYTES: Final = 16 << 10  # smallest margin: about a hundred small buffers
+_DECIDING: Final = 8  # number of deciding ops in a report: the largest
 
 
 def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> StatedRange:

@@ -33,23 +33,16 @@ _TIMESTAMP_KEY: Final = 3 << 3 | VARINT
 
 @dataclass(frozen=True, slots=True)
 class EventBlock:
-    """Some events of one line; arrays of shape ``(n,)``, in the order of the file.
-
-    Attributes:
-        name_id: Key of its name among the plane's event names.
-        offset_ps: Its time after the line's, in picoseconds.
-        stat_event: The event of each statistic, shape ``(m,)``.
-        stat_start, stat_end: Position of the statistic, shape ``(m,)``.
-    """
+    """Some events of one line; arrays of shape ``(n,)``, in the order of the file."""
 
     block: WireBlock
     start: Positions
     end: Positions
-    name_id: Positions
-    offset_ps: Positions
+    name_id: Positions  # key of its name among the plane's event names
+    offset_ps: Positions  # its time after the line's, in picoseconds
     duration_ps: Positions
-    stat_event: Positions
-    stat_start: Positions
+    stat_event: Positions  # the event of each statistic, shape ``(m,)``
+    stat_start: Positions  # position of the statistic, shape ``(m,)``
     stat_end: Positions
 
     def content(self, row: int) -> bytes:
@@ -84,21 +77,13 @@ class EventBlock:
 
 @dataclass(frozen=True, slots=True)
 class StatColumns:
-    """Statistics of a block's events, arrays of shape ``(n,)``.
+    """Statistics of a block's events, arrays of shape ``(n,)``."""
 
-    Attributes:
-        event: The event of the block that it belongs to.
-        name_id: Key of its name among the plane's statistics.
-        integer: Its value as signed 64-bit integer, 0 for none.
-        real: Its value as float, 0 for none.
-        ref: Key of the text that it refers to, 0 for none.
-    """
-
-    event: Positions
-    name_id: Positions
-    integer: Positions
-    real: npt.NDArray[np.float64]
-    ref: Positions
+    event: Positions  # the event of the block that it belongs to
+    name_id: Positions  # key of its name among the plane's statistics
+    integer: Positions  # its value as signed 64-bit integer, 0 for none
+    real: npt.NDArray[np.float64]  # its value as float, 0 for none
+    ref: Positions  # key of the text that it refers to, 0 for none
     text_start: Positions
     text_end: Positions
 

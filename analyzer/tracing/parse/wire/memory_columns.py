@@ -71,8 +71,7 @@ _TYPES: Final = {
 
 
 _STACK_ADDRESS: Final = 1 << 62  # no address of a device
-_NULL: Final = "(null)"
-"""Text of TensorFlow 2.18 and 2.19 for an op or a region without annotation."""
+_NULL: Final = "(null)"  # text of TensorFlow 2.18 and 2.19 for an op or a region without annotation
 
 
 class MemoryColumns:

@@ -55,8 +55,7 @@ COLUMNS: Final = (
 """The number of a column is its position here; 0 is none."""
 
 _MARK: Final = MARKER_PREFIX.encode()
-_CALL: Final = b"PjitFunction("
-"""Start of the name of a compiled JAX function's call (``pjit.cc``)."""
+_CALL: Final = b"PjitFunction("  # start of the name of a compiled JAX function's call (``pjit.cc``)
 
 MARK, CALL, EXECUTOR = 2, 3, 4
 _KINDS: Final = {

@@ -28,8 +28,7 @@ Positions = npt.NDArray[np.int64]
 VARINT: Final = 0
 EIGHT_BYTES: Final = 1
 BYTES: Final = 2
-FOUR_BYTES: Final = 5
-"""Protobuf's wire types (3 and 4 are obsolete)."""
+FOUR_BYTES: Final = 5  # protobuf's wire types (3 and 4 are obsolete)
 
 _LONGEST_VARINT: Final = 10
 _WINDOW_BYTES: Final = 1 << 20
@@ -48,17 +47,13 @@ class WireError(ValueError):
 
 
 class Field(NamedTuple):
-    """One field of a message.
-
-    Attributes:
-        value: Value of a varint, unsigned; 0 for others.
-    """
+    """One field of a message."""
 
     number: int
     wire: int
     start: int
     end: int
-    value: int
+    value: int  # value of a varint, unsigned; 0 for others
     begins: int
 
 
@@ -105,19 +100,13 @@ def signed(value: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FieldColumns:
-    """The next field of each of ``n`` messages; arrays of shape ``(n,)``.
+    """The next field of each of ``n`` messages; arrays of shape ``(n,)``."""
 
-    Attributes:
-        key: Eight times the number plus the wire type.
-        start: Position of the value; of the first byte for a bytes field.
-        value: The varint, the 8 bytes as integer, or the number of bytes; int64, 0 for 4 bytes.
-        end: Start of the next field.
-    """
-
-    key: Positions
-    start: Positions
+    key: Positions  # eight times the number plus the wire type
+    start: Positions  # position of the value; of the first byte for a bytes field
+    # the varint, the 8 bytes as integer, or the number of bytes; int64, 0 for 4 bytes
     value: Positions
-    end: Positions
+    end: Positions  # start of the next field
 
 
 class WireBlock:
