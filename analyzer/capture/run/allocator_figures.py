@@ -6,6 +6,7 @@ driver reports the region around each tensor (``cuPointerGetAttribute``).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -61,15 +62,14 @@ def _read_allocators() -> tuple[AllocatorFigures, ...]:
     rows = []
     for device, physical in zip(logical, _list_physical(), strict=False):
         name = device.name.removeprefix("/device:")
-        try:
+        memory = {"current": 0, "peak": 0}
+        with contextlib.suppress(ValueError):  # the allocator keeps no statistics
             memory = tf.config.experimental.get_memory_info(name)
-        except ValueError:  # the allocator keeps no statistics
-            memory = {"current": 0, "peak": 0}
-        own = regions.get(name, {})
+        own = regions.get(name, {}) if is_pool else {}
         rows.append(
             AllocatorFigures(
                 device=name,
-                card_uuid=_read_uuid(driver, _get_number(physical)),
+                card_uuid=_read_uuid(driver, int(physical.name.rpartition(":")[2])),
                 card_name=str(
                     tf.config.experimental.get_device_details(physical).get("device_name", "")
                 ),
@@ -77,8 +77,8 @@ def _read_allocators() -> tuple[AllocatorFigures, ...]:
                 peak_in_use_bytes=int(memory["peak"]),
                 limit_bytes=limits.get(name),
                 grows=_does_grow(physical),
-                region_bytes=sum(own.values()) if is_pool else 0,
-                regions=len(own) if is_pool else 0,
+                region_bytes=sum(own.values()),
+                regions=len(own),
                 is_pool=is_pool,
             )
         )
@@ -94,28 +94,21 @@ def _list_physical() -> list[Any]:
     return cards
 
 
-def _get_number(physical: Any) -> int:
-    """Return CUDA's number of a card, from ``/physical_device:GPU:NUMBER``."""
-    return int(str(physical.name).rpartition(":")[2])
-
-
 def _does_grow(physical: Any) -> bool | None:
     """Return whether a card's pool grows; the environment overrides the program."""
     forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "")
     if forced in ("true", "false"):
         return forced == "true"
-    try:
+    with contextlib.suppress(ValueError):
         return bool(tf.config.experimental.get_memory_growth(physical))
-    except ValueError:
-        return None
+    return None
 
 
 def _load_driver() -> Any:
     """Return CUDA's driver library; None if there is none."""
-    try:
+    with contextlib.suppress(OSError):
         return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-    except OSError:
-        return None
+    return None
 
 
 def _read_uuid(driver: Any, number: int) -> str:
@@ -135,30 +128,23 @@ def _find_regions(driver: Any) -> dict[str, dict[int, int]]:
     if driver is None:
         return regions
     for device, address in _list_addresses():
-        values = []
-        for attribute in (_RANGE_START, _RANGE_SIZE):
-            value = ctypes.c_uint64()
-            if driver.cuPointerGetAttribute(
+        start, size = ctypes.c_uint64(), ctypes.c_uint64()
+        if not any(
+            driver.cuPointerGetAttribute(
                 ctypes.byref(value), ctypes.c_int(attribute), ctypes.c_uint64(address)
-            ):
-                break
-            values.append(value.value)
-        else:
-            start, size = values
-            regions.setdefault(device, {})[start] = size
+            )
+            for attribute, value in ((_RANGE_START, start), (_RANGE_SIZE, size))
+        ):
+            regions.setdefault(device, {})[start.value] = size.value
     return regions
 
 
 def _list_addresses() -> Iterator[tuple[str, int]]:
     """Yield device and address of each live tensor and variable on a GPU."""
     for one in find_live_objects((tf.Variable, tf.Tensor)):
-        address = None
-        if isinstance(one, tf.Variable):
-            device = one.device
-            if "GPU" in device:
-                address = find_variable_address(one)
-        else:
+        if not isinstance(one, tf.Variable):
             address = find_address(one)
-            device = one.device if address is not None else ""
-        if address is not None and "GPU:" in device:
-            yield f"GPU:{device.rpartition('GPU:')[2]}", address
+        else:
+            address = find_variable_address(one) if "GPU" in one.device else None
+        if address is not None and "GPU:" in one.device:
+            yield f"GPU:{one.device.rpartition('GPU:')[2]}", address

@@ -30,19 +30,15 @@ _ALIASES: Final = {
 
 @dataclass
 class Observations:
-    """Gradients and scopes of a step.
+    """Gradients and scopes of a step."""
 
-    Attributes:
-        gradients: Graph's id and name of each symbolic gradient, and of tensors that share its buffer.
-        scopes: Name scope in the graph -> (kind, path); kind is layer, optimizer, metric or loss.
-        eager_gradients: Index of a marker in the trace -> addresses of the gradients at that time.
-        eager: Whether the step runs eagerly under a trace, which then gets markers.
-    """
-
+    # Graph's id and name of each symbolic gradient, and of tensors that share its buffer.
     gradients: set[tuple[int, str]] = field(default_factory=set)
+    # Name scope in the graph -> (kind, path); kind is layer, optimizer, metric or loss.
     scopes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    # Index of a marker in the trace -> addresses of the gradients at that time.
     eager_gradients: dict[int, list[int]] = field(default_factory=dict)
-    eager: bool = False
+    eager: bool = False  # whether the step runs eagerly under a trace, which then gets markers
     _marks: int = 0
 
     def restart(self) -> None:

@@ -21,15 +21,10 @@ _OURS: Final = str(Path(__file__).parents[2]) + os.sep
 _MAX_MESSAGE: Final = 2000  # characters
 
 
-def _find_working_folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it has been removed
-        return os.sep
-
-
-_STARTED_IN: Final = _find_working_folder()
+_STARTED_IN = os.sep
 """The working folder at the start; the user's code may change it."""
+with contextlib.suppress(OSError):  # it has been removed
+    _STARTED_IN = os.getcwd()
 
 
 def describe_user_error(error: BaseException) -> str:

@@ -37,58 +37,35 @@ from analyzer.model.errors import TargetError
 from analyzer.model.version import __version__
 
 _ENVIRONMENT: Final = (
-    "TF_CPU_",
-    "TF_CUDNN_",
-    "TF_CUBLAS_",
-    "TF_CUDA_",
-    "TF_DETERMINISTIC_",
-    "TF_DEVICE_MIN_SYS_MEMORY_IN_MB",
-    "TF_ENABLE_GPU_GARBAGE_COLLECTION",
-    "TF_ENABLE_ONEDNN_OPTS",
-    "TF_FORCE_GPU_ALLOW_GROWTH",
-    "TF_GPU_",
-    "TF_NUM_",
-    "TF_USE_CUBLASLT",
-    "TF_XLA_FLAGS",
-    "XLA_FLAGS",
-    "CUDA_VISIBLE_DEVICES",
+    *("TF_CPU_", "TF_CUDNN_", "TF_CUBLAS_", "TF_CUDA_", "TF_DETERMINISTIC_", "TF_GPU_", "TF_NUM_"),
+    *("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "TF_ENABLE_GPU_GARBAGE_COLLECTION"),
+    *("TF_ENABLE_ONEDNN_OPTS", "TF_FORCE_GPU_ALLOW_GROWTH", "TF_USE_CUBLASLT"),
+    *("TF_XLA_FLAGS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES"),
 )
 """Prefixes of the variables that change TensorFlow's allocations; a report shows no others."""
 
 
 @dataclass
 class Captured:
-    """The plain-data result of a capture.
-
-    Attributes:
-        ops: The ops that ran; empty for an eager step.
-        traced: The graph before TensorFlow optimised it.
-        inside: The ops of functions that XLA compiles, before XLA.
-    """
+    """The plain-data result of a capture."""
 
     run: RunFile
-    ops: list[Op] = field(default_factory=list)
-    traced: list[TracedGraph] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)  # that ran; none for an eager step
+    traced: list[TracedGraph] = field(default_factory=list)  # before TensorFlow optimised it
     compiled: list[LoweredFunction] = field(default_factory=list)
-    inside: list[Op] = field(default_factory=list)
+    inside: list[Op] = field(default_factory=list)  # of compiled functions, before XLA
 
 
 @dataclass
 class Capturing:
-    """The state of a capture in progress.
-
-    Attributes:
-        inputs: Address of each input tensor; None if unknown.
-        wanted: Steps to run or to predict.
-        function: Its concrete function; None if it runs eagerly.
-    """
+    """The state of a capture in progress."""
 
     program: Program
     observed: Observations
     variables: StepVariables
-    inputs: list[int | None]
-    wanted: int
-    function: Any = None
+    inputs: list[int | None]  # address of each
+    wanted: int  # steps
+    function: Any = None  # concrete; None if the step runs eagerly
     started: bool = False
     done: int = 0
     error: Failure | None = None

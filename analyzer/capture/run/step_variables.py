@@ -44,18 +44,12 @@ it (``EnsureSparseVariableAccess`` in ``resource_variable_ops.cc``); so it is no
 
 @dataclass
 class StepVariables:
-    """Collects the variables of a step and snapshots of their addresses.
-
-    Attributes:
-        function: The step's concrete function; None if it runs eagerly.
-        snapshots: The address of each variable at each snapshot; None if unknown.
-        raw: The ``tf.Variable`` of each row.
-    """
+    """Collects the variables of a step and snapshots of their addresses."""
 
     program: Program
-    function: Any = None
-    snapshots: list[list[int | None]] = field(default_factory=list)
-    raw: list[Any] = field(default_factory=list)
+    function: Any = None  # concrete; None if the step runs eagerly
+    snapshots: list[list[int | None]] = field(default_factory=list)  # None: an unknown address
+    raw: list[Any] = field(default_factory=list)  # the ``tf.Variable`` of each row
     _known: dict[int, int] = field(default_factory=dict)
     _owners: list[tuple[Category, str, str]] = field(default_factory=list)
     _unread: set[int] = field(default_factory=set)

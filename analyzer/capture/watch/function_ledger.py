@@ -42,22 +42,17 @@ class _Argument(NamedTuple):
 
 @dataclass
 class FunctionRecord:
-    """All ``tf.function`` objects made from one Python function; see ``TracedFunction``.
-
-    Attributes:
-        trains: Whether gradients were taken while it was traced.
-        partitions: The graphs that the executor ran in the first call of the last object.
-    """
+    """All ``tf.function`` objects made from one Python function; see ``TracedFunction``."""
 
     code: CodeType | None
-    trains: bool = False
+    trains: bool = False  # whether gradients were taken while it was traced
     objects: list[weakref.ref[Any]] = field(default_factory=list)
     made: int = 0
     calls: int = 0
     traces: int = 0
     called_at: str = ""
     retraces: deque[Retrace] = field(default_factory=lambda: deque(maxlen=_MAX_RETRACES))
-    partitions: list[Any] = field(default_factory=list)
+    partitions: list[Any] = field(default_factory=list)  # graphs that the executor ran first
     _signature: dict[str, _Argument] = field(default_factory=dict)
 
     @property

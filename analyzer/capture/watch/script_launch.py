@@ -46,24 +46,15 @@ _FROM_KERNEL: Final = 0x80  # SI_KERNEL: from the terminal, which also signals t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptEnd:
-    """How a script ended, with a shell's exit status.
-
-    Attributes:
-        folder: The run folder; None if no step was traced.
-        note: Observations if no step was traced; None if there are none.
-        has_tensorflow: Whether the script imported TensorFlow.
-        has_refused: Whether it printed its usage, because of ``--help`` or wrong arguments.
-        fault: Traceback of an error of ours; empty if there was none.
-        unread: Why the trace cannot be opened; empty if it can.
-    """
+    """How a script ended, with a shell's exit status."""
 
     status: int
-    folder: Path | None = None
-    note: WatchNote | None = None
-    has_tensorflow: bool = False
-    has_refused: bool = False
-    fault: str = ""
-    unread: str = ""
+    folder: Path | None = None  # the run folder
+    note: WatchNote | None = None  # if no step was traced
+    has_tensorflow: bool = False  # whether the script imported TensorFlow
+    has_refused: bool = False  # whether it printed its usage
+    fault: str = ""  # traceback of an error of ours
+    unread: str = ""  # why the trace cannot be opened
 
 
 def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:

@@ -100,16 +100,12 @@ class GradientSteps:
     A tape that is entered once, around the loop, records all the time; there a step ends when
     the same line takes more gradients. An update of an optimizer also ends a step; several steps for
     each update are micro-batches whose gradients accumulate.
-
-    Attributes:
-        pending: Whether gradients were taken since the last recording.
-        open_tapes: The tapes whose ``with`` has begun.
     """
 
     def __init__(self) -> None:
-        self.pending = False
+        self.pending = False  # whether gradients were taken since the last recording
         self._ended = self._updates = 0
-        self.open_tapes: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.open_tapes: weakref.WeakSet[Any] = weakref.WeakSet()  # their `with` has begun
         self._lines: set[Hashable] = set()
 
     def start_recording(self) -> bool:

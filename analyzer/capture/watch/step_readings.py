@@ -21,16 +21,11 @@ _HOST_INTERVAL_S: Final = 0.2
 
 
 class StepReadings:
-    """Bytes in use after steps, of the allocator and sometimes of the process.
-
-    Attributes:
-        rows: The readings, in the order of the steps.
-        peaks: TensorFlow's own peak of each GPU since the start; of the CPU if there is none.
-    """
+    """Bytes in use after steps, of the allocator and sometimes of the process."""
 
     def __init__(self) -> None:
         self.rows: list[Reading] = []
-        self.peaks: tuple[int, ...] = ()
+        self.peaks: tuple[int, ...] = ()  # TensorFlow's own, of each GPU, else of the CPU
         self._stride = 1
         self._next_s = self._next_host_s = 0.0
         self._devices: tuple[str, ...] = ()

@@ -58,21 +58,7 @@ _MAX_RESIDENT: Final = 2000
 
 
 class StepTrace:
-    """The trace of the chosen steps, which begins with the program; or of its whole run.
-
-    Attributes:
-        observed: Gradients and layers; None after the trace.
-        captured: The result; None until the trace is closed.
-        batch_size: First axis of the steps' input; None if unknown.
-        failure: How a traced step failed.
-        is_open: Whether chosen steps are being traced.
-        is_whole: Whether the whole run counts as one step.
-        is_cut: Whether the program went on after the trace of its run ended.
-        done: Number of traced steps.
-        before: The tensors that existed before the first step, by identity.
-        resident: The large ones of them; their holders are named after the last step.
-        containers: Lengths of host containers before the first step, by identity.
-    """
+    """The trace of the chosen steps, which begins with the program; or of its whole run."""
 
     def __init__(
         self,
@@ -86,19 +72,21 @@ class StepTrace:
         self._folder, self._steps, self._target = folder, steps, target
         self._dump, self._complete = dump, complete
         self._observing = contextlib.ExitStack()
-        self.observed: Observations | None = None
-        self.batch_size: int | None = None
-        self.is_cut = False
+        self.observed: Observations | None = None  # None after the trace
+        self.batch_size: int | None = None  # first axis of the steps' input
+        self.is_cut = False  # whether the program went on after the trace of its run ended
         self._is_running = self._has_trace = False  # the profiler
         self._is_suspended = self._is_postponed = False
         self._first_tensor = 0
         self._reset()
 
     def _reset(self) -> None:
-        self.captured: Captured | None = None
-        self.failure: Failure | None = None
-        self.is_open = self.is_whole = False
-        self.done = self._wanted = 0
+        self.captured: Captured | None = None  # None until the trace is closed
+        self.failure: Failure | None = None  # of a traced step
+        self.is_open = self.is_whole = False  # chosen steps are traced; the run counts as one step
+        self.done = self._wanted = 0  # steps
+        # By identity: the tensors before the first step, the large ones with their holders, which are
+        # named after the last step, and the lengths of host containers.
         self.before: dict[int, Any] = {}
         self.resident: dict[int, Input] = {}
         self.containers: dict[int, int] = {}

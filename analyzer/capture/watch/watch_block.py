@@ -32,10 +32,6 @@ _running: list[object] = []
 class WatchBlock:
     """Steps watched from ``begin`` to ``end``.
 
-    Attributes:
-        note: Observations if no step was traced.
-        on_failure: Called when a step has run out of memory, to end the block.
-
     Args:
         out: The run folder; None for the default, or for none if ``on_oom`` is given.
         on_oom: The run folder if a step runs out of memory; None for ``out``.
@@ -75,7 +71,8 @@ class WatchBlock:
         self._staging: AbstractContextManager[Path] | None = None
         self._folder = Path()
         self._watcher: Watcher | None = None
-        self.note: WatchNote | None = None
+        self.note: WatchNote | None = None  # if no step was traced
+        # Called when a step has run out of memory, to end the block.
         self.on_failure: Callable[[BaseException], None] = lambda error: None
 
     def begin(self) -> None:

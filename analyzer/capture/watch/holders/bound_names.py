@@ -44,21 +44,13 @@ _OWN_REFERENCES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class HoldingLink:
-    """One object on the way from a held object to a name.
-
-    Attributes:
-        place: The object.
-        inside: Its part on the way; for an object, a part of its dictionary.
-        grows: Whether a growing container is on the way up to and including this object.
-        below: The previous link; None for the first.
-        bound: Most entries of a bounded container on the way; 0 if there is none.
-    """
+    """One object, ``place``, on the way from a held object to a name."""
 
     place: Any
-    inside: Any
-    grows: bool
-    below: HoldingLink | None = None
-    bound: int = 0
+    inside: Any  # its part on the way; for an object, a part of its dictionary
+    grows: bool  # whether a growing container is on the way up to and including it
+    below: HoldingLink | None = None  # the previous link
+    bound: int = 0  # most entries of a bounded container on the way; 0 if there is none
 
     def follow(self) -> Iterator[HoldingLink]:
         """Yield this link and those below."""
@@ -85,13 +77,9 @@ class HoldingLink:
 
 @dataclass(frozen=True, slots=True)
 class NamedHolder:
-    """A name in the user's code that leads to an object; fields as in ``HeldTensors``.
+    """A name in the user's code that leads to an object; fields as in ``HeldTensors``."""
 
-    Attributes:
-        words: The name in words, ``the list `kept` ``; empty if there is none.
-    """
-
-    words: str = ""
+    words: str = ""  # the list `kept`; empty if there is none
     where: str = ""
     grows: bool = False
     by_traceback: bool = False
@@ -110,15 +98,11 @@ class _Scope(NamedTuple):
 
 
 class HolderNamer:
-    """Names the ends of ways to held objects.
-
-    Attributes:
-        modules: The user's modules, by the identity of their dictionaries.
-    """
+    """Names the ends of ways to held objects."""
 
     def __init__(self, local_names: dict[int, tuple[types.CodeType, str]]) -> None:
         self._local_names = local_names
-        self.modules = {
+        self.modules = {  # the user's, by the identity of their dictionaries
             id(vars(module)): module
             for module in list(sys.modules.values())
             if isinstance(module, types.ModuleType)

@@ -42,28 +42,19 @@ _SKIPPED: Final[tuple[type, ...]] = (
 
 
 class _Look:
-    """The search for the holder of one object.
-
-    Attributes:
-        path: Ends of the ways that have not reached a name.
-        fallback: A name that may be short-lived, used if no lasting one is found.
-    """
+    """The search for the holder of one object; ``path`` has the ends of ways without a name."""
 
     def __init__(self, start: HoldingLink, seen: set[int]) -> None:
         self.held, self.path, self.seen = start.inside, [start], seen
-        self.fallback: NamedHolder | None = None
+        self.fallback: NamedHolder | None = None  # perhaps short-lived; if no lasting one is found
         self.result: NamedHolder | None = None
 
 
 class HolderSearch:
-    """Searches the names that lead to objects.
-
-    Attributes:
-        local_names: Identity of an object -> the code and name of a local variable bound to it, in
-            the stack of ``frame`` and of other threads.
-    """
+    """Searches the names that lead to objects, also in the stacks of ``frame`` and other threads."""
 
     def __init__(self, frame: types.FrameType | None) -> None:
+        # Identity of an object -> the code and name of a local variable bound to it.
         self.local_names: dict[int, tuple[types.CodeType, str]] = {}
         self._running: set[int] = set()
         self._add_names(frame)

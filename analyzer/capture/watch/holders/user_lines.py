@@ -149,15 +149,10 @@ def _list_targets(node: ast.AST) -> list[ast.expr]:
 
 @dataclass(frozen=True)
 class _Put:
-    """A statement that adds something to a container.
+    """A statement that adds something to a container."""
 
-    Attributes:
-        owner: The expression of the container.
-        value: The expression of the added value; None if there are several.
-    """
-
-    owner: ast.expr
-    value: ast.expr | None
+    owner: ast.expr  # of the container
+    value: ast.expr | None  # the added value; None if there are several
 
 
 def _find_put(node: ast.AST, name: str) -> _Put | None:
