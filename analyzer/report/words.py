@@ -137,6 +137,12 @@ def program_words(program: ProgramFigures) -> Iterator[str]:
             verb = verbs.get(trend.trend, "does not grow")
             steps = f"steps {trend.first_step} to {trend.last_step}"
             yield f"{name} memory {verb} over {steps}: {slope}."
+    if program.host_kinds:
+        kinds = ", ".join(
+            f"{one.kind} {format_bytes(round(one.per_step_bytes))} a step"
+            for one in program.host_kinds
+        )
+        yield f"Of the host's memory, these kinds are known: {kinds}."
 
 
 def range_words(report: ReportFile) -> str:

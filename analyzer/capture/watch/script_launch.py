@@ -188,6 +188,9 @@ def read_untraced(folder: Path) -> WatchNote | None:
 _FOREIGN_CELL: Final = re.compile(r"%%(?!time|capture|prun|timeit)")
 """Cell magics whose cell is no Python: %%bash, %%writefile, %%html."""
 
+_FUTURE: Final = re.compile(r"^from __future__ import [\w, ]+", re.MULTILINE)
+"""Allowed at the start of every cell, but only at the start of a script."""
+
 _MAGIC: Final = re.compile(r"^([ \t]*)([%!])", re.MULTILINE)
 """The start of a magic or shell command."""
 
@@ -204,7 +207,9 @@ def read_notebook(path: str) -> str:
         with open(path, "rb") as file:
             cells = json.load(file)["cells"]
         sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        text = "display = print\n\n" + "\n".join(map(_convert_cell, itertools.count(1), sources))
+        futures = [line for source in sources for line in _FUTURE.findall(source)]
+        cells = map(_convert_cell, itertools.count(1), sources)
+        text = "\n".join(["; ".join([*futures, "display = print"]), "", *cells])
     except (ValueError, KeyError, TypeError) as error:
         raise SystemExit(
             f"{path} is not a notebook of format 4 ({type(error).__name__}). Convert it: "
@@ -217,4 +222,5 @@ def read_notebook(path: str) -> str:
 
 def _convert_cell(number: int, source: str) -> str:
     code = "" if _FOREIGN_CELL.match(source) else _MAGIC.sub(r"\1pass  # \2", source)
+    code = _FUTURE.sub("pass", code)
     return f"# cell {number}\n{code}\n"

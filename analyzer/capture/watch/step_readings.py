@@ -44,7 +44,7 @@ class StepReadings:
         in_use_bytes = _read_statistics(self._devices[0])["current"]
         self._next_s = now_s + (time.perf_counter() - now_s) / _TIME_SHARE
         host_bytes = None
-        if now_s >= self._next_host_s:
+        if now_s >= self._next_host_s or step <= _ALWAYS_READ:
             host_bytes = _read_resident_bytes()
             self._next_host_s = now_s + _HOST_INTERVAL_S
         self.rows.append(Reading(step=step, in_use_bytes=in_use_bytes, host_bytes=host_bytes))

@@ -155,12 +155,23 @@ def find_unexplained(
         return
     steps = max(len(analysis.recording.steps), 1)
     holder = next((one for one in watch.on_host if not one.removes), None)
-    is_steady = host.low_bytes >= _STEADY_RATIO * host.per_step_bytes
+    is_steady = host.low_bytes >= _STEADY_RATIO * host.per_step_bytes and _still_grows(watch, host)
     is_large = host.per_step_bytes * (host.last_step - host.first_step) >= _HOST_BYTES
     if holder and holder.size_bytes >= _HOST_STEP_BYTES * steps and host.trend != "flat":
         yield _host_container(watch, holder, steps, host)
     elif host.trend == "grows" and is_steady and is_large:
         yield _host_growth(watch, host)
+
+
+def _still_grows(watch: WatchNote, host: TrendFigures) -> bool:
+    """Return whether the last third of the steps grows at half the slope: a heap settles."""
+    steps = (host.last_step - host.first_step) // 3
+    sizes = [
+        one.host_bytes
+        for one in watch.readings
+        if one.host_bytes is not None and one.step >= host.last_step - steps
+    ]
+    return bool(sizes) and sizes[-1] - sizes[0] >= _STEADY_RATIO * host.per_step_bytes * steps
 
 
 def growth_words(growth: TrendFigures) -> str:

@@ -179,7 +179,10 @@ def test_the_cells_of_a_notebook_run_as_a_script(tmp_path: Path) -> None:
         {"cell_type": "markdown", "source": ["# Title"]},
         {"cell_type": "code", "source": ["%matplotlib inline\n", "if True:\n", "    !ls\n"]},
         {"cell_type": "code", "source": "%%bash\nls"},
-        {"cell_type": "code", "source": "display(6 * 7)\n1 / 0"},
+        {
+            "cell_type": "code",
+            "source": "from __future__ import annotations\ndisplay(6 * 7)\n1 / 0",
+        },
     ]
     done = run(tmp_path, json.dumps({"cells": cells, "nbformat": 4}), name="book.ipynb")
     assert done.stdout == "42\n"
