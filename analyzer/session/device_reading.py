@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from analyzer.capture.process.child_process import Child, make_start_command
+from analyzer.capture.process.child_process import Child
+from analyzer.capture.process.launch import make_module_command
 from analyzer.cards.driver_reading import environment_of, libraries_of, read_cards
 from analyzer.model.contract.child_messages import CardFigures, ChildFailed
 from analyzer.model.contract.device_figures import MeasuredStages
@@ -38,6 +39,7 @@ from analyzer.session.device_file import DeviceFile, switches_of
 if TYPE_CHECKING:
     from rich.console import Console
 
+_PROBE: Final = "analyzer.capture.run.device_probe"
 _WIDTH: Final = 100  # columns of the text
 
 
@@ -146,7 +148,7 @@ def measure_overhead(gpu: str = "") -> DeviceReport:
 
 def _run_probe(folder: Path, environment: Mapping[str, str]) -> MeasuredStages:
     stages: MeasuredStages | None = None
-    child = Child(make_start_command("run.device_probe"), folder / "probe.log", environment)
+    child = Child(make_module_command(_PROBE), folder / "probe.log", folder, environment)
     refusal = ""
     try:
         for message in child.messages():

@@ -1,14 +1,14 @@
-"""A child process: its messages, its end, and the end of what it started.
+"""A child process under a supervisor: its messages and its end.
 
 Several captures may be forks of one such process (``fork_server``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -18,103 +18,89 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from analyzer.capture.process import supervisor
 from analyzer.model.contract.child_messages import ChildEnd, CopyEnd, Message, parse_message
 from analyzer.model.interrupts import delay_signals
 
-_POLL_S: Final = 0.5  # interval of checks whether the child is gone but its pipe open
-_PAUSE_S: Final = 0.01  # between two checks while it ends
+_POLL_S: Final = 0.5  # interval of checks whether the supervisor itself is gone
 _MAX_SERVERS: Final = 2  # at once; each holds all of TensorFlow
-_GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL
-_END_S: Final = 5.0  # for a process that closes its objects, or that cannot be killed
-_RSS_UNIT_BYTES: Final = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
+_END_S: Final = 15.0  # longer than a supervisor needs, even if a process cannot be killed
 
 
 class Child:
-    """A command that reports its progress as messages.
+    """A supervised command that reports its progress as messages.
 
-    It leads a session and a process group of its own. So a terminal's Ctrl-C reaches it only through
-    ``interrupt``, and ``close`` also ends the processes that it started. On Linux it ends with this
-    process (``make_start_command``). ``messages`` stops when ``time.monotonic`` reaches ``deadline_s``.
+    It runs in a session of its own, so that a terminal's Ctrl-C reaches it only through
+    ``interrupt``. ``messages`` stops when ``time.monotonic`` reaches ``deadline_s``.
     """
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, folder: Path, environment: Mapping[str, str]
+    ) -> None:
         self.end: ChildEnd | None = None  # None while it runs
         self.deadline_s = math.inf
         self._text = b""
         self._lines: deque[bytes] = deque()
         with log.open("ab") as log_file:
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-I", "-S", supervisor.__file__, str(folder), *command],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log_file,
                 env=dict(environment),
                 start_new_session=True,
             )
-        self._exit: ChildEnd | None = None
 
     def messages(self) -> Iterator[Message]:
         """Yield the child's messages until it ends or ``deadline_s`` comes."""
         while self.end is None and (left_s := self.deadline_s - time.monotonic()) > 0:
-            if self._lines:
-                message = parse_message(self._lines.popleft())
-                if message is not None:
-                    yield message
+            if not self._lines:
+                self._read_lines(min(_POLL_S, left_s))
                 continue
-            is_gone = self._reap()  # first, so that all its messages are read before its end
-            # Not to the end of the pipe: a process that the child started may hold it open.
-            if not self._read_lines(0 if is_gone else min(_POLL_S, left_s)) and is_gone:
-                self.end = self._exit
+            message = parse_message(self._lines.popleft())
+            if isinstance(message, ChildEnd):
+                self.end = message
+            elif message is not None:
+                yield message
 
     def interrupt(self) -> None:
-        """Send it Ctrl-C."""
-        if not self._reap():
-            os.kill(self._process.pid, signal.SIGINT)
+        """Pass Ctrl-C on to it."""
+        self._send(supervisor.INTERRUPT)
 
     def close(self) -> None:
-        """End it and its process group, if necessary, and release its pipe."""
+        """End it and all that it started, if necessary, and release its pipes."""
         with delay_signals():
-            for number, limit_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _END_S)):
-                until_s = time.monotonic() + limit_s
-                self._send(number)
-                while not (self._reap() and self._send(0)) and time.monotonic() < until_s:
-                    time.sleep(_PAUSE_S)
-            self.end = self.end or self._exit or ChildEnd(None)
+            self._send(supervisor.END)
+            self.deadline_s = time.monotonic() + _END_S
+            for _ in self.messages():
+                pass
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()  # type: ignore[union-attr]
+            try:
+                self._process.wait(timeout=_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()  # the system kills the child with it
+                self._process.wait()
+            self.end = self.end or ChildEnd(None)
             self._process.stdout.close()  # type: ignore[union-attr]
 
-    def _send(self, number: int) -> bool:
-        """Send a signal to the process group; return whether the group is empty."""
-        try:
-            os.killpg(self._process.pid, number)
-        except (ProcessLookupError, PermissionError):  # macOS refuses a group of zombies
-            return True
-        return False
+    def _send(self, order: bytes) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._process.stdin.fileno(), order)  # type: ignore[union-attr]
 
-    def _reap(self) -> bool:
-        """Return whether the child has ended."""
-        if self._exit is None:
-            try:
-                pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
-            except ChildProcessError:  # the user's code has reaped it
-                pid, self._exit = 0, ChildEnd(None)
-            if pid:
-                code = os.waitstatus_to_exitcode(status)
-                self._exit = ChildEnd(code, usage.ru_maxrss * _RSS_UNIT_BYTES)
-            self._process.returncode = self._exit and (self._exit.code or 0)
-        return self._exit is not None
-
-    def _read_lines(self, timeout_s: float) -> bool:
-        """Read messages for up to ``timeout_s``; return whether there were any bytes."""
+    def _read_lines(self, timeout_s: float) -> None:
+        """Read messages for up to ``timeout_s``; set ``end`` if none can follow."""
+        # Not to the end of the pipe: a process that the child started may hold it open.
+        is_gone = self._process.poll() is not None
         stdout = self._process.stdout
         assert stdout is not None
-        content = b""
-        if select.select([stdout], [], [], timeout_s)[0]:
+        if select.select([stdout], [], [], 0 if is_gone else timeout_s)[0]:
             content = os.read(stdout.fileno(), 1 << 16)
-            if not content:
-                time.sleep(_PAUSE_S)  # closed, but perhaps not ended yet
             *lines, self._text = (self._text + content).split(b"\n")
             self._lines.extend(lines)
-        return bool(content)
+            is_gone = not content
+        if is_gone:
+            self.end = self.end or ChildEnd(None)
 
 
 # `-c` and PYTHONPATH put the working folder first, where a user's json.py may be. It must not be found
@@ -129,20 +115,18 @@ except OSError:
     here = ""
 sys.path[:] = [place for place in places if os.path.realpath(place) != here]
 sys.path.append(sys.argv[1])
-from analyzer.model.interrupts import die_with_parent
-die_with_parent()
 from analyzer.capture.{module} import main
 sys.exit(main(sys.argv[2], places, modules))
 """
 
 
-def make_start_command(module: str, argument: str = "") -> list[str]:
+def make_start_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs ``main`` of a module of ``capture`` without the working folder.
 
-    ``main`` gets the argument, the user's ``sys.path``, and the modules of a bare Python.
+    ``main`` gets the first argument, the user's ``sys.path``, and the modules of a bare Python.
     """
     root = str(Path(__file__).parents[3])
-    return [sys.executable, "-c", _START.replace("{module}", module), root, argument]
+    return [sys.executable, "-c", _START.replace("{module}", module), root, *arguments]
 
 
 class ForkServer(Child):
@@ -157,7 +141,7 @@ class ForkServer(Child):
         self.is_over = False
         self._path, self._pipe = pipe, os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
         command = make_start_command("process.fork_server", str(pipe))
-        super().__init__(command, log, environment)
+        super().__init__(command, log, pipe.parent, environment)
 
     def serve(self, request: Path) -> ForkServer:
         """Let a fork serve a request file."""

@@ -14,6 +14,7 @@ import faulthandler
 import mmap
 import os
 import random
+import time
 import warnings
 from pathlib import Path
 from typing import Final
@@ -21,11 +22,13 @@ from typing import Final
 from analyzer.capture.process import capture_worker
 from analyzer.capture.process.capture_worker import Channel
 from analyzer.capture.process.run_folders import LOG_FILE
+from analyzer.capture.process.supervisor import end_all, list_descendants
 from analyzer.model.contract.child_messages import CopyEnd
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.gc_pause import freeze_loaded_objects, pause_collector
 from analyzer.model.interrupts import die_with_parent
 
+_GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL for processes that a fork left running
 _PAGE: Final = 4096  # bytes
 _HEAP_PAGES: Final = 1 << 13
 """Range of the random shift of the heap's end: the same as Linux's (``arch_randomize_brk``)."""
@@ -59,6 +62,7 @@ def main(pipe: str, places: list[str], modules: frozenset[str]) -> int:
             if not pid:
                 return _serve_in_fork(request, places, channel)
             _, status, usage = os.wait4(pid, 0)
+            end_all(_list_leftovers, lambda: time.sleep(0), _GRACE_S)
             channel.send(CopyEnd(os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024))
     os._exit(0)  # freeing TensorFlow's million objects takes more than a second
 
@@ -92,3 +96,8 @@ def _randomize_addresses() -> None:
                 break
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     libc.mmap(None, _PAGE * (1 + chance.randrange(_MAPPED_PAGES)), 0, flags, -1, 0)
+
+
+def _list_leftovers() -> list[int]:
+    """Return the processes that a fork left running, which are now children of the supervisor."""
+    return [pid for pid in list_descendants(os.getppid()) if pid != os.getpid()]

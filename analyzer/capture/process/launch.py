@@ -11,6 +11,7 @@ import contextlib
 import math
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -114,7 +115,7 @@ def capture(
             log = request.with_name(LOG_FILE)
             server = copies.start(log, environment) if copies and hides_own_gpus(options) else None
             child = (
-                Child(make_child_command(request), log, environment)
+                Child(make_child_command(request), log, staging, environment)
                 if server is None
                 else server.serve(request)
             )
@@ -137,6 +138,12 @@ def start_fork_server(
     if hides_own_gpus(options) and cache_folder() is not None:
         environment = make_environment(spec, options, kind, copies.folder)
         copies.start(copies.folder / LOG_FILE, environment)
+
+
+def make_module_command(module: str) -> list[str]:
+    """Return the command that runs ``main`` of a module of this package, also from a checkout."""
+    start = f"import sys; sys.path.append(sys.argv[1]); from {module} import main; sys.exit(main())"
+    return [sys.executable, "-c", start, str(Path(__file__).parents[3])]
 
 
 def make_child_command(request: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ _POOL_MIB: Final = 256
 of it (TensorFlow 2.21)."""
 
 
-def main(*_: object) -> int:
+def main() -> int:
     """Use the card step by step and report; return 0, or 1 if nothing was measured."""
     channel = os.dup(1)
     os.dup2(2, 1)
@@ -75,3 +76,7 @@ def _list_uses(tf: Any) -> tuple[tuple[str, Callable[[], Any]], ...]:
             lambda: tf.nn.conv2d(tf.ones(image), tf.ones([3, 3, 3, 8]), 1, "SAME"),
         ),
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -114,9 +114,9 @@ class ScriptRun:
             status = EXIT_BASE + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         if os.getpid() != self._owner:
             sys.exit(status)  # a fork by the script that ran to the script's end
-        for thread in set(threading.enumerate()) - {threading.current_thread()}:
-            with contextlib.suppress(RuntimeError, KeyboardInterrupt):
-                if not thread.daemon:
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.current_thread():
+                with contextlib.suppress(RuntimeError, KeyboardInterrupt):
                     thread.join()
         self.finish(ended, fatal)
         if status == EXIT_BASE + signal.SIGINT:
@@ -165,7 +165,7 @@ class ScriptRun:
         try:
             self._watcher = self._make_watcher()
             self._watcher.begin()
-            (self._folder / BEGUN_FILE).write_text("begun", "utf-8")
+            (self._folder / BEGUN_FILE).touch()
         except Exception:
             self._write_fault()
         finally:
@@ -227,7 +227,11 @@ class ScriptRun:
 
 
 def _find_module(name: str) -> tuple[importlib.machinery.ModuleSpec, types.CodeType]:
-    """Return a module's spec and code, of its ``__main__`` for a package; exit if there is none."""
+    """Return a module's spec and code, of its ``__main__`` for a package.
+
+    Raises:
+        SystemExit: there is no such module.
+    """
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -287,12 +291,12 @@ def _print_as_python(error: BaseException) -> None:
 def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:
     rows = []
     while trace is not None:
-        rows.append(trace)
+        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
+            rows.append(trace)
         trace = trace.tb_next
     result: TracebackType | None = None
     for row in reversed(rows):
-        if not row.tb_frame.f_code.co_filename.startswith(_OURS):
-            result = TracebackType(result, row.tb_frame, row.tb_lasti, row.tb_lineno)
+        result = TracebackType(result, row.tb_frame, row.tb_lasti, row.tb_lineno)
     return result
 
 

@@ -2,7 +2,7 @@
 
 The child is in this process' group, so the terminal's Ctrl-C and Ctrl-Z reach it as they would reach
 ``python script.py``. Signals sent only to this process are passed on. If this process is killed, the
-system kills the script.
+system kills the script. If a signal ends the script, its descendants are also ended.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import linecache
+import os
 import re
 import shutil
 import signal
@@ -29,6 +30,7 @@ from analyzer.capture.process.child_environment import (
 )
 from analyzer.capture.process.child_process import make_start_command
 from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
+from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
 from analyzer.model.contract.child_messages import write_message
@@ -37,10 +39,12 @@ from analyzer.model.interrupts import (
     ENDING,
     EXIT_BASE,
     delay_signals,
+    die_with_parent,
     ignore_one_interrupt,
 )
 from analyzer.tracing.parse.logdir import RUN_FILE
 
+_GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL
 _FROM_KERNEL: Final = 0x80  # SI_KERNEL: from the terminal, which also signals the child
 
 
@@ -81,16 +85,22 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
             file.unlink(missing_ok=True)
             for name in (DUMP, PHANTOM_FOLDER, POOL_FOLDER):
                 shutil.rmtree(staging / name, ignore_errors=True)
-            end = ScriptEnd(
-                status=status,
-                note=read_untraced(staging),
-                has_tensorflow=_take_text(staging / BEGUN_FILE) != "",
-                has_refused=_take_text(staging / USAGE_FILE) != "",
-                fault=_take_text(staging / FAULT_FILE),
-            )
+            fault = _take_text(staging / FAULT_FILE)
+            has_refused = _take_text(staging / USAGE_FILE) != ""
+            note = read_untraced(staging)
+            has_begun = (staging / BEGUN_FILE).exists()
+            (staging / BEGUN_FILE).unlink(missing_ok=True)
+            folder = None
             if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
-                return replace(end, folder=publish(staging, out, force=force), note=None)
-            return end
+                folder, note = publish(staging, out, force=force), None
+            return ScriptEnd(
+                status=status,
+                folder=folder,
+                note=note,
+                has_tensorflow=has_begun,
+                has_refused=has_refused,
+                fault=fault,
+            )
 
 
 def _take_text(path: Path) -> str:
@@ -104,10 +114,13 @@ def _take_text(path: Path) -> str:
 
 def _run_in_terminal(command: list[str], environment: dict[str, str]) -> int:
     """Run a command with this process' terminal; return its status as in a shell."""
+    adopt_orphans()
     with _forwarding_signals() as wait:
-        child = subprocess.Popen(command, env=environment, preexec_fn=_unblock_signals)
+        child = subprocess.Popen(command, env=environment, preexec_fn=_prepare_child)
         wait(child)
-        code = int(child.returncode)
+        code = child.returncode
+        if code < 0 and os.path.isdir("/proc/self/task"):
+            end_all(lambda: list(list_descendants(os.getpid())), _reap, _GRACE_S)
     return code if code >= 0 else EXIT_BASE - code
 
 
@@ -145,9 +158,17 @@ def _wait_without_forwarding(child: subprocess.Popen[bytes]) -> None:
             continue  # from the terminal, which also signals the child
 
 
-def _unblock_signals() -> None:
+def _prepare_child() -> None:
+    """Unblock signals between fork and exec, and let the system kill the child with this process."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    die_with_parent()
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 _UNTRACED_FILE: Final = "watch.json"
@@ -157,7 +178,7 @@ FAULT_FILE: Final = "watch.error"
 """The traceback of an error of ours, which the script survives."""
 
 BEGUN_FILE: Final = "watch.begun"
-"""Exists once the script has imported TensorFlow."""
+"""Empty; exists once the script has imported TensorFlow."""
 
 USAGE_FILE: Final = "watch.usage"
 """Exists if the script's own ``argparse`` ended it."""

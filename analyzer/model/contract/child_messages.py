@@ -41,8 +41,8 @@ class CardFigures(Struct, frozen=True, tag_field="message", tag="figures"):
     figures: MeasuredStages
 
 
-class ChildEnd(Struct, frozen=True):
-    """How a child ended."""
+class ChildEnd(Struct, frozen=True, tag_field="message", tag="ended"):
+    """How a child ended. Its supervisor writes it by hand, with the standard library alone."""
 
     code: int | None  # exit status, or minus the number of a signal; None if unknown
     peak_rss_bytes: int = 0
@@ -55,7 +55,7 @@ class CopyEnd(Struct, frozen=True, tag_field="message", tag="copy ended"):
     peak_rss_bytes: int = 0
 
 
-Message: TypeAlias = StageBegun | CaptureDone | ChildFailed | CardFigures | CopyEnd
+Message: TypeAlias = StageBegun | CaptureDone | ChildFailed | CardFigures | CopyEnd | ChildEnd
 
 
 def encode_message(message: Message) -> bytes:

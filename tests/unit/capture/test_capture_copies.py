@@ -38,7 +38,7 @@ def step(x):
 
 def dies():
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(%MARK%)"
-    subprocess.Popen([sys.executable, "-c", code, "%MARK%"])
+    subprocess.Popen([sys.executable, "-c", code, "%MARK%"], start_new_session=True)
     print("words", file=sys.stderr, flush=True)
     os._exit(3)
 """
@@ -68,8 +68,8 @@ def test_copies_are_as_processes_of_their_own(tmp_path: Path) -> None:
         first = noted("step", 2, copies)
         with pytest.raises(TargetError, match=r"exit code 3.*words"):
             noted("dies", 2, copies)
+        assert mark.left() == [], "what a copy started is ended with it"
         second = noted("step", 8, copies)
-    assert mark.left() == [], "what a copy started is ended with the server"
     alone = noted("step", 8, None)
     assert [op.outputs for op in second.ops] == [op.outputs for op in alone.ops]
     assert [op.name for op in second.ops] == [op.name for op in first.ops]

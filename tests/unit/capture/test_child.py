@@ -18,6 +18,7 @@ from children import Mark, parent, wait_until
 from analyzer.capture.process.child_process import Child
 from analyzer.model.contract.child_messages import (
     CaptureDone,
+    ChildEnd,
     Message,
     StageBegun,
 )
@@ -36,7 +37,7 @@ def mark() -> Iterator[Mark]:
 
 
 def start(mark: Mark, body: str, folder: Path) -> Child:
-    return Child(mark.command(body), folder / "log", os.environ)
+    return Child(mark.command(body), folder / "log", folder / "staging", os.environ)
 
 
 def run(mark: Mark, body: str, folder: Path) -> tuple[list[Message], int | None]:
@@ -79,13 +80,13 @@ def test_ends(name: str, mark: Mark, tmp_path: Path) -> None:
 
 STRAYS = {
     "a child of its own": "sleeper(session=False); done()",
-    "an orphan of an orphan": "if not os.fork():\n sleeper(session=False); os._exit(0)\n"
-    "os.wait(); done()",
+    "in another session": "sleeper(); done()",
+    "an orphan of an orphan": "if not os.fork():\n sleeper(); os._exit(0)\nos.wait(); done()",
     "a fork that holds the pipe": "done()\nif not os.fork():\n"
-    " signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)",
-    "a stopped one": "os.kill(sleeper(session=False), signal.SIGSTOP); done()",
-    "many": "[sleeper(session=False) for _ in range(20)]; done()",
-    "and dies": "sleeper(session=False); done(); os.abort()",
+    " os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)",
+    "a stopped one": "os.kill(sleeper(), signal.SIGSTOP); done()",
+    "many": "[sleeper() for _ in range(20)]; done()",
+    "and dies": "sleeper(); done(); os.abort()",
 }
 
 
@@ -102,7 +103,7 @@ def test_it_can_be_ended(mark: Mark, tmp_path: Path) -> None:
     child = start(
         mark,
         "for n in (2, 15, 1): signal.signal(n, signal.SIG_IGN)\n"
-        "sleeper(session=False); stage('x'); time.sleep(1000)",
+        "sleeper(); stage('x'); time.sleep(1000)",
         tmp_path,
     )
     assert next(child.messages()) == StageBegun("x", 0.0)
@@ -133,13 +134,45 @@ def test_memory_that_it_held_is_told(mark: Mark, tmp_path: Path) -> None:
     assert child.end.peak_rss_bytes > 200 << 20
 
 
-def test_the_end_of_who_waits_for_it(mark: Mark, tmp_path: Path) -> None:
-    """The system kills the child of a killed process."""
-    body = "from analyzer.model.interrupts import die_with_parent; die_with_parent()\n"
-    waiting = parent(mark.command(f"{body}stage('x'); time.sleep(1000)"), tmp_path, ROOT)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_the_end_of_who_waits_for_it(number: int, mark: Mark, tmp_path: Path) -> None:
+    """However that process ends, the child, its strays and the folder in the making go too."""
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    (staging / "half").write_text("x")
+    waiting = parent(mark.command("sleeper(); stage('x'); time.sleep(1000)"), staging, ROOT)
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == b"StageBegun(stage='x', share=0.0)\n"
-    os.kill(waiting.pid, signal.SIGKILL)
+    assert len(mark.left()) >= 3
+    os.kill(waiting.pid, number)
     waiting.wait(timeout=10)
     waiting.stdout.close()
     assert wait_until(lambda: not mark.left())
+    assert wait_until(lambda: not staging.exists())
+
+
+def test_the_end_of_the_supervisor(mark: Mark, tmp_path: Path) -> None:
+    child = start(mark, "stage('x'); time.sleep(1000)", tmp_path)
+    assert next(child.messages()) == StageBegun("x", 0.0)
+    os.kill(child._process.pid, signal.SIGKILL)
+    started = time.monotonic()
+    assert list(child.messages()) == []
+    child.close()
+    assert child.end == ChildEnd(None)
+    assert time.monotonic() - started < 6
+    assert wait_until(lambda: not mark.left())
+
+
+def test_modules_in_the_working_folder_are_not_imported(
+    mark: Mark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "select", "shutil", "subprocess", "ctypes", "contextlib", "time"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", ".:")
+    child = Child([sys.executable, "-I", "-c", "1"], tmp_path / "log", tmp_path / "s", os.environ)
+    list(child.messages())
+    child.close()
+    assert child.end is not None
+    assert child.end.code == 0
+    assert not (tmp_path / "executed").exists()

@@ -90,7 +90,7 @@ def test_signals(
     started = time.monotonic()
     done, left = trace(
         "for n in (2, 15, 1): signal.signal(n, signal.SIG_IGN)\n"
-        "sleeper(session=False); stage('running', 0.5); time.sleep(1000)",
+        "sleeper(); stage('running', 0.5); time.sleep(1000)",
         place, monkeypatch, command,
     )  # fmt: skip
     timer.join()

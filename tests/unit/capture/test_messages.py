@@ -26,6 +26,7 @@ from analyzer.model.contract.card_note import (
 from analyzer.model.contract.child_messages import (
     CaptureDone,
     CardFigures,
+    ChildEnd,
     ChildFailed,
     Message,
     StageBegun,
@@ -56,6 +57,8 @@ CAPTURE = CaptureRequest(
         CaptureDone(),
         ChildFailed(f"{NO_TEXT} is no model.", "Name\none.", 2),
         CardFigures(MeasuredStages(stages=())),
+        ChildEnd(None, 7),
+        ChildEnd(-9),
     ],
 )
 def test_a_message_comes_out_as_it_went_in(message: Message) -> None:

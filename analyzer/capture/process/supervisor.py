@@ -1,0 +1,179 @@
+"""The process between a command and its child: ends the child and everything that it started.
+
+``python -I -S supervisor.py FOLDER COMMAND …`` runs the command. When the command and all its
+descendants are gone, it writes one line of JSON to standard output. Orders are single bytes on standard
+input. The end of standard input means that the caller is gone, perhaps by ``kill -9``: then everything
+is ended and FOLDER removed.
+
+On Linux an orphan becomes a child of this process (``PR_SET_CHILD_SUBREAPER``), even in another session,
+so all can be found. Elsewhere the child's process group is ended. This file needs only the standard
+library and imports nothing from the working folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+INTERRUPT = b"i"
+"""Pass Ctrl-C on to the child."""
+END = b"e"
+"""End the child and all its descendants."""
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+_ENDS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+_GRACE_S = 1.0  # between SIGTERM and SIGKILL
+_MAX_KILL_S = 5.0  # for a process in uninterruptible sleep, which cannot be killed
+_PAUSE_S = 0.01  # between two checks
+_RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # getrusage(2)
+
+
+class Supervised:
+    """The child (return code None while it runs, and its own peak memory) and its descendants."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.pid = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        ).pid
+        self.code: int | None = None
+        self.peak_rss_bytes = 0
+
+    def reap(self) -> None:
+        """Reap the children that have ended."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                if not pid:
+                    return
+                if pid == self.pid:
+                    self.code = os.waitstatus_to_exitcode(status)
+                    self.peak_rss_bytes = usage.ru_maxrss * _RSS_UNIT_BYTES
+
+    def list_running(self) -> list[int]:
+        """Return the running descendants; the process group where there is no ``/proc``."""
+        if os.path.isdir("/proc/self/task"):
+            return list(list_descendants(os.getpid()))
+        try:
+            os.killpg(self.pid, 0)
+        except OSError:
+            return []
+        return [-self.pid]
+
+
+def end_all(
+    list_running: Callable[[], list[int]], reap: Callable[[], None], grace_s: float
+) -> None:
+    """Terminate processes, and kill them after ``grace_s``."""
+    started = time.monotonic()
+    terminated: set[int] = set()
+    while (elapsed_s := time.monotonic() - started) < grace_s + _MAX_KILL_S:
+        reap()
+        running = list_running()
+        if not running:
+            reap()
+            return
+        for pid in running:
+            if elapsed_s >= grace_s:
+                _send(pid, signal.SIGKILL)
+            elif pid not in terminated:
+                _send(pid, signal.SIGTERM)
+                terminated.add(pid)
+        time.sleep(_PAUSE_S)
+
+
+def list_descendants(pid: int) -> Iterator[int]:
+    """Yield the running descendants of ``pid``, from Linux' ``/proc``."""
+    children: dict[int, list[tuple[int, str]]] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                # "pid (name) state ppid …"; the name may contain anything
+                state, parent = file.read().rpartition(")")[2].split()[:2]
+            children.setdefault(int(parent), []).append((int(name), state))
+    waiting = [pid]
+    while waiting:
+        for child, state in children.get(waiting.pop(), ()):
+            waiting.append(child)
+            if state not in "ZX":  # zombie, dead
+                yield child
+
+
+def main(folder: str, command: list[str]) -> None:
+    """Run ``command`` until it ends or an order or signal ends it; see the module."""
+    signals = _open_signal_pipe()
+    adopt_orphans()
+    child = Supervised(command)
+    has_caller = _watch(child, signals)
+    end_all(child.list_running, child.reap, _GRACE_S if has_caller else 0.0)
+    if not has_caller:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    # `ChildEnd` of model/contract, written by hand: only the standard library is available.
+    ended = {"message": "ended", "code": child.code, "peak_rss_bytes": child.peak_rss_bytes}
+    with contextlib.suppress(OSError):
+        os.write(1, f"\n{json.dumps(ended)}\n".encode())  # the child's last line may be unfinished
+
+
+def _watch(child: Supervised, signals: int) -> bool:
+    """Wait for the child's end or an order to end it; return False if the caller is gone."""
+    while child.code is None:
+        ready, _, _ = select.select([0, signals], [], [])
+        if signals in ready and set(os.read(signals, 64)) & set(_ENDS):
+            return True
+        child.reap()
+        if 0 in ready:
+            order = os.read(0, 1)
+            if order == INTERRUPT:
+                _send(child.pid, signal.SIGINT)  # Ctrl-C, to the child alone
+            else:
+                return order == END
+    return True
+
+
+def _open_signal_pipe() -> int:
+    """Return a descriptor that yields a byte for each signal: a child's end, or an end signal."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    for number in (*_ENDS, signal.SIGCHLD):
+        signal.signal(number, lambda number, frame: None)
+    signal.set_wakeup_fd(write)
+    return read
+
+
+def adopt_orphans() -> None:
+    """Make orphaned descendants children of this process, if the system can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _die_with_parent() -> None:
+    """Reset signals between fork and exec, and let the system kill the child with this process."""
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_DFL)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
