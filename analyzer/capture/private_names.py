@@ -30,6 +30,7 @@ from tensorflow.core.protobuf import (
     meta_graph_pb2,
 )
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.autograph.pyct import loader as autograph_loader
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import cancellation, context
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
@@ -59,6 +60,7 @@ __all__ = [
     "ResourceVariable",
     "UninitializedVariable",
     "UnliftedInitializerVariable",
+    "autograph_loader",
     "bfc_memory_map_pb2",
     "cancellation",
     "config_pb2",

@@ -15,9 +15,11 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import traceback
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -226,6 +228,21 @@ def _restore_user_paths(spec: TargetSpec, places: list[str]) -> None:
     sys.argv[:] = [spec.path]
 
 
+@contextlib.contextmanager
+def _redirect_generated_code(folder: Path) -> Iterator[None]:
+    """Let autograph write its code to ``folder``, not to ``/tmp``, where a killed process leaves it."""
+    from analyzer.capture.private_names import autograph_loader
+
+    folder.mkdir()
+    if hasattr(autograph_loader, "tempfile"):
+        make = functools.partial(tempfile.NamedTemporaryFile, dir=folder)
+        autograph_loader.tempfile = types.SimpleNamespace(NamedTemporaryFile=make)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
     report("starting TensorFlow", 0.0)
     spec, options = request.target, request.options
@@ -250,7 +267,8 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
         configure_cards(options, tf)
     capture_step = _load_capture(request.kind)
     _restore_user_paths(spec, places)
-    captured = capture_step(spec, options, folder, report)
+    with _redirect_generated_code(folder / ".autograph"):
+        captured = capture_step(spec, options, folder, report)
     captured.run = replace(
         captured.run,
         target=TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name),

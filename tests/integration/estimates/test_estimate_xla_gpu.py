@@ -17,7 +17,7 @@ from analyzer.cards.xla_compiler import has_compiler
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.session.target_results import estimate_target
-from analyzer.simulate.compiler import card_compilation as card
+from analyzer.simulate.compiler import compile_child
 from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.xla.assignment import build_plan
 
@@ -42,7 +42,7 @@ def test_without_the_compiler_the_cpus_plan_stands_in(
     def missing() -> None:
         raise CompilerUnavailable("There is no compiler.", hint="pip install it.")
 
-    monkeypatch.setattr(card, "find_compiler", missing)
+    monkeypatch.setattr(compile_child, "find_compiler", missing)
     spec = parse_target(f"{TARGETS / 'gpu_steps.py'}:cnn")
     options = CaptureOptions(batch_size=16, device="gpu", gpu="a100-80gb")
     result = estimate_target(spec, options, tmp_path / "run")

@@ -114,7 +114,7 @@ def test_a_finished_result_is_shown_without_what_works_it_out(folder: Path, trac
 
 def test_a_finished_trace_opens_as_it_was_saved(traced: Path) -> None:
     was = save_report(analyzer.open_trace(traced), traced)
-    with patch("analyzer.session.opening._explain_trace", side_effect=AssertionError):
+    with patch("analyzer.session.opening.make_result", side_effect=AssertionError):
         now = analyzer.open_trace(traced)
         assert now.document == json.loads(json.dumps(was.document))
     pd.testing.assert_frame_equal(now.allocations, was.allocations)
