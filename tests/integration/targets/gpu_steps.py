@@ -180,8 +180,8 @@ def compare_graphs() -> None:
     from analyzer.model.contract.capture_request import CaptureOptions
 
     # A cluster of this CPU alone: then the runtime itself says what the graph has to be.
-    devices = gpu_graph._devices
-    gpu_graph._devices = lambda gpu, limit_bytes: devices(gpu, limit_bytes)[1:]
+    devices = gpu_graph._describe_devices
+    gpu_graph._describe_devices = lambda gpu, limit_bytes: devices(gpu, limit_bytes)[1:]
     gpu_graph._CARD, gpu_graph.insert_host_copies = gpu_graph._HOST, list
     found = {}
     for make in (cnn, transformer, custom, two_calls):
