@@ -15,6 +15,7 @@ from analyzer.model.graph.graph_index import find_inlined
 
 _MAX_VALUES: Final = 64
 """Constants with at most this many elements keep their values (axes, paddings, shapes)."""
+_INT64_END: Final = 1 << 63  # larger numbers of uint64 are stored as text
 _MAX_TEXT: Final = 256  # longer text attributes (serialised messages) are left out; bytes
 _CALLERS: Final = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
@@ -136,7 +137,8 @@ def _get_plain_tensor(tensor: Any) -> dict[str, Any]:
         values = tensor_util.MakeNdarray(tensor).ravel()
         if values.dtype.kind in "biuf":
             plain["values"] = [
-                value if np.isfinite(value) else str(value) for value in values.tolist()
+                value if np.isfinite(value) and value < _INT64_END else str(value)
+                for value in values.tolist()
             ]
     elif len(tensor.bool_val) == 1:
         plain["every"] = bool(tensor.bool_val[0])

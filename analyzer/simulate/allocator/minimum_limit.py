@@ -248,7 +248,8 @@ def find_shared_limits(
     for number, sequence in enumerate(sequences):
         progress(number / len(sequences))
         peak_bytes = int(sequence.live_rounded_bytes().max(initial=0))
-        search = LimitSearch(sequence, options, round_up(peak_bytes // FINENESS))
+        fineness_bytes = max(round_up(peak_bytes // FINENESS), GRANULE_BYTES)
+        search = LimitSearch(sequence, options, fineness_bytes)
         near_bytes = search.bound // (8 * count)
         shift_bytes = near_bytes * (number + 1) // len(sequences)
         spacing = Spacing(count=count, near_bytes=near_bytes, shift_bytes=shift_bytes)

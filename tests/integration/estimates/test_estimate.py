@@ -197,3 +197,10 @@ def test_the_variables_come_to_be_as_in_a_trace(pairs: Pairs) -> None:
         told.append([size for at, size in sorted([*births, *deaths]) if at < last])
     assert told[0] == told[1]
     assert sum(size < 0 for size in told[0]) > 2
+
+
+def test_a_step_of_few_bytes_with_a_large_number(tmp_path: Path) -> None:
+    target = f"{TARGETS / 'corpus.py'}:large_constant"
+    ended = analyze_in_child("estimate", target, "--json", "step.json", "--no-save", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    assert 0 < json.loads((tmp_path / "step.json").read_bytes())["peak"]["requested_bytes"] < 4096

@@ -101,6 +101,18 @@ def lazy_slots():
     return step_of(trained, optimizer, lambda x, y: tf.reduce_mean((trained(x) - y) ** 2))
 
 
+def large_constant():
+    """A step of few bytes with a number that 64 signed bits cannot hold."""
+
+    @tf.function
+    def step(x):
+        key = tf.constant((1 << 64) - 1, tf.uint64)
+        mixed = tf.bitwise.bitwise_xor(key, tf.cast(x[0], tf.uint64))
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: mixed, lambda: key)
+
+    return step, (tf.ones(4),)
+
+
 def plain_module():
     class Linear(tf.Module):
         def __init__(self):
