@@ -283,6 +283,7 @@ class SizeEstimates:
         swaps = any(op.type == _SWAP_OP for op in note.ops)
         if swaps:
             need = Range(int(need.low / (1 + _SWAP_MARGIN)), int(need.high * (1 + _SWAP_MARGIN)))
+        cautions = [f"Caution: {stated.stand_in}."] if stated and stated.stand_in else []
         requested = None
         if stated is not None and stated.schedules:
             shown = stated.schedules[0]
@@ -298,5 +299,7 @@ class SizeEstimates:
             op=peak_op(analysis)[0],
             swaps=swaps,
             note=note,
-            notes=tuple(dict.fromkeys((*analysis.recording.notes, *analysis.recording.warnings))),
+            notes=tuple(
+                dict.fromkeys((*cautions, *analysis.recording.notes, *analysis.recording.warnings))
+            ),
         )

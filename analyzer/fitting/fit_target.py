@@ -123,11 +123,7 @@ def fit_step(
     if confirm and answer.largest < MOST_SIZE:  # larger batches would fill this machine's memory
         answer = _confirm(answer, access, run_options, found, estimates, varied, report)
     if answer.largest:
-        answer = replace_fields(
-            answer,
-            peak_requested_bytes=found.curve.value_at(answer.largest, requested_of),
-            peak_allocated_bytes=found.curve.value_at(answer.largest, allocated_of),
-        )
+        answer = _add_peaks(answer, found.curve, limit)
     if answer.wanted is not None:
         answer = replace_fields(answer, wanted_fits=answer.wanted <= answer.largest)
     if question.remedies or question.what_if:
@@ -183,6 +179,20 @@ def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner,
 def find_safe_size(curve: SizeCurve, limit: Limit) -> int:
     """Return the largest size whose upper bound of the need fits the lower bound of the limit."""
     return curve.size_at(limit.low_bytes, lambda point: point.need.high)
+
+
+def _add_peaks(answer: FitAnswer, curve: SizeCurve, limit: Limit) -> FitAnswer:
+    """Return the answer with the peaks at its largest size, unless a run refuted them."""
+    requested, allocated = (
+        curve.value_at(answer.largest, peak_of) for peak_of in (requested_of, allocated_of)
+    )
+    if allocated is None or allocated <= limit.high_bytes:
+        return replace_fields(
+            answer, peak_requested_bytes=requested, peak_allocated_bytes=allocated
+        )
+    label = answer.label(answer.largest)
+    note = f"{label} ran, so the estimates are too high there and their peaks are not shown."
+    return replace_fields(answer, notes=(note, *answer.notes))
 
 
 def describe_sizes(
