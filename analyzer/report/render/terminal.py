@@ -159,6 +159,13 @@ def fitted_table(table: Table, width: int) -> RichTable:
         max((row[place].cell_len for row in cells), default=0) for place in range(len(columns))
     ]
     widths = fit_widths(columns, widest, width)
+    for place in widths:
+        if columns[place].kind == "bar":
+            bars = [cell_of(row[place]) for row in table.rows]
+            for texts, bar in zip(
+                cells, _fit_bars(bars, columns[place], widths[place]), strict=True
+            ):
+                texts[place] = bar
     shown = RichTable(
         box=None,
         pad_edge=False,
@@ -178,13 +185,22 @@ def fitted_table(table: Table, width: int) -> RichTable:
     return shown
 
 
-def _text_of(cell: Cell, column: TableColumn) -> Text:
+def _text_of(cell: Cell, column: TableColumn, bar_cells: int = _BAR_CELLS) -> Text:
     text = printable(cell_text(cell, column.kind), _LONGEST)
     style = STYLES[cell.tone]
     if column.kind != "bar" or not isinstance(cell.value, (int, float)):
         return Text(text, style=style)
-    bar = "█" * round(min(cell.value, 1.0) * _BAR_CELLS) or "▏"
+    bar = "█" * round(min(cell.value, 1.0) * bar_cells) or "▏"
     return Text(f"{bar} {text}" if text else bar, style=style)
+
+
+def _fit_bars(bars: list[Cell], column: TableColumn, width: int) -> list[Text]:
+    """Return the cells of a column of bars, all on the longest scale that fits the width."""
+    for length in range(_BAR_CELLS, 0, -1):
+        texts = [_text_of(bar, column, length) for bar in bars]
+        if max((text.cell_len for text in texts), default=0) <= width:
+            break
+    return texts
 
 
 def _shorten(cell: Text, column: TableColumn, width: int) -> Text:

@@ -18,7 +18,7 @@ from rich.text import Text
 import analyzer
 from analyzer.model.units import format_bytes
 from analyzer.report.diff_sections import diff_document
-from analyzer.report.render.sections import Table, TableColumn
+from analyzer.report.render.sections import Cell, Table, TableColumn
 from analyzer.report.render.terminal import GAP, Prose, fit_widths, fitted_table, to_terminal
 from analyzer.report.report_sections import report_document
 from analyzer.report.untrusted import unbroken
@@ -202,3 +202,13 @@ def test_what_runs_over_begins_as_far_in_as_the_first_line(width: int) -> None:
 def test_a_label_stands_before_the_first_line_alone() -> None:
     found = lines(Prose(Text("one two three four"), Text("> ")), 8)
     assert [line.rstrip() for line in found] == ["> one", "  two", "  three", "  four"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 160])
+def test_bars_get_shorter_and_are_not_cut(width: int) -> None:
+    columns = (TableColumn("", "bar", least=14), TableColumn("op", "path"))
+    table = Table(columns, ((Cell(0.1, note="fits"), "a"), (Cell(0.9, note="fails"), "b" * 60)))
+    bars = [line.split()[:2] for line in lines(fitted_table(table, width), width)[1:]]
+    assert [note for _, note in bars] == ["fits", "fails"]
+    assert len(bars[0][0]) < len(bars[1][0])
+    assert all(set(bar) <= set("█▏") for bar, _ in bars)
