@@ -9,6 +9,7 @@ from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import evidence_row
+from analyzer.explain.running.host_kinds import measure_host_kinds
 from analyzer.explain.running.leaks import find_filling, growth_words
 from analyzer.explain.running.slope import find_own_peak, measure_growth
 from analyzer.model.contract.report.subject import (
@@ -166,6 +167,7 @@ def program_figures(recording: Recording) -> ProgramFigures | None:
         warmup=watch.warmup,
         device=device,
         host=growth.host,
+        host_kinds=measure_host_kinds(recording, watch),
         readings=_thin_out(watch.readings),
         ended=watch.ended,
         own_peak_bytes=find_own_peak(recording),
