@@ -18,6 +18,7 @@ from analyzer.explain.allocator_findings import find_allocator
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.judgement import card_of, card_options
 from analyzer.explain.need import begins_with_process
+from analyzer.explain.questions.out_of_memory import would_have_fitted
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.model.contract.report.limit_figures import (
@@ -106,6 +107,7 @@ def _measured_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
         return facts
     # With several regions, addresses decide which of two equal chunks is used.
     sequence = from_recording(recording)
+    facts = structs.replace(facts, failure_fits=would_have_fitted(analysis, own))
     return _with_facts(facts, analysis, replay(sequence, own, follow_addresses=True))
 
 

@@ -33,6 +33,8 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
         return None if time_ps is None else (time_ps - start_ps) / 1e12
 
     damages = recording.integrity.damages
+    if analysis.pool.failure_fits:
+        damages = (*damages, Damage(reason=DamageReason.FAILURE_FITS, count=1))
     check = recording.integrity.counter_check(recording.allocator)
     replay = analysis.pool.replay_check
     counter, ever = _counter_peaks(analysis) if check.events else (None, None)

@@ -58,6 +58,7 @@ class DamageReason(Choice):
     STEP_MARKS = "step-marks"
     CAPTURE_MARKS = "capture-marks"
     VARIABLES = "variables"
+    FAILURE_FITS = "failure-fits"
 
 
 _DAMAGE_TEXTS: Final = {
@@ -69,6 +70,7 @@ _DAMAGE_TEXTS: Final = {
     DamageReason.STEP_MARKS: "step marks are missing or misplaced",
     DamageReason.CAPTURE_MARKS: "marks of the capture are missing or misplaced",
     DamageReason.VARIABLES: "variables are not in the buffers that the capture saw",
+    DamageReason.FAILURE_FITS: "the request that failed would have fitted after the last event",
 }
 
 

@@ -14,8 +14,11 @@ import pytest
 from builders import SAMPLES, TraceBuilder, analyze, sample_folder, sample_trace, small_trace
 
 import analyzer
+from analyzer.explain.replay_settings import WhatIf
+from analyzer.explain.trace_integrity import trust_figures
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Integrity
+from analyzer.session.opening import explain
 from analyzer.simulate.allocator import BfcOptions, Sequence, replay
 from analyzer.tracing.measure.measured_recording import measure
 from analyzer.tracing.parse.run_folder import read_run
@@ -198,12 +201,21 @@ def test_a_capture_of_ours_knows_its_marks(
 
 def test_the_end_of_a_step_that_ran_out_of_memory() -> None:
     # GIVEN the sample that ran out of memory, without the events from before its last large request on
-    raw = read_trace(sample_trace("oom"))
+    raw, note = read_trace(sample_trace("oom")), read_run(sample_folder("oom") / "run.json")
     assert raw.events["requested_bytes"].max() == 16 * MIB
     large = int(np.flatnonzero(raw.events["requested_bytes"] == 16 * MIB)[0])
     cut = altered(raw, lambda events: events.iloc[:large])
     # WHEN it is checked THEN the ops that ran afterwards tell
     assert "lost-end" in ids(cut, "oom")
+    # AND without them the request that failed, which would have fitted
+    lost = replace(cut, op_runs=cut.op_runs.iloc[:0])
+    assert ids(lost, "oom") == set()
+    for trace, expected in ((raw, False), (lost, True)):
+        measured = measure(trace, note, sample_trace("oom"))
+        trust = trust_figures(explain(measured, WhatIf(), search=False))
+        assert trust is not None
+        assert trust.is_damaged is expected
+        assert any("would have fitted" in line for line in trust.says) is expected
 
 
 def test_a_note_of_the_variables_that_moved() -> None:

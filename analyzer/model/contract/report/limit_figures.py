@@ -242,6 +242,7 @@ class PoolFacts(Struct, frozen=True, kw_only=True):
 
     replay_equals_trace: bool | None = None
     replay_check: ReplayCheck | None = None
+    failure_fits: bool = False  # whether the failed request would succeed after the last event
     fits_limit: bool = True  # whether a prediction runs under its own limit
     pool_bytes: Total | None = None  # in the steady step
     pool_ever_bytes: Total | None = None
