@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import json
 import os
 import select
@@ -121,6 +122,7 @@ def main(folder: str, command: list[str]) -> None:
     child = Supervised(command)
     has_caller = _watch(child, signals)
     end_all(child.list_running, child.reap, _GRACE_S if has_caller else 0.0)
+    remove_temporaries(child.pid)
     if not has_caller:
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -154,6 +156,20 @@ def _open_signal_pipe() -> int:
         signal.signal(number, lambda number, frame: None)
     signal.set_wakeup_fd(write)
     return read
+
+
+def remove_temporaries(pid: int) -> None:
+    """Remove temporary files of TensorFlow that a killed process left.
+
+    Their names contain the machine, the thread, the process and the time (``Env::CreateUniqueFileName``
+    in ``tsl/platform/env.cc``). They lie in the first of these folders that exists
+    (``Env::GetLocalTempDirectories``).
+    """
+    name = f"tempfile-{glob.escape(os.uname().nodename)}-*-{pid}-*"
+    for folder in (*map(os.environ.get, ("TEST_TMPDIR", "TMPDIR", "TMP")), "/tmp"):
+        for path in glob.glob(os.path.join(glob.escape(folder), name)) if folder else ():
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def adopt_orphans() -> None:
