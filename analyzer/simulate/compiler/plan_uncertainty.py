@@ -17,8 +17,7 @@ from analyzer.model.contract.report.peak_figures import StatedRange, shift_bound
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.model.units import format_bytes
 from analyzer.simulate.compiler.compile_child import CardPlan, central
-from analyzer.tracing.parse.hlo import read_hlo
-from analyzer.tracing.parse.hlo_module import Hlo, Instruction
+from analyzer.tracing.parse.hlo import Hlo, Instruction, read_hlo
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 TRITON_FROM: Final = (8, 0)

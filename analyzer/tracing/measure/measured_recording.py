@@ -14,7 +14,7 @@ from msgspec import structs
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.report.subject import PhantomNotice
-from analyzer.model.contract.run_note import StepConfig, TargetNote
+from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
@@ -174,7 +174,7 @@ def _find_modules(table: pd.DataFrame, raw: RawTrace, note: RunNote | None) -> M
     """Return the plans of compiled functions: the capture's, else those of the trace's modules."""
     if note is None:
         return name_module_buffers(table, raw)
-    return ModuleBuffers(table, build_plans(note), note.step if note else StepConfig(), ())
+    return ModuleBuffers(table, build_plans(note), note.step)
 
 
 def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:

@@ -1,25 +1,21 @@
-"""Reader of XLA's HloProto."""
+"""Reader of XLA's HloProto: instructions, schedule, buffers and live ranges of a compiled module.
+
+XLA gives every value of the module a *logical buffer* and places the logical buffers in *allocations*.
+Normally all temporaries share one allocation, each at its own offset, and reuse bytes if their live
+ranges do not overlap. The *heap trace* lists these ranges in the order of the schedule.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from analyzer.model.contract.fields import ITEM_BYTES, MOST_BYTES, check_size
 from analyzer.model.errors import TraceError
-from analyzer.tracing.parse.hlo_module import (
-    Alias,
-    BufferAllocation,
-    HeapAction,
-    HeapEvent,
-    HeapTrace,
-    Hlo,
-    Instruction,
-    LogicalBuffer,
-    Slice,
-    check_hlo,
-)
 from analyzer.tracing.parse.hloproto import Hlo as _Proto
 from analyzer.tracing.parse.protobuf import decode_text
 
@@ -27,33 +23,126 @@ _TYPES: Final = """
     bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 tuple opaque
     complex64 bfloat16 token complex128 float8_e5m2 float8_e4m3fn int4 uint4
 """
-ELEMENT_TYPES: Final = dict(enumerate(_TYPES.split(), 1))
+_ELEMENT_TYPES: Final = dict(enumerate(_TYPES.split(), 1))
 """XLA's number of an element type (``xla/xla_data.proto``) -> TensorFlow's name."""
 
+_MOST_PARAMETERS: Final = 1 << 20  # of one computation
+_ALLOC, _FREE, _SHARE = range(3)  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
 
-_ACTIONS: Final = (HeapAction.ALLOC, HeapAction.FREE, HeapAction.SHARE)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """One HLO instruction."""
+
+    id: int
+    name: str
+    opcode: str
+    target: str  # target of a custom call; empty for others
+    # element type and shape of each array of the result, by shape index; ``()`` is the index of a
+    # result that is no tuple
+    shapes: Mapping[tuple[int, ...], tuple[str, tuple[int, ...]]]
+    op_name: str  # the framework's op that it was made from; empty if there is none
+    op_type: str
+    parameter: int | None  # number of the parameter; None for other instructions
+    tuple_index: int  # index of a ``get-tuple-element``; 0 for others
+    operands: tuple[int, ...]
+    calls: tuple[int, ...]
+    computation: int
+    fusion_kind: str = ""  # ``kLoop``, ``kInput`` or ``kCustom`` for a fusion; empty for others
+    axes: tuple[int, ...] = ()  # the reduced axes of a reduction, the order of a transposition
+
+    @property
+    def parts(self) -> int:
+        """Number of parts of a tuple, 0 for another result."""
+        return sum(1 for index in self.shapes if len(index) == 1)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result; empty for a tuple."""
+        return self.shapes.get((), ("", ()))[1]
+
+    @property
+    def array_bytes(self) -> list[int]:
+        """Bytes of each array in the result."""
+        return [
+            ITEM_BYTES.get(dtype, 0) * math.prod(shape)
+            for dtype, shape in self.shapes.values()
+            if dtype != "tuple"
+        ]
 
 
-def read_hlo(content: bytes, module: bytes = b"") -> Hlo:
+@dataclass(frozen=True, slots=True)
+class LogicalBuffer:
+    """One value: ``size_bytes`` at ``shape_index`` of the result of ``instruction``."""
+
+    size_bytes: int
+    instruction: int
+    shape_index: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The position of a logical buffer in its allocation."""
+
+    buffer: int
+    offset_bytes: int
+    size_bytes: int
+
+    @property
+    def end_bytes(self) -> int:
+        """Offset of the first byte behind it."""
+        return self.offset_bytes + self.size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferAllocation:
+    """One block of memory of the compiled module."""
+
+    index: int
+    size_bytes: int
+    parameter: int | None  # number of the module's parameter; None for others
+    is_live_out: bool  # whether it contains a part of the result
+    is_constant: bool  # whether it lies in the executable
+    is_thread_local: bool  # whether it lies on the stack of a kernel's thread
+    is_tuple: bool  # whether it is a table of addresses
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeapEvent:
+    """One step of the heap simulator: a logical buffer begins or ends."""
+
+    buffer: int
+    begins: bool
+    shares_with: int | None  # the logical buffer in whose bytes it begins; None for others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hlo:
+    """A module, and its buffer assignment if it is compiled."""
+
+    name: str
+    entry: int
+    roots: Mapping[int, int]  # computation -> the instruction that makes its result
+    instructions: Mapping[int, Instruction]
+    # computation -> its instructions in execution order; empty if not compiled
+    schedule: Mapping[int, tuple[int, ...]]
+    buffers: Mapping[int, LogicalBuffer]
+    allocations: tuple[BufferAllocation, ...]
+    traces: tuple[tuple[HeapEvent, ...], ...]  # of each allocation, in the order of the schedule
+    aliases: Mapping[int, int]  # result -> the parameter into whose buffer it may be written
+
+
+def read_hlo(content: bytes) -> Hlo:
     """Read an HloProto.
 
-    Args:
-        module: A serialized HloModuleProto that replaces the one in ``content``. TensorFlow's
-            ``optimized_hlo_proto_serialized`` stage contains the buffer assignment of the compiled
-            module but a module from before the last passes; ``optimized_hlo_serialized`` is the
-            right module.
-
     Raises:
-        TraceError: It is no HloProto, or names a missing instruction or buffer.
+        TraceError: It is no HloProto, names a missing instruction or buffer, or contradicts itself.
     """
-    proto = _Proto()
     try:
-        proto.ParseFromString(content)
-        if module:
-            proto.hlo_module.Clear()
-            proto.hlo_module.ParseFromString(module)
-        hlo = _hlo(proto)
-        check_hlo(hlo)
+        hlo = _read(_Proto.FromString(content))
+        for fault in _find_faults(hlo):
+            raise ValueError(fault)
     except (DecodeError, KeyError, ValueError, IndexError) as error:
         raise TraceError(
             f"The compiled module cannot be read ({type(error).__name__}: {error}).",
@@ -62,62 +151,58 @@ def read_hlo(content: bytes, module: bytes = b"") -> Hlo:
     return hlo
 
 
-def _hlo(proto: Any) -> Hlo:
+def _read(proto: Any) -> Hlo:
     module, assignment = proto.hlo_module, proto.buffer_assignment
-    files = _sources(module.stack_frame_index)
     instructions = {
-        raw.id: _instruction(raw, computation.id, files)
+        raw.id: _read_instruction(raw, computation.id)
         for computation in module.computations
         for raw in computation.instructions
     }
-    by_name = {instruction.name: instruction.id for instruction in instructions.values()}
-    buffers = {raw.id: _buffer(raw, instructions, by_name) for raw in assignment.logical_buffers}
+    by_name = {one.name: one.id for one in instructions.values()}
+    buffers = {}
+    for raw in assignment.logical_buffers:
+        name = decode_text(raw.defined_at.instruction_name)
+        maker = instructions[by_name[name] if name else raw.defined_at.instruction_id]
+        buffers[raw.id] = LogicalBuffer(raw.size, maker.id, tuple(raw.defined_at.shape_index))
     return Hlo(
         name=decode_text(module.name),
         entry=module.entry_computation_id,
         roots={computation.id: computation.root_id for computation in module.computations},
         instructions=instructions,
-        schedule={
-            entry.key: tuple(entry.value.instruction_ids) for entry in module.schedule.sequences
-        },
+        schedule={one.key: tuple(one.value.instruction_ids) for one in module.schedule.sequences},
         buffers=buffers,
         allocations=tuple(
-            sorted(
-                (_allocation(raw, buffers) for raw in assignment.buffer_allocations),
-                key=lambda allocation: allocation.index,
-            )
+            _read_allocation(raw)
+            for raw in sorted(assignment.buffer_allocations, key=lambda raw: raw.index)
         ),
         traces=tuple(
-            HeapTrace(events=tuple(_event(event, buffers) for event in trace.events))
+            tuple(
+                HeapEvent(
+                    raw.buffer_id,
+                    raw.kind != _FREE,
+                    raw.share_with_canonical_id if raw.kind == _SHARE else None,
+                )
+                for raw in trace.events
+            )
             for trace in assignment.heap_simulator_traces
         ),
-        aliases=tuple(
-            Alias(
-                output_index=tuple(entry.output_shape_index),
-                parameter=entry.parameter_number,
-            )
+        aliases={
+            entry.output_shape_index[0] if entry.output_shape_index else 0: entry.parameter_number
             for entry in module.input_output_alias.entries
-        ),
+        },
     )
 
 
-def _instruction(raw: Any, computation: int, files: list[str]) -> Instruction:
-    metadata = raw.metadata
-    source = ""
-    if metadata.source_file:
-        source = f"{decode_text(metadata.source_file)}:{metadata.source_line}"
-    elif 0 < metadata.stack_frame_id <= len(files):
-        source = files[metadata.stack_frame_id - 1]
+def _read_instruction(raw: Any, computation: int) -> Instruction:
     opcode = decode_text(raw.opcode)
     return Instruction(
         id=raw.id,
         name=decode_text(raw.name),
         opcode=opcode,
         target=decode_text(raw.custom_call_target),
-        shapes=dict(_shapes(raw.shape, ())),
-        op_name=decode_text(metadata.op_name),
-        op_type=decode_text(metadata.op_type),
-        source=source,
+        shapes=dict(_read_shapes(raw.shape, ())),
+        op_name=decode_text(raw.metadata.op_name),
+        op_type=decode_text(raw.metadata.op_type),
         parameter=raw.parameter_number if opcode == "parameter" else None,
         tuple_index=raw.tuple_index,
         operands=tuple(raw.operand_ids),
@@ -128,47 +213,16 @@ def _instruction(raw: Any, computation: int, files: list[str]) -> Instruction:
     )
 
 
-def _shapes(
+def _read_shapes(
     shape: Any, index: tuple[int, ...]
-) -> list[tuple[tuple[int, ...], tuple[str, tuple[int, ...]]]]:
-    dtype = ELEMENT_TYPES.get(shape.element_type, f"type {shape.element_type}")
-    shapes = [(index, (dtype, tuple(shape.dimensions)))]
+) -> Iterator[tuple[tuple[int, ...], tuple[str, tuple[int, ...]]]]:
+    dtype = _ELEMENT_TYPES.get(shape.element_type, f"type {shape.element_type}")
+    yield index, (dtype, tuple(shape.dimensions))
     for position, inner in enumerate(shape.tuple_shapes):
-        shapes += _shapes(inner, (*index, position))
-    return shapes
+        yield from _read_shapes(inner, (*index, position))
 
 
-def _sources(frames: Any) -> list[str]:
-    """Return ``file:line`` of each stack frame, in order; frames are numbered from 1."""
-    names = [decode_text(name) for name in frames.file_names]
-    found = []
-    for frame in frames.stack_frames:
-        at = frame.file_location_id - 1
-        if not 0 <= at < len(frames.file_locations):
-            found.append("")
-            continue
-        location = frames.file_locations[at]
-        is_known = 0 < location.file_name_id <= len(names)
-        found.append(f"{names[location.file_name_id - 1]}:{location.line}" if is_known else "")
-    return found
-
-
-def _buffer(
-    raw: Any, instructions: Mapping[int, Instruction], by_name: Mapping[str, int]
-) -> LogicalBuffer:
-    name = decode_text(raw.defined_at.instruction_name)
-    instruction = by_name[name] if name else raw.defined_at.instruction_id
-    if instruction not in instructions:
-        raise KeyError(f"instruction {instruction}")
-    return LogicalBuffer(
-        id=raw.id,
-        size_bytes=raw.size,
-        instruction=instruction,
-        shape_index=tuple(raw.defined_at.shape_index),
-    )
-
-
-def _allocation(raw: Any, buffers: Mapping[int, LogicalBuffer]) -> BufferAllocation:
+def _read_allocation(raw: Any) -> BufferAllocation:
     return BufferAllocation(
         index=raw.index,
         size_bytes=raw.size,
@@ -178,20 +232,76 @@ def _allocation(raw: Any, buffers: Mapping[int, LogicalBuffer]) -> BufferAllocat
         is_thread_local=raw.is_thread_local,
         is_tuple=raw.is_tuple,
         slices=tuple(
-            Slice(
-                buffer=buffers[part.logical_buffer_id].id,
-                offset_bytes=part.offset,
-                size_bytes=part.size,
-            )
-            for part in raw.assigned
+            Slice(part.logical_buffer_id, part.offset, part.size) for part in raw.assigned
         ),
     )
 
 
-def _event(raw: Any, buffers: Mapping[int, LogicalBuffer]) -> HeapEvent:
-    action = _ACTIONS[raw.kind]
-    return HeapEvent(
-        action=action,
-        buffer=buffers[raw.buffer_id].id,
-        shares_with=buffers[raw.share_with_canonical_id].id if action is HeapAction.SHARE else None,
-    )
+def _find_faults(hlo: Hlo) -> Iterator[str]:
+    """Yield the contradictions of a module; after the first one the others mean nothing.
+
+    XLA writes instructions and computations after those that they use
+    (``HloComputation::CreateFromProto`` and ``HloModule::CreateFromProto`` refuse others). A
+    damaged file may contain cycles.
+    """
+    seen: set[int] = set()
+    for one in hlo.instructions.values():
+        yield from _find_faults_of_instruction(hlo, one, seen)
+        seen.add(one.id)
+    for number in (*hlo.roots.values(), *(n for order in hlo.schedule.values() for n in order)):
+        if number not in seen:
+            yield f"instruction {number}, a result or scheduled, is not there"
+    if hlo.entry not in hlo.roots:
+        yield f"computation {hlo.entry}, the entry, is not there"
+    yield from _find_faults_of_buffers(hlo)
+    results = max(hlo.instructions[hlo.roots[hlo.entry]].parts, 1)
+    for result in hlo.aliases:
+        if not 0 <= result < results:
+            yield f"result {result} is not there"
+    parameters = (*hlo.aliases.values(), *(one.parameter or 0 for one in hlo.allocations))
+    for parameter in parameters:
+        if not 0 <= parameter < _MOST_PARAMETERS:
+            yield f"parameter {parameter}"
+
+
+def _find_faults_of_instruction(hlo: Hlo, one: Instruction, seen: set[int]) -> Iterator[str]:
+    for dtype, shape in one.shapes.values():
+        if any(axis < 0 for axis in shape):
+            yield f"instruction {one.id} has a negative axis"
+        check_size(dtype, shape)
+    for operand in one.operands:
+        if operand not in seen:
+            yield f"instruction {one.id} reads {operand}, which is not before it"
+    if not 0 <= (one.parameter or 0) < _MOST_PARAMETERS:
+        yield f"instruction {one.id} is parameter {one.parameter}"
+    if one.opcode == "tuple" and len(one.operands) != one.parts:
+        yield f"tuple {one.id} does not fit its shape"
+    if one.opcode == "get-tuple-element" and (
+        len(one.operands) != 1 or (one.tuple_index,) not in hlo.instructions[one.operands[0]].shapes
+    ):
+        yield f"instruction {one.id} reads beyond a tuple"
+
+
+def _find_faults_of_buffers(hlo: Hlo) -> Iterator[str]:
+    sizes = [one.size_bytes for one in hlo.buffers.values()]
+    sizes += [one.size_bytes for one in hlo.allocations]
+    for size_bytes in sizes:
+        if not 0 <= size_bytes <= MOST_BYTES:
+            yield f"a buffer of {size_bytes} B"
+    for allocation in hlo.allocations:
+        for part in allocation.slices:
+            is_inside = part.offset_bytes >= 0 and part.size_bytes >= 0
+            if not is_inside or part.end_bytes > allocation.size_bytes:
+                yield f"value {part.buffer} lies outside of allocation {allocation.index}"
+    parts = (part.buffer for allocation in hlo.allocations for part in allocation.slices)
+    events = [event for trace in hlo.traces for event in trace]
+    shared = (event.shares_with for event in events if event.shares_with is not None)
+    for number in (*parts, *shared, *(event.buffer for event in events)):
+        if number not in hlo.buffers:
+            yield f"value {number} is not there"
+    for trace in hlo.traces:
+        alive: set[int] = set()
+        for event in trace:
+            if event.begins == (event.buffer in alive):
+                yield f"value {event.buffer} begins or ends twice"
+            alive ^= {event.buffer}

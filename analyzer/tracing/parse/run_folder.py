@@ -25,8 +25,7 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.host_copies import join_device_edges
-from analyzer.tracing.parse.hlo import read_hlo
-from analyzer.tracing.parse.hlo_module import Hlo
+from analyzer.tracing.parse.hlo import Hlo, read_hlo
 
 _KEPT_BY_AN_OP: Final = 16
 """Limit of the constants that a graph keeps for one op, for its shape function."""

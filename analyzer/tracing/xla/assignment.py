@@ -5,22 +5,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from analyzer.model.contract.fields import ITEM_BYTES
 from analyzer.model.errors import AccountingError
-from analyzer.tracing.parse.hlo_module import (
-    BufferAllocation,
-    HeapAction,
-    HeapEvent,
-    Hlo,
-    Instruction,
-    Slice,
-)
+from analyzer.tracing.parse.hlo import BufferAllocation, HeapEvent, Hlo, Instruction, Slice
 from analyzer.tracing.xla.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion, ValueUse
 
 _REACH: Final = 64  # limit of the search for an instruction that names the framework's op
-_Maker: TypeAlias = tuple[int, tuple[int, ...]]  # an instruction, and an index in its output
 
 
 def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
@@ -29,34 +21,33 @@ def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
     Raises:
         AccountingError: A value lies outside its allocation, or the heap trace does not match it.
     """
-    makers = _find_result_makers(hlo)
-    numbers = {(b.instruction, b.shape_index): b.id for b in hlo.buffers.values()}
+    root = hlo.instructions[hlo.roots[hlo.entry]]
+    indexes = [(part,) for part in range(root.parts)] if root.shapes[()][0] == "tuple" else [()]
+    makers = [_find_maker(hlo, root, index) for index in indexes]
+    buffers = {(one.instruction, one.shape_index): number for number, one in hlo.buffers.items()}
     results: dict[int, list[int]] = {}
-    for result, maker in enumerate(makers):
-        if maker in numbers:
-            results.setdefault(numbers[maker], []).append(result)
-    numbers_of_parameters = sorted(
+    for result, (maker, index) in enumerate(makers):
+        if (maker.id, index) in buffers:
+            results.setdefault(buffers[maker.id, index], []).append(result)
+    parameters = sorted(
         one.parameter
         for one in hlo.instructions.values()
         if one.computation == hlo.entry and one.parameter is not None
     )
-    sizes = {a.parameter: a.size_bytes for a in hlo.allocations if a.parameter is not None}
-    aliases = {
-        alias.output_index[0] if alias.output_index else 0: alias.parameter for alias in hlo.aliases
-    }
+    sizes = {one.parameter: one.size_bytes for one in hlo.allocations if one.parameter is not None}
     handed_on = {
         result: parameter
-        for result, parameter in aliases.items()
-        if result < len(makers) and hlo.instructions[makers[result][0]].parameter == parameter
+        for result, parameter in hlo.aliases.items()
+        if result < len(makers) and makers[result][0].parameter == parameter
     }
     plan = BufferPlan(
         module=hlo.name,
         platform=platform,
-        regions=tuple(_region(hlo, allocation, results) for allocation in hlo.allocations),
-        parameters=tuple(sizes.get(number, 0) for number in numbers_of_parameters),
-        aliases={result: of for result, of in aliases.items() if result not in handed_on},
+        regions=tuple(_make_region(hlo, allocation, results) for allocation in hlo.allocations),
+        parameters=tuple(sizes.get(number, 0) for number in parameters),
+        aliases={one: of for one, of in hlo.aliases.items() if one not in handed_on},
         handed_on=handed_on,
-        outputs=tuple(_size(hlo.instructions[maker], index) for maker, index in makers),
+        outputs=tuple(_count_bytes(maker, index) for maker, index in makers),
     )
     for region in plan.temporaries:
         if region.peak_bytes > region.size_bytes:
@@ -67,7 +58,29 @@ def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
     return plan
 
 
-def _use(allocation: BufferAllocation) -> ValueUse:
+def _find_maker(
+    hlo: Hlo, found: Instruction, index: tuple[int, ...]
+) -> tuple[Instruction, tuple[int, ...]]:
+    """Return the instruction that makes a value, skipping those that only rename it."""
+    while found.operands:
+        source = hlo.instructions[found.operands[0]]
+        if found.opcode == "tuple" and index and index[0] < len(found.operands):
+            found, index = hlo.instructions[found.operands[index[0]]], index[1:]
+        elif found.opcode == "get-tuple-element":
+            found, index = source, (found.tuple_index, *index)
+        elif found.opcode == "bitcast":
+            found = source
+        else:
+            break
+    return found, index
+
+
+def _count_bytes(maker: Instruction, index: tuple[int, ...]) -> int:
+    dtype, shape = maker.shapes.get(index, ("", ()))
+    return ITEM_BYTES.get(dtype, 0) * math.prod(shape)
+
+
+def _find_use(allocation: BufferAllocation) -> ValueUse:
     if allocation.parameter is not None:
         return ValueUse.PARAMETER
     if allocation.is_constant:
@@ -77,21 +90,23 @@ def _use(allocation: BufferAllocation) -> ValueUse:
     return ValueUse.OUTPUT if allocation.is_live_out else ValueUse.TEMPORARY
 
 
-def _region(hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[int]]) -> PlanRegion:
-    use = _use(allocation)
-    made = {part.buffer for part in allocation.slices}
+def _make_region(
+    hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[int]]
+) -> PlanRegion:
+    use = _find_use(allocation)
+    values = {part.buffer for part in allocation.slices}
     dtype, shape, op_name = "", None, ""
-    if len(made) == 1 and not allocation.is_tuple:
-        one = hlo.buffers[next(iter(made))]
+    if len(values) == 1 and not allocation.is_tuple:
+        one = hlo.buffers[next(iter(values))]
         maker = hlo.instructions[one.instruction]
         dtype, shape = maker.shapes.get(one.shape_index, ("", ()))
         op_name = maker.op_name
-    holders, moments = _holders(hlo, allocation) if use is ValueUse.TEMPORARY else ((), 0)
+    holders, moments = _find_holders(hlo, allocation) if use is ValueUse.TEMPORARY else ((), 0)
     return PlanRegion(
         index=allocation.index,
         size_bytes=allocation.size_bytes,
         use=use,
-        results=tuple(sorted(result for buffer in made for result in results.get(buffer, ()))),
+        results=tuple(sorted(result for value in values for result in results.get(value, ()))),
         is_live_out=allocation.is_live_out,
         is_tuple=allocation.is_tuple,
         dtype=dtype,
@@ -102,44 +117,63 @@ def _region(hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[i
     )
 
 
-def _holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder, ...], int]:
+def _find_holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder, ...], int]:
     """Return the values in a temporary allocation, and the number of moments.
 
     The heap trace is in the order of the schedule. Its allocations may have been merged since, so they
     are identified by their values instead of their numbers.
     """
     place = {part.buffer: part for part in allocation.slices}
-    events = [e for trace in hlo.traces for e in trace.events if e.buffer in place]
+    events = [event for trace in hlo.traces for event in trace if event.buffer in place]
     traced = {event.buffer for event in events}
     moments = max(len(events), 1)
-    group: dict[int, int] = {}
+    replayed, group = _replay_events(events)
     spans = [(buffer, 0, moments) for buffer in _find_untraced(allocation, traced)]
-    spans += [span for span in _replay_events(events, group) if span[2] > span[1]]
+    spans += [span for span in replayed if span[2] > span[1]]
     until: dict[tuple[int, int], int] = {}
     for buffer, first, last in sorted(spans, key=lambda span: -span[1]):
         owner = group.get(buffer, buffer)
         until[owner, first] = until.get((owner, last), last)
-    holders = (
-        _holder(hlo, place[buffer], first, last, until[group.get(buffer, buffer), first])
-        for buffer, first, last in sorted(spans, key=lambda span: (span[1], span[0]))
-    )
+    spans.sort(key=lambda span: (span[1], span[0]))
+    holders = []
+    for buffer, first, last in spans:
+        value = hlo.buffers[buffer]
+        maker = hlo.instructions[value.instruction]
+        dtype, shape = maker.shapes.get(value.shape_index, ("", ()))
+        named = _find_named_instruction(hlo, maker)
+        holders.append(
+            Holder(
+                size_bytes=place[buffer].size_bytes,
+                offset_bytes=place[buffer].offset_bytes,
+                first=first,
+                last=last,
+                until=until[group.get(buffer, buffer), first],
+                instruction=maker.name,
+                opcode=f"{maker.opcode} {maker.target}".strip(),
+                op_name=named.op_name,
+                op_type=named.op_type,
+                dtype=dtype,
+                shape=None if dtype == "tuple" else shape,
+                argument=named.parameter if named.computation == hlo.entry else None,
+            )
+        )
     return tuple(holders), moments
 
 
 def _replay_events(
-    events: Sequence[HeapEvent], group: dict[int, int]
-) -> list[tuple[int, int, int]]:
-    """Return (buffer, first moment, last moment) of each span in which a buffer holds its memory.
+    events: Sequence[HeapEvent],
+) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
+    """Return the spans (buffer, first moment, last moment) in which buffers hold their memory.
 
-    ``group`` receives buffer -> first buffer of those that share its memory.
+    The second result maps each buffer to the first one of those that share its memory.
     """
+    group: dict[int, int] = {}
     spans: list[tuple[int, int, int]] = []
     alive: dict[int, list[int]] = {}
     since: dict[int, int] = {}
     for moment, event in enumerate(events):
-        buffer = event.buffer
-        if event.action is not HeapAction.FREE:
-            shared = event.shares_with
+        buffer, shared = event.buffer, event.shares_with
+        if event.begins:
             group[buffer] = buffer if shared is None else group.get(shared, shared)
             members = alive.setdefault(group[buffer], [])
             if members:
@@ -147,14 +181,15 @@ def _replay_events(
             members.append(buffer)
             since[buffer] = moment
             continue
-        members = alive[group.get(buffer, buffer)]
+        members = alive[group[buffer]]
         is_last = members[-1] == buffer
         members.remove(buffer)
         if is_last:
             spans.append((buffer, since.pop(buffer), moment))
             if members:
                 since[members[-1]] = moment
-    return spans + [(buffer, first, max(len(events), 1)) for buffer, first in since.items()]
+    spans += [(buffer, first, max(len(events), 1)) for buffer, first in since.items()]
+    return spans, group
 
 
 def _find_untraced(allocation: BufferAllocation, traced: set[int]) -> list[int]:
@@ -167,33 +202,11 @@ def _find_untraced(allocation: BufferAllocation, traced: set[int]) -> list[int]:
     parts = [part for part in allocation.slices if part.buffer not in traced]
     for part in sorted(parts, key=lambda part: (-part.size_bytes, part.offset_bytes)):
         if all(
-            part.offset_bytes + part.size_bytes <= other.offset_bytes
-            or part.offset_bytes >= other.offset_bytes + other.size_bytes
+            part.end_bytes <= other.offset_bytes or part.offset_bytes >= other.end_bytes
             for other in found
         ):
             found.append(part)
     return [part.buffer for part in found]
-
-
-def _holder(hlo: Hlo, part: Slice, first: int, last: int, until: int) -> Holder:
-    value = hlo.buffers[part.buffer]
-    maker = hlo.instructions[value.instruction]
-    dtype, shape = maker.shapes.get(value.shape_index, ("", ()))
-    named = _find_named_instruction(hlo, maker)
-    return Holder(
-        size_bytes=part.size_bytes,
-        offset_bytes=part.offset_bytes,
-        first=first,
-        last=last,
-        until=until,
-        instruction=maker.name,
-        opcode=f"{maker.opcode} {maker.target}".strip(),
-        op_name=named.op_name,
-        op_type=named.op_type,
-        dtype=dtype,
-        shape=None if dtype == "tuple" else shape,
-        argument=named.parameter if named.computation == hlo.entry else None,
-    )
 
 
 def _find_named_instruction(hlo: Hlo, instruction: Instruction) -> Instruction:
@@ -219,32 +232,3 @@ def _find_named_instruction(hlo: Hlo, instruction: Instruction) -> Instruction:
         roots = [hlo.roots[called] for called in found.calls if called in hlo.roots]
         queue += [hlo.instructions[number] for number in (*roots, *found.operands)]
     return argument or instruction
-
-
-def _find_result_makers(hlo: Hlo) -> list[_Maker]:
-    """Return the maker of each result."""
-    root = hlo.instructions[hlo.roots[hlo.entry]]
-    if root.shapes[()][0] != "tuple":
-        return [_maker(hlo, root, ())]
-    count = sum(1 for index in root.shapes if len(index) == 1)
-    return [_maker(hlo, root, (place,)) for place in range(count)]
-
-
-def _maker(hlo: Hlo, found: Instruction, index: tuple[int, ...]) -> _Maker:
-    """Return the instruction that makes a value, skipping those that only rename it."""
-    while found.operands:
-        if found.opcode == "tuple" and index and index[0] < len(found.operands):
-            found, index = hlo.instructions[found.operands[index[0]]], index[1:]
-        elif found.opcode == "get-tuple-element":
-            index = (found.tuple_index, *index)
-            found = hlo.instructions[found.operands[0]]
-        elif found.opcode == "bitcast":
-            found = hlo.instructions[found.operands[0]]
-        else:
-            break
-    return found.id, index
-
-
-def _size(maker: Instruction, index: tuple[int, ...]) -> int:
-    dtype, shape = maker.shapes.get(index, ("", ()))
-    return ITEM_BYTES.get(dtype, 0) * math.prod(shape)

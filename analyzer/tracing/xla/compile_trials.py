@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.model.contract.fields import ITEM_BYTES
-from analyzer.tracing.parse.hlo_module import Hlo, Instruction
+from analyzer.tracing.parse.hlo import Hlo, Instruction
 
 GUARD_BYTES: Final = 8 << 20
 """Bytes before and after each operand (``xla_gpu_redzone_padding_bytes``)."""
@@ -26,30 +25,23 @@ GUARD_BYTES: Final = 8 << 20
 _TRITON_FROM: Final = (8, 0)
 """Minimum compute capability of Triton (``EnsureTritonSupportsComputeCapability``); without Triton a
 fusion has one way."""
-
 _HOPPER: Final = (9, 0)
-_PRODUCT_WORKSPACE_BYTES: Final = 4 << 20
-_PRODUCT_WORKSPACE_HOPPER_BYTES: Final = 32 << 20
-"""Upper bound of cuBLAS' workspace, which is at most the operands' size (``GemmWorkspaceRewriteVisitor``
-in ``gemm_rewriter.cc``)."""
-
+_WORKSPACE_BYTES: Final = {False: 4 << 20, True: 32 << 20}
+"""Whether it is Hopper -> upper bound of cuBLAS' workspace, which is at most the operands' size
+(``GemmWorkspaceRewriteVisitor`` in ``gemm_rewriter.cc``)."""
 _CONVOLUTION: Final = "__cudnn$conv"
 _PRODUCT: Final = "__cublas$"
-
-_NOT_IN_TRITON: Final = frozenset(
-    {
-        *("bitcast-convert", "concatenate", "convolution", "custom-call", "dynamic-slice"),
-        *("dynamic-update-slice", "fft", "gather", "map", "pad", "reduce-window", "reverse", "rng"),
-        *("rng-bit-generator", "rng-get-and-update-state", "scatter", "select-and-scatter", "sort"),
-        *("stochastic-convert", "triangular-solve", "cholesky", "complex", "real", "imag"),
-        *("is-finite", "sign", "round-nearest-afz", "round-nearest-even", "popcnt"),
-        *("count-leading-zeros",),
-    }
-)
+_OPCODES: Final = """
+    bitcast-convert concatenate convolution custom-call dynamic-slice dynamic-update-slice fft gather
+    map pad reduce-window reverse rng rng-bit-generator rng-get-and-update-state scatter
+    select-and-scatter sort stochastic-convert triangular-solve cholesky complex real imag is-finite
+    sign round-nearest-afz round-nearest-even popcnt count-leading-zeros
+"""
+_NOT_IN_TRITON: Final = frozenset(_OPCODES.split())
 """Opcodes that Triton's emitter does not support (``IsTritonSupportedInstruction``, ``support.cc``)."""
 
 _NO_TYPE_OF_TRITON: Final = frozenset(
-    {"uint8", "uint16", "uint32", "uint64", "complex64", "complex128"}
+    ["uint8", "uint16", "uint32", "uint64", "complex64", "complex128"]
 )
 """Element types that it does not support (``IsTritonSupportedDataType``)."""
 
@@ -79,31 +71,26 @@ def find_trials(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ..
     for one in hlo.instructions.values():
         if one.computation in inside:
             continue
-        if one.opcode == "custom-call" and one.target.startswith(_CONVOLUTION):
-            calls.append(_make_trial(hlo, one, 0))
-        elif one.opcode == "custom-call" and one.target.startswith(_PRODUCT):
-            calls.append(_make_trial(hlo, one, _workspace(hlo, one, capability)))
+        operands = [size for at in one.operands for size in hlo.instructions[at].array_bytes]
+        results, scratch, found = one.array_bytes, 0, calls
+        workspace = min(_WORKSPACE_BYTES[capability >= _HOPPER], sum(operands))
+        if one.opcode == "custom-call" and one.target.startswith(_PRODUCT):
+            results, scratch = results[:1], workspace  # its second part is its workspace
         elif one.opcode == "fusion" and capability >= _TRITON_FROM:
             body = list(_body(members, one))
             opcodes = {part.opcode for part in body}
             if "dot" in opcodes:
                 is_plain = opcodes <= {"parameter", "dot", "fusion", "bitcast"}
-                more = 0 if is_plain else sum(_operand_sizes(hlo, one))
-                calls.append(_make_trial(hlo, one, _workspace(hlo, one, capability) + more))
+                scratch = workspace + (0 if is_plain else sum(operands))
             elif _has_two_ways(hlo, one, body, opcodes):
-                others.append(_make_trial(hlo, one, 0))
+                found = others
+            else:
+                continue
+        elif one.opcode != "custom-call" or not one.target.startswith(_CONVOLUTION):
+            continue
+        guarded = tuple(size + 2 * GUARD_BYTES for size in operands)
+        found.append(CompileTrial(guarded, tuple(filter(None, results)), scratch))
     return tuple(dict.fromkeys((*calls, *others)))
-
-
-def _make_trial(hlo: Hlo, one: Instruction, scratch_bytes: int) -> CompileTrial:
-    results = _sizes(one)
-    if one.target.startswith(_PRODUCT):
-        results = results[:1]  # a product's second part is its workspace
-    return CompileTrial(
-        operands_bytes=tuple(size + 2 * GUARD_BYTES for size in _operand_sizes(hlo, one)),
-        results_bytes=tuple(filter(None, results)),
-        scratch_bytes=scratch_bytes,
-    )
 
 
 def _has_two_ways(
@@ -140,9 +127,9 @@ def _reduces_joined(hlo: Hlo, reduction: Instruction) -> bool:
     while queue:
         number, axes = queue.pop()
         one = hlo.instructions[number]
-        shape = _shape(one)
+        shape = one.shape
         for operand in one.operands:
-            before = _shape(hlo.instructions[operand])
+            before = hlo.instructions[operand].shape
             onto = axes
             if one.opcode in ("bitcast", "reshape"):
                 if before != shape and sorted(before) == sorted(shape):
@@ -191,26 +178,3 @@ def _body(
             yield part
             if part.opcode == "fusion":
                 yield from _body(members, part)
-
-
-def _workspace(hlo: Hlo, product: Instruction, capability: tuple[int, int]) -> int:
-    is_hopper = capability >= _HOPPER
-    most = _PRODUCT_WORKSPACE_HOPPER_BYTES if is_hopper else _PRODUCT_WORKSPACE_BYTES
-    return min(most, sum(_operand_sizes(hlo, product)))
-
-
-def _operand_sizes(hlo: Hlo, one: Instruction) -> list[int]:
-    return [size for operand in one.operands for size in _sizes(hlo.instructions[operand])]
-
-
-def _sizes(one: Instruction) -> list[int]:
-    """Return the bytes of each array in the result of an instruction."""
-    return [
-        ITEM_BYTES.get(dtype, 0) * math.prod(shape)
-        for dtype, shape in one.shapes.values()
-        if dtype != "tuple"
-    ]
-
-
-def _shape(one: Instruction) -> tuple[int, ...]:
-    return one.shapes.get((), ("", ()))[1]

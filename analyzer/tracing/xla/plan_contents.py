@@ -6,18 +6,30 @@ graph gives the op's phase, layer and source line.
 The compiler may compute some values of the backward pass early, such as masks. The backward pass is
 assumed to begin at the moment that minimises the bytes of values on the wrong side. A value that is made
 before and still alive then is kept for it. Others are classified by the phase (``value_roles``).
+
+The allocator sees one request for all temporaries. To show the values, *moments* are inserted between
+the events of the buffer's birth and death (rows of kind 0 in the events table), and rows into the
+allocations table, each ``part_of`` the buffer's row:
+
+- a row for each value, alive between the moments of the compiler's heap trace;
+- rows for idle bytes: gaps between values and the surplus of the chunk.
+
+At every moment the parts add up to the buffer, requested and allocated, so that sums over the table
+without divided rows do not change. A replay of the allocator uses the rows that are no part.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import split_tensor
+from analyzer.model.contract.graph_note import TensorSpec, split_tensor
 from analyzer.model.errors import AccountingError, TraceError
 from analyzer.model.graph.graph_index import GraphIndex, find_inlined
 from analyzer.model.graph.phases import Phase, is_in_gradient_scope
@@ -28,18 +40,41 @@ from analyzer.model.graph.value_roles import (
     makes_activation,
 )
 from analyzer.model.recording.records import Step
+from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conform
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.assignment import build_plan
-from analyzer.tracing.xla.buffer_plan import ARGUMENTS, BufferPlan, Holder, PlanRegion
-from analyzer.tracing.xla.plan_division import Divided, Division, divide
+from analyzer.tracing.xla.buffer_plan import (
+    ARGUMENTS,
+    BufferPlan,
+    PlanRegion,
+    occupied_bytes,
+)
 from analyzer.tracing.xla.trace_modules import find_jax_layer, is_workspace, runs_backward
 
 _LEAST_BYTES: Final = 4096
 """Smaller buffers of a trace are not divided, because their size does not identify them."""
-
+_MOST_PARTS: Final = 100_000
+"""Limit of the added rows: in a long trace only the last steps are divided."""
 _PUSH: Final = "TensorListPushBack"
 _NAMELESS: Final = ("", ARGUMENTS, "XLA_Retvals")
 """tf2xla's names for parameters and results, and no name."""
+
+
+class _Division(NamedTuple):
+    """A buffer to divide: its row, its region, and the columns of each holder."""
+
+    row: int
+    region: PlanRegion
+    labels: Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """The tables and steps with moments and parts."""
+
+    allocations: pd.DataFrame
+    events: pd.DataFrame
+    steps: tuple[Step, ...]
 
 
 def build_plans(note: RunNote | None) -> Mapping[str, BufferPlan]:
@@ -65,8 +100,7 @@ def build_plans(note: RunNote | None) -> Mapping[str, BufferPlan]:
 
 def find_step_tensors(allocations: pd.DataFrame) -> set[str]:
     """Return the tensors of the graph that lie in a buffer of a step, or in a part of one."""
-    found = allocations.loc[allocations["step"].notna(), "tensor"]
-    return {str(tensor) for tensor in found.unique() if tensor}
+    return set(allocations.loc[allocations["step"].notna(), "tensor"].unique()) - {""}
 
 
 def divide_temporaries(
@@ -95,7 +129,7 @@ def divide_temporaries(
                 by_size.setdefault(region.size_bytes, []).append((op, region))
     ends = {step.index: step.last for step in steps}
     labels: dict[tuple[str, int], list[dict[str, str]]] = {}
-    divisions: list[Division] = []
+    divisions: list[_Division] = []
     rows = allocations[
         allocations["requested_bytes"].isin(list(by_size))
         & (allocations["allocator"] == allocator)
@@ -112,63 +146,60 @@ def divide_temporaries(
         if (op, region.index) not in labels:
             forward = infer or (structure is None and not runs_backward(plans[op]))
             labels[op, region.index] = label_holders(region, structure, infer=forward)
-        divisions.append(Division(row=int(row), region=region, labels=labels[op, region.index]))
-    return divide(allocations, events, steps, divisions)
+        divisions.append(_Division(int(row), region, labels[op, region.index]))
+    return _divide(allocations, events, steps, divisions)
 
 
 def label_holders(
     region: PlanRegion, structure: GraphIndex | None, *, infer: bool
 ) -> list[dict[str, str]]:
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
-    tensors = () if structure is None else structure.gradients
-    makers = {split_tensor(tensor)[0]: True for tensor in tensors}
-    passing = {} if structure is None else dict.fromkeys(find_gradient_ops(structure), True)
+    makers, passing = {}, {}
+    if structure is not None:
+        makers = dict.fromkeys((split_tensor(one)[0] for one in structure.gradients), True)
+        passing = dict.fromkeys(find_gradient_ops(structure), True)
     phases = _find_phases(region, structure)
     start = _find_backward_start(region, phases)
     labels = []
     for holder, phase in zip(region.holders, phases, strict=True):
-        name = _find_graph_name(holder.op_name, structure)
+        name, layer = "", find_jax_layer(holder.op_name)
+        if structure is not None:
+            name = holder.op_name  # XLA may add callers' names as prefix
+            while name and name not in structure.ops:
+                name = name.partition("/")[2]
+            layer = structure.layers.get(name, "")
         op = structure.ops.get(name) if structure is not None else None
+        outputs = op.outputs if op is not None else ()
+        own = TensorSpec(holder.dtype, holder.shape)
+        is_kept = holder.first < start < holder.until
+        if holder.argument is not None:
+            category, role = Category.TEMPORARY, "copy of an argument in another layout"
+        elif is_workspace(holder):
+            category, role = Category.WORKSPACE, "workspace"
+        else:
+            is_passed = structure is None or find_inlined(holder.op_name, passing) is not None
+            is_value = bool(holder.op_name) and is_float(holder.dtype)
+            category, role = describe_value(
+                Phase.FORWARD if infer or is_kept else phase,
+                infers=infer,
+                of_variable=find_inlined(holder.op_name, makers) is not None,
+                carries_gradient=is_value and is_passed,
+                is_kept=is_kept,
+                is_activation=is_value and makes_activation(holder.op_type),
+            )
         metadata_name = "" if holder.op_name in _NAMELESS else holder.op_name
-        is_passed = structure is None or find_inlined(holder.op_name, passing) is not None
-        category, role = _find_category(
-            holder,
-            phase,
-            is_kept=holder.first < start < holder.until,
-            of_variable=find_inlined(holder.op_name, makers) is not None,
-            is_passed=is_passed,
-            infer=infer,
-        )
         labels.append(
             {
                 "op": name or metadata_name or holder.instruction,
                 "op_type": holder.op_type or holder.opcode,
-                "layer": find_jax_layer(holder.op_name)
-                if structure is None
-                else structure.layers.get(name, ""),
+                "layer": layer,
                 "source": op.source if op is not None else "",
-                "tensor": next(
-                    (
-                        f"{name}:{index}"
-                        for index, spec in enumerate(op.outputs if op is not None else ())
-                        if (spec.dtype, spec.shape) == (holder.dtype, holder.shape)
-                    ),
-                    "",
-                ),
+                "tensor": f"{name}:{outputs.index(own)}" if own in outputs else "",
                 "category": category.value,
                 "role": role,
             }
         )
     return labels
-
-
-def _find_graph_name(name: str, structure: GraphIndex | None) -> str:
-    """Return the graph's name of an op; XLA may add callers' names as prefix."""
-    if structure is None:
-        return ""
-    while name and name not in structure.ops:
-        name = name.partition("/")[2]
-    return name
 
 
 def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase]:
@@ -182,11 +213,10 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
             known = find_inlined(holder.op_name, structure.phases)
         if holder.op_type == _PUSH and not in_gradient:
             known = Phase.FORWARD  # a loop saves values for its gradient; the tape inserted the op
-        if known is None and holder.op_name:
-            if in_gradient:
-                known = Phase.BACKWARD
-            elif structure is None and holder.argument is None:
-                known = Phase.FORWARD
+        if known is None and in_gradient:
+            known = Phase.BACKWARD
+        elif known is None and holder.op_name and structure is None and holder.argument is None:
+            known = Phase.FORWARD
         last = known or last
         phases.append(last)
     return phases
@@ -207,26 +237,115 @@ def _find_backward_start(region: PlanRegion, phases: list[Phase]) -> int:
     return start
 
 
-def _find_category(
-    holder: Holder,
-    phase: Phase,
-    *,
-    is_kept: bool,
-    of_variable: bool,
-    is_passed: bool,
-    infer: bool,
-) -> tuple[Category, str]:
-    """Return category and role; ``is_passed`` is of an op whose results carry a gradient."""
-    if holder.argument is not None:
-        return Category.TEMPORARY, "copy of an argument in another layout"
-    if is_workspace(holder):
-        return Category.WORKSPACE, "workspace"
-    is_value = bool(holder.op_name) and is_float(holder.dtype)
-    return describe_value(
-        Phase.FORWARD if infer or is_kept else phase,
-        infers=infer,
-        of_variable=of_variable,
-        carries_gradient=is_value and is_passed,
-        is_kept=is_kept,
-        is_activation=is_value and makes_activation(holder.op_type),
+def _divide(
+    allocations: pd.DataFrame,
+    events: pd.DataFrame,
+    steps: Sequence[Step],
+    divisions: Sequence[_Division],
+) -> Divided:
+    """Insert moments and parts; the divisions are in order of birth."""
+    chosen: list[_Division] = []
+    room = _MOST_PARTS
+    for division in reversed(divisions):
+        room -= 2 * len(division.region.holders) + division.region.moments
+        if chosen and room < 0:
+            break
+        chosen.insert(0, division)
+    if not chosen:
+        return Divided(allocations, events, tuple(steps))
+    born = allocations["born"].to_numpy()
+    at = np.asarray([born[division.row] for division in chosen], dtype=np.int64)
+    count = np.asarray([division.region.moments for division in chosen], dtype=np.int64)
+    before = np.concatenate([[0], np.cumsum(count)])
+
+    def shift(instants: Any) -> Any:
+        return instants + before[np.searchsorted(at, instants, side="left")]
+
+    turns = allocations["turns_at"].astype("Int64")
+    known_turns = turns.fillna(0).to_numpy("int64")
+    table = allocations.assign(
+        born=shift(born),
+        dies=shift(allocations["dies"].to_numpy()),
+        turns_at=turns + (shift(known_turns) - known_turns),
+    )
+    parts = [
+        _list_parts(table, division, int(shift(instant)) + 1)
+        for division, instant in zip(chosen, at, strict=True)
+    ]
+    joined = pd.concat([table.astype(object), *parts], ignore_index=True)
+    return Divided(
+        conform(joined, ALLOCATIONS),
+        _insert_moments(events, at, count),
+        tuple(
+            replace(step, first=int(shift(step.first)), last=int(shift(step.last)))
+            for step in steps
+        ),
+    )
+
+
+def _list_parts(table: pd.DataFrame, division: _Division, first: int) -> pd.DataFrame:
+    """Return the rows inside one buffer; its first moment is instant ``first``."""
+    whole = table.loc[division.row]
+    region = division.region
+    last = int(whole["dies"])
+    common = {
+        **{name: "" for name, column in ALLOCATIONS.items() if column.dtype == "category"},
+        **{name: whole[name] for name in ("allocator", "step", "run_id")},
+        **dict.fromkeys(("address", "born_ps", "dies_ps", "turns_at"), pd.NA),
+        "region": "temp",
+        "part_of": division.row,
+    }
+    rows = [
+        {
+            **common,
+            "requested_bytes": holder.size_bytes,
+            "allocated_bytes": holder.size_bytes,
+            "born": first + holder.first,
+            "dies": last if holder.last >= region.moments else first + holder.last,
+            "address": whole["address"] + holder.offset_bytes,
+            "dtype": holder.dtype,
+            "shape": TensorSpec(holder.dtype, holder.shape).shape_text,
+            "instruction": holder.instruction,
+            **label,
+        }
+        for holder, label in zip(region.holders, division.labels, strict=True)
+    ]
+    surplus = max(int(whole["allocated_bytes"]) - region.size_bytes, 0)
+    occupied = [0, *occupied_bytes(region)]  # entry 0: before the module begins
+    starts = [0, *(i for i in range(1, len(occupied)) if occupied[i] != occupied[i - 1])]
+    for start, end in zip(starts, [*starts[1:], len(occupied)], strict=True):
+        idle = region.size_bytes - occupied[start]
+        if idle or surplus:
+            rows.append(
+                {
+                    **common,
+                    "requested_bytes": idle,
+                    "allocated_bytes": idle + surplus,
+                    "born": first - 1 + start,
+                    "dies": last if end == len(occupied) else first - 1 + end,
+                    "op": whole["op"],
+                    "op_type": whole["op_type"],
+                    "category": Category.TEMPORARY.value,
+                    "role": IDLE_ROLE,
+                }
+            )
+    return pd.DataFrame(rows, dtype=object)
+
+
+def _insert_moments(events: pd.DataFrame, at: np.ndarray, count: np.ndarray) -> pd.DataFrame:
+    """Return the events with moments after each row in ``at``, with interpolated times."""
+    counts = np.zeros(len(events), dtype=np.int64)
+    counts[at] = count
+    source = np.repeat(np.arange(len(events)), 1 + counts)
+    place = np.arange(len(source)) - np.searchsorted(source, source, side="left")
+    times = events["time_ps"].to_numpy()
+    gaps = times[np.minimum(source + 1, len(events) - 1)] - times[source]
+    shares = place / (1 + counts[source])
+    grown = events.iloc[source].reset_index(drop=True)
+    return conform(
+        grown.assign(
+            kind=np.where(place > 0, 0, grown["kind"].to_numpy()),
+            time_ps=times[source] + (gaps * shares).astype(np.int64),
+        ),
+        EVENTS,
     )

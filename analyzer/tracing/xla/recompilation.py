@@ -19,59 +19,49 @@ def find_recompiled_functions(
 ) -> tuple[RecompiledFunction, ...]:
     """Return the functions of a step that are compiled in every step.
 
-    ``plans`` are memory plans by the name of the op that calls the function.
+    ``plans`` are memory plans by the name of the op that calls the function. The module's parameters
+    are the tensors that are not compiled in, then the variables.
     """
-    by_name = {op.name: op for op in note.ops}
+    ops = {op.name: op for op in note.ops}
+    variables = {row.argument: row for row in note.variables if row.argument is not None}
     recompiled = []
     for one in note.compiled:
         plan = next((plans[name] for name in one.ops if name in plans), None)
-        if plan is not None and one.fixed:
-            recompiled.append(_describe_changes(note, one, plan, _find_arguments(by_name, one)))
-    return tuple(function for function in recompiled if function is not None)
+        if plan is None or not one.fixed:
+            continue
+        given = _find_arguments(ops, one)
+        fixed = [(given[index], why) for index, why in one.fixed if index < len(given)]
+        handles = [argument for argument in given if argument in variables]
+        tensors = len(plan.parameters) - len(handles)
+        places = (parameter - tensors for parameter in plan.aliases.values())
+        updated = {handles[place] for place in places if 0 <= place < len(handles)}
+        changing = [(argument, why) for argument, why in fixed if argument in updated]
+        fed = [argument for argument, _ in fixed if 0 <= argument < len(note.inputs)]
+        if changing or fed:
+            rows = [variables[argument] for argument, _ in changing]
+            recompiled.append(
+                RecompiledFunction(
+                    op=one.ops[0],
+                    because=changing[0][1] if changing else one.fixed[0][1],
+                    variables=tuple(row.path for row in rows),
+                    variable_bytes=sum(tensor_bytes(row.dtype, row.shape) or 0 for row in rows),
+                    inputs=tuple(note.inputs[argument].name for argument in fed),
+                    compilations=one.compilations,
+                )
+            )
+    return tuple(recompiled)
 
 
-def _describe_changes(
-    note: RunNote, one: CompiledNote, plan: BufferPlan, given: list[int]
-) -> RecompiledFunction | None:
-    """Return a function with its compiled-in inputs that change; None if none does.
-
-    The module's parameters are the tensors that are not compiled in, then the variables. ``given``: the
-    step's argument behind each input of the call; -1 for none.
-    """
-    by_argument = {row.argument: row for row in note.variables if row.argument is not None}
-    fixed = [(index, why) for index, why in one.fixed if index < len(given)]
-    handles = [index for index, argument in enumerate(given) if argument in by_argument]
-    tensors = len(plan.parameters) - len(handles)
-    updated = {
-        given[handles[parameter - tensors]]
-        for parameter in plan.aliases.values()
-        if 0 <= parameter - tensors < len(handles)
-    }
-    changing = [(given[index], why) for index, why in fixed if given[index] in updated]
-    fed = [given[index] for index, _ in fixed if 0 <= given[index] < len(note.inputs)]
-    if not changing and not fed:
-        return None
-    rows = [by_argument[argument] for argument, _ in changing]
-    return RecompiledFunction(
-        op=one.ops[0],
-        because=changing[0][1] if changing else one.fixed[0][1],
-        variables=tuple(row.path for row in rows),
-        variable_bytes=sum(tensor_bytes(row.dtype, row.shape) or 0 for row in rows),
-        inputs=tuple(note.inputs[argument].name for argument in fed),
-        compilations=one.compilations,
-    )
-
-
-def _find_arguments(by_name: Mapping[str, Op], one: CompiledNote) -> list[int]:
+def _find_arguments(ops: Mapping[str, Op], one: CompiledNote) -> list[int]:
     """Return for each input of the call the step's argument behind it; -1 for none."""
-    op = by_name.get(one.ops[0])
-    if op is None or not op.inputs:  # the step itself is the function
-        return list(range(sum(op.type in ARGUMENT_TYPES for op in by_name.values())))
+    call = ops.get(one.ops[0])
+    if call is None or not call.inputs:  # the step itself is the function
+        return list(range(sum(op.type in ARGUMENT_TYPES for op in ops.values())))
     found = []
-    for tensor in op.inputs:
-        source = by_name.get(split_tensor(tensor)[0])
+    for tensor in call.inputs:
+        source = ops.get(split_tensor(tensor)[0])
         while source is not None and source.type == "Identity" and source.inputs:
-            source = by_name.get(split_tensor(source.inputs[0])[0])
+            source = ops.get(split_tensor(source.inputs[0])[0])
         is_argument = source is not None and source.type in ARGUMENT_TYPES
         found.append(int(source.attrs["index"]) if source is not None and is_argument else -1)
     return found

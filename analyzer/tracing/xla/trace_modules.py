@@ -19,6 +19,7 @@ from typing import Final
 import pandas as pd
 
 from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import AccountingError, TraceError
 from analyzer.model.graph.phases import is_in_gradient_scope
@@ -42,7 +43,7 @@ class ModuleBuffers:
     table: pd.DataFrame
     plans: Mapping[str, BufferPlan]
     step_config: StepConfig  # inference if no module has ops of a backward pass; else unknown
-    warnings: tuple[str, ...]  # sentences about buffers that cannot be named
+    warnings: tuple[str, ...] = ()  # sentences about buffers that cannot be named
 
 
 def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
@@ -57,23 +58,18 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
     warnings = tuple(_find_warnings(raw, len(raw.modules) - len(plans)))
     if not plans:
         return ModuleBuffers(table, plans, StepConfig(), warnings)
-    requests = {
-        name: tuple(region for region in plan.regions if region.use in _REQUESTED)
-        for name, plan in plans.items()
-    }
     is_training = any(map(runs_backward, plans.values()))
     threads = raw.events["thread"].to_numpy()[table["born"]]
     named = {
-        row: _labels(name, regions, is_training)
-        for row, name, regions in _match(table.assign(thread=threads), requests)
+        row: _label(name, regions, is_training)
+        for row, name, regions in _match(table.assign(thread=threads), plans)
     }
     if named:
         labels = pd.DataFrame.from_dict(named, orient="index")
         old = table[labels.columns].astype(object)
         old.loc[labels.index] = labels
         table = table.assign(**{name: pd.Categorical(old[name]) for name in old})
-    config = StepConfig(mode="" if is_training else "infer")
-    return ModuleBuffers(table, plans, config, warnings)
+    return ModuleBuffers(table, plans, StepConfig(mode="" if is_training else "infer"), warnings)
 
 
 def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
@@ -90,27 +86,29 @@ def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
 
 def runs_backward(plan: BufferPlan) -> bool:
     """Say whether any value of a module is made by an op of the backward pass."""
-    names = (holder.op_name for region in plan.regions for holder in region.holders)
-    results = (region.op_name for region in plan.regions)
-    return any(is_in_gradient_scope(name) for name in (*names, *results))
+    return any(
+        is_in_gradient_scope(region.op_name)
+        or any(is_in_gradient_scope(one.op_name) for one in region.holders)
+        for region in plan.regions
+    )
 
 
 def _match(
-    table: pd.DataFrame, requests: Mapping[str, Sequence[PlanRegion]]
+    table: pd.DataFrame, plans: Mapping[str, BufferPlan]
 ) -> Iterator[tuple[int, str, list[PlanRegion]]]:
     """Yield row, module and regions of each request that follows a module's assignment.
 
     The modules with most requests are taken. Several of them may fit; if their names differ by more
     than XLA's number, the module is unknown and the name empty.
     """
-    by_first: dict[int, list[tuple[str, Sequence[PlanRegion]]]] = {}
-    for name, regions in requests.items():
+    by_first: dict[int, list[tuple[str, list[PlanRegion]]]] = {}
+    for name, plan in plans.items():
+        regions = [region for region in plan.regions if region.use in _REQUESTED]
         if regions:
             by_first.setdefault(regions[0].size_bytes, []).append((name, regions))
     bare = table[(table["born"] >= 0) & (table["op"].astype(str) == "")]
     for _, group in bare.sort_values("born").groupby(["allocator", "thread"], observed=True):
-        rows = group.index.to_numpy()
-        sizes = group["requested_bytes"].tolist()
+        rows, sizes = group.index.tolist(), group["requested_bytes"].tolist()
         at = 0
         while at < len(rows):
             fits = [
@@ -120,26 +118,30 @@ def _match(
             ]
             most = max((len(regions) for _, regions in fits), default=0)
             fits = [(name, regions) for name, regions in fits if len(regions) == most]
-            names = list(dict.fromkeys(_NUMBER.sub("", name) for name, _ in fits))
+            names = {_NUMBER.sub("", name) for name, _ in fits}
             if fits and (most > 1 or sizes[at] >= _LEAST_UNIQUE):
                 for place in range(most):
                     regions = [module[place] for _, module in fits]
-                    yield int(rows[at + place]), fits[0][0] if len(names) == 1 else "", regions
+                    yield rows[at + place], fits[0][0] if len(names) == 1 else "", regions
             at += max(most, 1)
 
 
-def _labels(name: str, regions: Sequence[PlanRegion], is_training: bool) -> dict[str, str]:
+def _label(name: str, regions: Sequence[PlanRegion], is_training: bool) -> dict[str, str]:
     """Return the columns of a buffer that any of ``regions`` may be; a fact is known if they agree."""
     ops, shapes = {region.op_name for region in regions}, {region.shape for region in regions}
     op_name = ops.pop() if len(ops) == 1 and name else ""
     shape = shapes.pop() if len(shapes) == 1 else None
     is_result = all(region.use is ValueUse.OUTPUT for region in regions)
-    if not is_result:
-        category = _find_category(regions, is_training)
-    elif is_in_gradient_scope(op_name):
+    category = Category.TEMPORARY if is_training else Category.ACTIVATION
+    if is_result and is_in_gradient_scope(op_name):
         category = Category.GRADIENT
-    else:
-        category = Category.UNATTRIBUTED if is_training else Category.ACTIVATION
+    elif is_result and is_training:
+        category = Category.UNATTRIBUTED
+    elif not is_result and all(  # at least half of the bytes in each region
+        2 * sum(one.size_bytes for one in region.holders if is_workspace(one)) >= region.size_bytes
+        for region in regions
+    ):
+        category = Category.WORKSPACE
     return {
         "op": name,
         "op_type": "XlaModule",
@@ -148,7 +150,7 @@ def _labels(name: str, regions: Sequence[PlanRegion], is_training: bool) -> dict
         "category": category.value,
         "role": f"{'result' if is_result else 'temporaries'} of {name or 'a compiled module'}",
         "dtype": regions[0].dtype if shape is not None else "",
-        "shape": "" if shape is None else f"[{','.join(map(str, shape))}]",
+        "shape": TensorSpec("", shape).shape_text,
     }
 
 
@@ -157,23 +159,12 @@ def is_workspace(holder: Holder) -> bool:
     return holder.dtype in _BYTES and holder.opcode.startswith("custom-call __cu")
 
 
-def _find_category(regions: Sequence[PlanRegion], is_training: bool) -> Category:
-    """Return the category of the temporaries' values, of at least half of the bytes in each region."""
-    if all(
-        2 * sum(one.size_bytes for one in region.holders if is_workspace(one)) >= region.size_bytes
-        for region in regions
-    ):
-        return Category.WORKSPACE
-    return Category.TEMPORARY if is_training else Category.ACTIVATION
-
-
 def find_jax_layer(op_name: str) -> str:
     """Return the module path in a JAX op's name; ``jit(f)/jvp(Net)/Dense_0/dot`` gives Net/Dense_0."""
     parts = []
     for part in op_name.split("/")[:-1]:
         inner = part
         while found := _TRANSFORM.match(inner):
-            is_call = inner.startswith(("jit(", "pjit("))
-            inner = "" if is_call else found[1]
+            inner = "" if inner.startswith(("jit(", "pjit(")) else found[1]
         parts.append(inner)
     return "/".join(part for part in parts if _MODULE_NAME.match(part))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analyzer.simulate.compiler.plan_uncertainty import XLA_LIMIT_BYTES, workspace_rise
-from analyzer.tracing.parse.hlo_module import Hlo, Instruction
+from analyzer.tracing.parse.hlo import Hlo, Instruction
 from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from analyzer.model.errors import TraceError
 from analyzer.tracing.parse.hlo import read_hlo
-from analyzer.tracing.parse.hlo_module import HeapAction
 from analyzer.tracing.parse.hloproto import Hlo
 
 PLAN = Path(__file__).parents[1] / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
@@ -36,8 +35,8 @@ def test_a_module_that_tensorflow_compiled() -> None:
             assert 0 <= part.offset_bytes <= allocation.size_bytes - part.size_bytes
     # AND what the heap trace begins it ends
     (trace,) = hlo.traces
-    begun = [e.buffer for e in trace.events if e.action is not HeapAction.FREE]
-    ended = [e.buffer for e in trace.events if e.action is HeapAction.FREE]
+    begun = [e.buffer for e in trace if e.begins]
+    ended = [e.buffer for e in trace if not e.begins]
     assert sorted(begun) == sorted(ended)
     # AND the framework's ops are named
     assert any(i.op_name == "mlp_1/dense_1/Relu" for i in hlo.instructions.values())
