@@ -123,6 +123,24 @@ def call_flat(function: Any, arguments: list[Any], captures: list[Any]) -> None:
     function._call_flat(arguments, captures)
 
 
+@contextlib.contextmanager
+def build_executors_anew(number: int) -> Iterator[None]:
+    """Let TensorFlow build an executor for each function that is called, also if it ran before.
+
+    An executor belongs to a function and its options. ``number`` changes an option without effect on
+    functions, and differs between calls.
+    """
+    runtime = context.context()
+    options = runtime.function_call_options
+    config = type(runtime.config).FromString(options.config_proto_serialized)
+    config.placement_period = number
+    runtime.function_call_options = context.FunctionCallOptions(options.executor_type, config)
+    try:
+        yield
+    finally:
+        runtime.function_call_options = options
+
+
 def is_eager(tensor: Any) -> bool:
     """Say whether a tensor has a value that NumPy can read."""
     return hasattr(tensor, "_numpy_internal")

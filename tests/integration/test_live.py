@@ -140,3 +140,20 @@ print(json.dumps({"categories": result.document["categories_at_peak"]}))
     told = run(code, tmp_path)
     assert told["categories"]["parameter"] == PARAMETERS
     assert told["categories"]["optimizer_state"] == ADAM
+
+
+def test_a_step_that_ran_is_estimated_in_this_process(tmp_path: Path) -> None:
+    # GIVEN a function with transposed operands, of which TensorFlow has an executor already
+    code = """
+shapes = [(4, 50, 64), (64, 4, 32)]
+einsum = tf.function(
+    lambda left, right: tf.raw_ops.Einsum(inputs=[left, right], equation="...ni,iho->...nho"),
+    input_signature=[tf.TensorSpec(shape) for shape in shapes],
+)
+results = [call(einsum) for call in (analyzer.trace, analyzer.estimate)]
+print(json.dumps([result.report.steps[-1].requested_bytes for result in results]))
+"""
+    measured, predicted = run(code, tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
+    assert predicted == measured
+    # THEN each call of one second has a folder of its own
+    assert len(list((tmp_path / "traces").iterdir())) == 2

@@ -22,7 +22,13 @@ import tensorflow as tf
 from analyzer.capture.graph.data_dependent_sizes import infer_sizes
 from analyzer.capture.graph.plain_graphs import find_sources, read_executed_ops
 from analyzer.capture.graph.shape_inference import Shape
-from analyzer.capture.private_names import call_flat, cancellation, context, get_handle_data
+from analyzer.capture.private_names import (
+    build_executors_anew,
+    call_flat,
+    cancellation,
+    context,
+    get_handle_data,
+)
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, LEAST_SHAPES, MERGED_PLACE, PLACE, Op
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
@@ -30,7 +36,7 @@ from analyzer.model.errors import TargetError
 _FLUSH: Final = "analyzer_flush"
 _FOREIGN: Final = frozenset((_FLUSH, "_EagerConst"))
 """Nodes of graphs other than the step's: our flushing call, and TensorFlow's eager constants."""
-_numbers = itertools.count()
+_numbers = itertools.count(1)
 _Handles: TypeAlias = dict[tuple[Any, Shape], Any]
 """Handles without variables, by element type and shape of the value."""
 
@@ -107,7 +113,8 @@ def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:
         _collect()  # drop the metadata of earlier calls
         with contextlib.suppress(tf.errors.CancelledError):
             with cancellation.CancellationManagerContext(manager):
-                call_flat(function, feeds, captured)
+                with build_executors_anew(next(_numbers)):
+                    call_flat(function, feeds, captured)
         metadata = _collect()
     except tf.errors.OpError as error:
         raise TargetError(f"The step's graph cannot be built: {error.message}") from None

@@ -35,9 +35,11 @@ _EXISTS: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
 
 def make_default_path(spec: TargetSpec) -> Path:
-    """Return ``traces/NAME-TIME`` in the working folder."""
+    """Return ``traces/NAME-TIME`` in the working folder, with a number if that exists."""
     now = datetime.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    return Path("traces") / f"{spec.name}-{now}"
+    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    paths = (Path("traces") / f"{spec.name}-{now}{number}" for number in numbers)
+    return next(path for path in paths if not os.path.lexists(path))
 
 
 def check_writable(out: Path, *, force: bool) -> None:

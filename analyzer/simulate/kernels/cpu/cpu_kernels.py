@@ -19,6 +19,7 @@ from analyzer.simulate.kernels.cpu import native_convolution as native
 from analyzer.simulate.kernels.cpu import onednn
 from analyzer.simulate.kernels.shared import data_movement as layout
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
+from analyzer.simulate.kernels.shared.einsum import plan_einsum
 from analyzer.simulate.kernels.shared.op_call import (
     Call,
     ListUse,
@@ -201,6 +202,7 @@ _RULES: Final = lists.RULES | rule_table(
     (onednn.plan_matmul, "_MklMatMul"),
     (onednn.plan_batch_matmul, "_MklBatchMatMul _MklBatchMatMulV2 _MklFusedBatchMatMulV2"),
     (onednn.plan_einsum, "_MklEinsum"),
+    (plan_einsum, "Einsum"),
     (_forward_any(0), "_MklSoftmax"),  # ``MklSoftmaxOp`` forwards the logits
 )
 

@@ -10,8 +10,9 @@ no scratchpad (57 products of an encoder), and convolutions the same.
 
 from __future__ import annotations
 
-import math
+from functools import partial
 
+from analyzer.simulate.kernels.shared import einsum
 from analyzer.simulate.kernels.shared.op_call import (
     Call,
     MemoryPlan,
@@ -113,47 +114,13 @@ def matmul_scratch_bytes(
 
 
 def plan_einsum(call: Call) -> MemoryPlan:
-    """Transpose operands if needed, multiply, transpose the product if needed.
+    """Plan an ``Einsum`` whose product needs the scratchpad of a batched product."""
+    return einsum.plan_einsum(
+        call, partial(_find_scratch, call) if call.processor.has_avx512 else None
+    )
 
-    ``EinsumOp`` brings each operand into the order batch, free, contracted (or batch, contracted,
-    free, which the product accepts as transposed), and the product into the order of the output.
-    All these tensors are temporaries; the last one becomes the output.
-    """
-    outputs = (allocate(call, region="temp"),)
-    equation = str(call.attr("equation", ""))
-    shapes = [
-        shape for index in range(len(call.inputs)) if (shape := call.shape(index)) is not None
-    ]
-    if len(call.inputs) != 2 or len(shapes) != 2 or "->" not in equation or "." in equation:
-        return MemoryPlan(outputs=outputs)
-    operands, out = equation.split("->")
-    left, right = operands.split(",")
-    sizes = dict(zip(left + right, (*shapes[0], *shapes[1]), strict=True))
-    batch = [label for label in left if label in right and label in out]
-    contracted = [label for label in left if label in right and label not in out]
-    free = [[label for label in left if label not in right]]
-    free.append([label for label in right if label not in left])
-    copies, transposed = [], []
-    for index, (labels, own) in enumerate(zip((left, right), free, strict=True)):
-        inner = [label for label in labels if label in contracted]
-        is_straight = list(labels) == [*batch, *own, *inner]
-        is_swapped = not is_straight and list(labels) == [*batch, *inner, *own]
-        transposed.append(is_swapped)
-        if not (is_straight or is_swapped):
-            copies.append(call.input_size(index))
-    count, rows, depth = (
-        math.prod(sizes[label] for label in labels) for labels in (batch, free[0], contracted)
+
+def _find_scratch(call: Call, left: tuple[int, ...], transposes: tuple[bool, bool]) -> int:
+    return matmul_scratch_bytes(
+        left, transposes=transposes, threads=call.threads, item_bytes=call.item_bytes()
     )
-    scratch = matmul_scratch_bytes(
-        (count, depth, rows) if transposed[0] else (count, rows, depth),
-        transposes=(transposed[0], not transposed[1]),
-        threads=call.threads,
-        item_bytes=call.item_bytes(),
-    )
-    scratches = (scratch,) if call.processor.has_avx512 else ()
-    product = [label for label in (*batch, *free[0], *free[1]) if label in out]
-    orders = ([label for label in labels if sizes[label] != 1] for labels in (product, out))
-    if len(set(map(tuple, orders))) == 1:
-        return MemoryPlan(outputs=outputs, before_bytes=tuple(copies), after_bytes=scratches)
-    before = (*copies, call.size())
-    return MemoryPlan(outputs=outputs, before_bytes=before, scratch_bytes=scratches)

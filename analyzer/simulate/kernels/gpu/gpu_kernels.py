@@ -29,12 +29,12 @@ from analyzer.model.graph.host_copies import (
     runs_on_host,
 )
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
-from analyzer.simulate.kernels.cpu import onednn
 from analyzer.simulate.kernels.gpu import cudnn_convolution as convolutions
 from analyzer.simulate.kernels.gpu import cudnn_rnn, gpu_reduction
 from analyzer.simulate.kernels.gpu.cudnn_convolution import DnnCard
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
+from analyzer.simulate.kernels.shared.einsum import plan_einsum
 from analyzer.simulate.kernels.shared.op_call import (
     Call,
     ListUse,
@@ -211,11 +211,6 @@ def _plan_cross_entropy(call: Call) -> MemoryPlan:
     return replace(cpu.plan(call), after_bytes=(call.input_size(0), call.size(0)))
 
 
-def _plan_einsum(call: Call) -> MemoryPlan:
-    """Transpose operands and result like on a CPU; cuBLAS multiplies, without scratch."""
-    return replace(onednn.plan_einsum(call), scratch_bytes=(), after_bytes=())
-
-
 def _plan_copy_to_host(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=(_ELSEWHERE,) * len(call.op.outputs))
 
@@ -248,7 +243,7 @@ def _make_rules(card: DnnCard) -> dict[str, Rule]:
         (gpu_reduction.plan_top_k, "TopKV2"),
         (_plan_cross_entropy, "SoftmaxCrossEntropyWithLogits"),
         (_plan_inverse_fourier, "IRFFT IRFFT2D IRFFT3D"),
-        (_plan_einsum, "Einsum"),
+        (plan_einsum, "Einsum"),
         (cpu.plan_select, "SelectV2"),  # the generated kernel forwards either value
         (cudnn_rnn.plan_forward, "CudnnRNN CudnnRNNV2 CudnnRNNV3"),
         (cudnn_rnn.plan_backward, "CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3"),
