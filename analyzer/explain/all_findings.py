@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.questions.out_of_memory import find_out_of_memory
+from analyzer.explain.questions.out_of_memory import find_failed_step, find_out_of_memory
 from analyzer.explain.questions.peak_owner import (
     find_dense_gradients,
     find_gradient_copies,
@@ -21,7 +21,6 @@ from analyzer.explain.questions.peak_owner import (
 )
 from analyzer.explain.questions.retained_tensors import (
     find_growth,
-    find_overdue,
     find_retained,
     find_survivors,
 )
@@ -35,7 +34,6 @@ from analyzer.explain.questions.step_settings import (
     find_workspaces,
 )
 from analyzer.explain.running.data_held import find_data, find_filling_stage
-from analyzer.explain.running.failed_step import find_failed_step
 from analyzer.explain.running.kept_objects import (
     find_alive_at_end,
     find_held_over,
@@ -48,7 +46,6 @@ from analyzer.explain.running.slope import measure_growth
 from analyzer.explain.running.varying_shapes import find_varying_shapes
 from analyzer.model.recording.records import Finding, Severity
 
-_ORDER: Final = list(Severity)
 _FIRST: Final = ("out-of-memory", "does-not-fit")
 _OF_A_STEP: Final = (
     find_out_of_memory,
@@ -56,7 +53,6 @@ _OF_A_STEP: Final = (
     find_peak_owner,
     find_retained,
     find_gradient_copies,
-    find_overdue,
     find_survivors,
     find_growth,
     find_largest,
@@ -72,17 +68,13 @@ _OF_A_STEP: Final = (
 def collect(analysis: Analysis) -> Analysis:
     """Return the analysis with its findings."""
     step = [*analysis.findings, *(found for find in _OF_A_STEP for found in find(analysis))]
-    program = list(_of_the_program(analysis))
-    ranked = [
-        *((0 if one.id in _FIRST else 2, one) for one in step),
-        *((1, one) for one in program),
-    ]
-    ranked.sort(key=lambda pair: (pair[0], _ORDER.index(pair[1].severity), -_saving(pair[1])))
+    ranked = [(0 if one.id in _FIRST else 2, one) for one in step]
+    ranked += [(1, one) for one in _of_the_program(analysis)]
+    order = list(Severity)
+    ranked.sort(
+        key=lambda pair: (pair[0], order.index(pair[1].severity), -(pair[1].saves_bytes or 0))
+    )
     return replace(analysis, findings=tuple(finding for _, finding in ranked))
-
-
-def _saving(finding: Finding) -> int:
-    return finding.saves_bytes or 0
 
 
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:

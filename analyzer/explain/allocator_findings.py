@@ -9,6 +9,7 @@ import pandas as pd
 
 from analyzer.explain.analysis import severity_of
 from analyzer.explain.buffer_words import name_of
+from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator import (
@@ -54,55 +55,49 @@ def _describe_failure(failure: FailedRequest, options: BfcOptions, rows: pd.Data
     """Return the finding of a request that fails, and whether free memory is fragmented."""
     limit = format_bytes(options.memory_limit_bytes)
     free, asked = map(format_bytes, (failure.free_bytes, failure.requested_bytes))
+    name = name_of(rows.iloc[failure.row].to_dict()) if failure.row >= 0 else "a tensor"
+    why = (
+        f"Only {free} of the pool are free: the live tensors need more than this limit. Reduce "
+        "the batch size or the number of live tensors."
+    )
     if failure.free_bytes >= failure.rounded_bytes:
         why = (
             f"Free memory is fragmented: {free} are free, and the largest chunk has "
             f"{format_bytes(failure.largest_free_bytes)}. Use fixed shapes, or restart from a "
             "checkpoint."
         )
-    else:
-        why = (
-            f"Only {free} of the pool are free: the live tensors need more than this limit. Reduce "
-            "the batch size or the number of live tensors."
-        )
     return Finding(
         id="does-not-fit",
         severity=Severity.HIGH,
-        title=f"Out of memory under {limit}: {asked} for {_name(rows, failure.row)}",
+        title=f"Out of memory under {limit}: {asked} for {name}",
         detail=why,
     )
 
 
 def _find_remedies(ways: tuple[Remedy, ...]) -> Iterator[Finding]:
     """Report allocator settings that need a lower limit, best first."""
-    base, others = ways[0], ways[1:]
-    threshold = _LEAST_RATIO * base.minimum_limit_bytes
-    better = [way for way in others if way.limit_saved_bytes >= threshold]
-    better.sort(key=lambda way: -way.limit_saved_bytes)
+    base = ways[0].minimum_limit_bytes
+    better = [way for way in ways[1:] if way.limit_saved_bytes >= _LEAST_RATIO * base]
     if not better:
         return
-    best = better[0]
-    how = _WAYS[best.id].format(setting=best.setting)
+    better.sort(key=lambda way: -way.limit_saved_bytes)
+    evidence: tuple[EvidenceRow, ...] = tuple(
+        {
+            "way": _WAYS[way.id].format(setting=way.setting),
+            "limit_bytes": way.minimum_limit_bytes,
+            "saves_bytes": way.limit_saved_bytes,
+            "peak_pool_bytes": way.peak_pool_bytes,
+        }
+        for way in better[:_MOST_ROWS]
+    )
+    saves = better[0].limit_saved_bytes
     yield Finding(
         id="allocator-remedies",
-        severity=severity_of(best.limit_saved_bytes, base.minimum_limit_bytes),
-        title=f"To lower the limit by {format_bytes(best.limit_saved_bytes)}, {how}",
+        severity=severity_of(saves, base),
+        title=f"To lower the limit by {format_bytes(saves)}, {evidence[0]['way']}",
         detail="Each row is a replay of the same allocations. The saving lowers the memory limit, "
         "not the requested peak. The waste of cuda_malloc_async's driver pool is not counted.",
-        saves_bytes=best.limit_saved_bytes,
+        saves_bytes=saves,
         saves_kind="limit",
-        evidence=tuple(
-            {
-                "way": _WAYS[way.id].format(setting=way.setting),
-                "limit_bytes": way.minimum_limit_bytes,
-                "saves_bytes": way.limit_saved_bytes,
-                "peak_pool_bytes": way.peak_pool_bytes,
-            }
-            for way in better[:_MOST_ROWS]
-        ),
+        evidence=evidence,
     )
-
-
-def _name(rows: pd.DataFrame, row: int) -> str:
-    """Return the name of the buffer of a row; empty if there is no row."""
-    return name_of(rows.iloc[row].to_dict()) if row >= 0 else ""

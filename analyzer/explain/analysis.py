@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.choice import Category
 from analyzer.model.contract.report.limit_figures import NO_FACTS, PoolFacts, VerdictFigures
 from analyzer.model.contract.report.subject import CardUse
 from analyzer.model.errors import AccountingError
@@ -36,14 +35,7 @@ from analyzer.tracing.measure.buffer_uses import BufferUse
 
 Instants = npt.NDArray[np.int64]
 
-PERSISTENT: Final = frozenset(
-    {
-        Category.PARAMETER.value,
-        Category.OPTIMIZER_STATE.value,
-        Category.CONSTANT.value,
-        Category.INPUT.value,
-    }
-)
+PERSISTENT: Final = frozenset({"parameter", "optimizer_state", "constant", "input"})
 """Categories that are alive in all steps by design."""
 
 HIGH: Final = 0.2
@@ -156,24 +148,21 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
     Steps that try algorithms, such as one with a smaller last batch, count only if all others do. Of a
     program's own steps, which may differ, it is the one with the highest peak.
     """
-    with_events = [step for step in recording.steps if step.last >= step.first]
-    chosen = with_events or recording.steps
-    if recording.watch is not None and with_events and not recording.error:
-        return max(
-            with_events, key=lambda one: find_peak(line, one.first, one.last).allocated_bytes
-        )
-    table = recording.allocations
+    steps = [step for step in recording.steps if step.last >= step.first]
+    if recording.watch is not None and steps and not recording.error:
+        return max(steps, key=lambda one: find_peak(line, one.first, one.last).allocated_bytes)
+    table, chosen = recording.allocations, steps or recording.steps
     trying = set(table["step"][(table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)].dropna())
     steady = [step for step in chosen if step.index not in trying] or chosen
     return steady[-1] if steady else None
 
 
 def _measure_fragmentation(recording: Recording, rows: pd.DataFrame, instant: int) -> Fragmentation:
-    alive = rows[(rows["born"] <= instant) & (rows["dies"] > instant)]
-    requested = alive["requested_bytes"].to_numpy()
-    allocated = alive["allocated_bytes"].to_numpy()
+    alive, events = alive_at(rows, instant), recording.events
+    requested, allocated = (
+        alive[f"{name}_bytes"].to_numpy() for name in ("requested", "allocated")
+    )
     whole = round_up(requested)
-    events = recording.events
     is_event = 0 <= instant < len(events)
     return Fragmentation(
         instant=instant,
@@ -205,10 +194,7 @@ def saved_without(
     compiled step only bytes that hold a value count: the compiler would use another layout of its
     buffer.
 
-    Args:
-        analysis: The analysis with the timeline.
-        sizes: Requested bytes of each buffer, shape ``(n,)``.
-        gone_from, gone_until: The instants of the absence; the second one is excluded.
+    ``sizes`` are requested bytes; the instants ``gone_until`` are excluded.
     """
     first, last = analysis.first, analysis.last
     window = slice(first + 1, last + 2)

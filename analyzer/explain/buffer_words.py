@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import to_builtins
@@ -73,26 +73,6 @@ def holder_row(what: str, held: HeldTensors) -> EvidenceRow:
     )
 
 
-def tensor_rows(
-    tensors: pd.DataFrame, describe: Callable[[Mapping[Any, Any]], str]
-) -> tuple[EvidenceRow, ...]:
-    """Return a row for each tensor of a table; ``describe`` gives its description."""
-    return tuple(
-        evidence_row(
-            describe(row),
-            name=str(row["tensor"] or row["op"]),
-            where=str(row["source"]),
-            size=int(row["requested_bytes"]),
-        )
-        for row in tensors.to_dict("records")
-    )
-
-
-def first_source(tensors: pd.DataFrame) -> str:
-    """Return the first known source line of a table of tensors; empty if none is known."""
-    return next((str(one) for one in tensors["source"] if str(one)), "")
-
-
 def in_brackets(where: str) -> str:
     """Return `` (file:line)``; empty if the line is unknown."""
     return f" ({where})" if where else ""
@@ -125,13 +105,7 @@ def why_alive(row: Mapping[str, Any], use: BufferUse | None, *, end: int | None 
     if use is not None and use.waits_for:
         is_kept = category == Category.ACTIVATION and row["role"] not in PASSING_ROLES
         verb = "kept for" if is_kept else "waits for"
-        return f"{verb} {use.waits_for}{_type_in_brackets(use.waits_for, use.waits_for_type)}"
+        last = use.waits_for.rpartition("/")[2].rstrip("_0123456789")
+        is_said = not use.waits_for_type or (last and last in use.waits_for_type)
+        return f"{verb} {use.waits_for}" + ("" if is_said else f" ({use.waits_for_type})")
     return str(row["role"]) or "unknown"
-
-
-def _type_in_brackets(name: str, op_type: str) -> str:
-    """Return an op's type in brackets; empty if the name ends with it, as in ``relu/ReluGrad``."""
-    last = name.rpartition("/")[2].rstrip("_0123456789")
-    plain = op_type.removeprefix("_Mkl").removeprefix("Native")
-    is_said = not plain or (last and (plain.startswith(last) or last == op_type))
-    return "" if is_said else f" ({op_type})"

@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any, Final, get_args
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
@@ -32,7 +31,7 @@ from analyzer.model.contract.report.diff_file import (
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.recording.records import Recording
-from analyzer.model.recording.timeline import main_allocator_rows, running_sum
+from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
 from analyzer.model.units import format_bytes
 from analyzer.tracing.sources.graph_join import match_names
 
@@ -71,7 +70,10 @@ def compare(
         CategoryOfBoth(category=category, **_difference(sizes_a[category], sizes_b[category]))
         for category in Category
     ]
-    peak = [PeakOfBoth(number=number, **_difference(*sizes)) for number, sizes in _numbers(*both)]
+    peak = [
+        PeakOfBoth(number=number, **_difference(*(_number(report, number) for report in both)))
+        for number in get_args(Number)
+    ]
     facts = _op_facts(alive_a, alive_b)
     label_a, label_b = labels or _labels(*both)
     return DiffFile(
@@ -81,13 +83,10 @@ def compare(
         b=_side(report_b, label_b),
         peak=tuple(row for row in peak if row.a_bytes is not None or row.b_bytes is not None),
         categories=tuple(row for row in categories if row.a_bytes or row.b_bytes),
-        layers=tuple(
-            LayerOfBoth(name=name, change=change, **difference)
-            for name, change, difference in _matched_rows(alive_a, alive_b, "layer")
-        ),
+        layers=tuple(LayerOfBoth(**row) for row in _matched_rows(alive_a, alive_b, "layer")),
         ops=tuple(
-            OpOfBoth(name=name, change=change, **difference, **facts.get(name, _NO_FACTS))
-            for name, change, difference in _matched_rows(alive_a, alive_b, "made")
+            OpOfBoth(**row, **facts.get(row["name"], _NO_FACTS))
+            for row in _matched_rows(alive_a, alive_b, "made")
         ),
         timelines=CurvesOfBoth(a=_timeline(recording_a), b=_timeline(recording_b)),
     )
@@ -99,44 +98,30 @@ def _side(report: ReportFile, label: str) -> DiffSide:
     )
 
 
-def _numbers(*reports: ReportFile) -> list[tuple[Number, tuple[int | None, int | None]]]:
-    """Return the need and the four kinds of peak of both sides."""
-    a, b = (
-        {
-            "needs": None if report.verdict is None else report.verdict.need_bytes,
-            "requested": report.peak.requested_bytes,
-            "allocated": report.peak.allocated_bytes,
-            "pool": report.peak.pool_bytes,
-            "process": report.peak.process_bytes,
-        }
-        for report in reports
-    )
-    return [(number, (a[number], b[number])) for number in get_args(Number)]
+def _number(report: ReportFile, number: Number) -> int | None:
+    """Return the need or one of the four kinds of peak; None if the report has none."""
+    if number == "needs":
+        return None if report.verdict is None else report.verdict.need_bytes
+    size: int | None = getattr(report.peak, f"{number}_bytes")
+    return size
 
 
 def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
-    table = main_allocator_rows(recording)
-    instant = report.peak.instant
-    alive: pd.DataFrame = table[(table["born"] <= instant) & (table["dies"] > instant)]
-    return alive.assign(made=_names_to_compare(alive))
-
-
-def _names_to_compare(alive: pd.DataFrame) -> npt.NDArray[np.object_]:
-    """Return the name to compare each buffer by: its variable, its input, or its op."""
-    names = {
+    """Return the buffers alive at the peak; ``made`` is their variable, their input, or their op."""
+    alive = alive_at(main_allocator_rows(recording), report.peak.instant)
+    text = {
         name: alive[name].astype(str).to_numpy(dtype=object)
-        for name in ("variable", "tensor", "op", "role")
+        for name in ("variable", "tensor", "op", "role", "category")
     }
-    is_input = (alive["category"].astype(str) == Category.INPUT.value).to_numpy(dtype=bool)
-    fed = np.array([_OUTPUT_NUMBER.sub("", name) for name in names["tensor"]], dtype=object)
-    made = np.where(names["op"] != "", names["op"], names["role"])
-    made = np.where(is_input & (fed != ""), fed, made)
-    return np.where(names["variable"] != "", names["variable"], made)
+    fed = np.array([_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]], dtype=object)
+    made = np.where(text["op"] != "", text["op"], text["role"])
+    made = np.where((text["category"] == Category.INPUT.value) & (fed != ""), fed, made)
+    return alive.assign(made=np.where(text["variable"] != "", text["variable"], made))
 
 
 def _matched_rows(
     alive_a: pd.DataFrame, alive_b: pd.DataFrame, column: str
-) -> list[tuple[str, Change, dict[str, Any]]]:
+) -> list[dict[str, Any]]:
     """Return each name with its change and bytes, largest difference first."""
     sums_a, sums_b = (
         alive["requested_bytes"].groupby(alive[column].astype(str).to_numpy(dtype=object)).sum()
@@ -149,10 +134,11 @@ def _matched_rows(
         return name if name in both else _TRAILING_NUMBER.sub("", name)
 
     sums = pd.DataFrame({"a": sums_a.groupby(key).sum(), "b": sums_b.groupby(key).sum()})
-    rows = []
-    for name, a_bytes, b_bytes in sums.fillna(0).astype("int64").itertuples():
-        rows.append((str(name), _change(a_bytes, b_bytes), _difference(a_bytes, b_bytes)))
-    return sorted(rows, key=lambda row: (-abs(row[2]["delta_bytes"]), row[0]))
+    rows = [
+        {"name": str(name), "change": _change(a, b), **_difference(a, b)}
+        for name, a, b in sums.fillna(0).astype("int64").itertuples()
+    ]
+    return sorted(rows, key=lambda row: (-abs(row["delta_bytes"]), row["name"]))
 
 
 def _change(a_bytes: int, b_bytes: int) -> Change:
@@ -164,8 +150,7 @@ def _change(a_bytes: int, b_bytes: int) -> Change:
 
 
 def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, Any]:
-    is_known = a_bytes is not None and b_bytes is not None
-    delta = b_bytes - a_bytes if is_known else None  # type: ignore[operator]
+    delta = None if a_bytes is None or b_bytes is None else b_bytes - a_bytes
     return {"a_bytes": a_bytes, "b_bytes": b_bytes, "delta_bytes": delta}
 
 
@@ -173,11 +158,9 @@ def _op_facts(*alive: pd.DataFrame) -> dict[str, dict[str, Any]]:
     """Return the type and layer of each op, by the first side that has the op."""
     known: dict[str, dict[str, Any]] = {}
     for table in alive:
-        first = table.drop_duplicates("made")
-        rows = zip(*(first[name].astype(str) for name in ("made", "op_type", "layer")), strict=True)
-        for op, op_type, layer in rows:
-            for name in (op, _TRAILING_NUMBER.sub("", op)):
-                known.setdefault(name, {"type": op_type, "layer": layer})
+        for row in table.drop_duplicates("made").itertuples():
+            for name in (row.made, _TRAILING_NUMBER.sub("", row.made)):
+                known.setdefault(name, {"type": str(row.op_type), "layer": str(row.layer)})
     return known
 
 
@@ -199,20 +182,20 @@ def _labels(*reports: ReportFile) -> tuple[str, str]:
 def _messages(*both: ReportFile) -> list[str]:
     """Return notes on other differences: settings, failed steps, incomplete traces."""
     notes = []
-    pairs: dict[str, list[object]] = {
-        "mode": [report.step.mode for report in both],
-        "batch size": [report.step.batch_size for report in both],
-        "optimizer": [report.step.optimizer for report in both],
-        "dtype policy": [report.step.dtype_policy for report in both],
-        "XLA": [report.step.jit for report in both],
-        "device": [report.device.name for report in both],
-        "tensorflow": [report.versions.get("tensorflow") for report in both],
-    }
-    differing = [
-        f"{name} {_word(a)} and {_word(b)}"
-        for name, (a, b) in pairs.items()
-        if _word(a) != _word(b)
+    settings = [
+        {
+            "mode": report.step.mode or "none",
+            "batch size": report.step.batch_size or "none",
+            "optimizer": report.step.optimizer or "none",
+            "dtype policy": report.step.dtype_policy or "none",
+            "XLA": "on" if report.step.jit else "off",
+            "device": report.device.name or "none",
+            "tensorflow": report.versions.get("tensorflow", "none"),
+        }
+        for report in both
     ]
+    pairs = zip(settings[0].items(), settings[1].values(), strict=True)
+    differing = [f"{name} {a} and {b}" for (name, a), b in pairs if a != b]
     if differing:
         notes.append(f"Different settings: {'; '.join(differing)}.")
     for place, report in zip(("first", "second"), both, strict=True):
@@ -221,13 +204,6 @@ def _messages(*both: ReportFile) -> list[str]:
         reasons = () if report.integrity is None else report.integrity.says
         notes += [f"{place.capitalize()}: {line}" for line in reasons[:1]]
     return notes
-
-
-def _word(value: object) -> str:
-    """Return a setting as a word."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value in (None, "") else str(value)
 
 
 def _headline(
@@ -258,26 +234,15 @@ def _timeline(recording: Recording) -> StepCurve:
 
     It has at most ``TIMELINE_COLUMNS`` points, each a real instant; the peak is one of them.
     """
-    table = main_allocator_rows(recording)
-    requested, allocated = (_running(table, f"{name}_bytes") for name in ("requested", "allocated"))
+    line = timeline(main_allocator_rows(recording), len(recording.events))
     steps = [step for step in recording.steps if step.last >= step.first]
-    first, last = (steps[-1].first, steps[-1].last) if steps else (0, len(requested) - 2)
-    window = slice(first + 1, last + 2)  # place 0 is the state before the first event
-    requested, allocated = requested[window], allocated[window]
-    if not len(requested):
-        return StepCurve(progress_ratio=(), requested_bytes=(), allocated_bytes=())
-    count = min(TIMELINE_COLUMNS, len(requested))
-    edges = np.linspace(0, len(requested), count + 1).astype(np.int64)
+    # Place 0 of a line is the state before the first event.
+    window = slice(steps[-1].first + 1, steps[-1].last + 2) if steps else slice(1, None)
+    requested, allocated = line.requested[window], line.allocated[window]
+    edges = np.linspace(0, len(requested), min(TIMELINE_COLUMNS, len(requested)) + 1).astype(int)
     picked = [int(a + np.argmax(requested[a:b])) for a, b in pairwise(edges)]
     return StepCurve(
         progress_ratio=tuple(round(place / max(1, len(requested) - 1), 6) for place in picked),
         requested_bytes=tuple(int(requested[place]) for place in picked),
         allocated_bytes=tuple(int(allocated[place]) for place in picked),
     )
-
-
-def _running(table: pd.DataFrame, column: str) -> npt.NDArray[np.int64]:
-    """Return live bytes at each state, shape (n_events + 1,); state 0 is before the first event."""
-    born, dies = (table[name].to_numpy(dtype=np.int64) for name in ("born", "dies"))
-    last = int(dies.max(initial=-1))
-    return running_sum(born, dies, table[column].to_numpy(dtype=np.int64), last + 1)

@@ -7,7 +7,6 @@ limit of the user is for the pool alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from msgspec import structs
 
 from analyzer.cards import (
     Gpu,
-    MemoryRange,
     find_gpu,
     memory_beside_pool,
     memory_limit,
@@ -59,15 +57,6 @@ class Question:
     def whole(self) -> BoundedBytes:
         """The pool's limit plus the memory beside the pool; it is compared with the need."""
         return self.limit if self.beside_pool is None else self.limit + self.beside_pool
-
-    def answer_need(self, least: Need, most: Need, *, is_measured: bool) -> Need:
-        """Return the need with all trials of algorithms if they fit, else without the others."""
-        evidence = {"runs": self.runs_at_limit, "is_measured": is_measured, "is_own": self.is_own}
-        need = with_replay(least, self.limit, **evidence)
-        if self.runs_at_limit and most.pool.range.high <= self.limit.range.low:
-            need = with_replay(most, self.limit, **evidence)
-        skipped = max(most.pool.bytes - need.pool.bytes, 0)
-        return structs.replace(need, beside_pool=self.beside_pool, skipped_bytes=skipped)
 
 
 def card_of(recording: Recording) -> Gpu | None:
@@ -114,9 +103,16 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
 
     ``limit_bytes`` is the memory limit that the user asked about; None for none.
     """
-    recording = analysis.recording
+    recording, trust = analysis.recording, trust_figures(analysis)
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
+    incomplete = ""
+    if recording.error:
+        incomplete = "the step did not end"
+    elif recording.uncertainty is not None and recording.uncertainty.unsized:
+        incomplete = f"{recording.uncertainty.unsized} tensors have no known size"
+    elif trust is not None and trust.is_damaged:
+        incomplete = "the trace is damaged"
     is_searched = analysis.pool.safe_limit_bytes is not None
     facts = RunFacts(
         basis=BASES[str(recording.kind)],
@@ -124,7 +120,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         peak_line=_headline_without_limit(analysis),
         has_failed=recording.error is not None,
         has_run_out=failure_of(analysis) is not None,
-        incomplete=_find_incomplete(analysis),
+        incomplete=incomplete,
         need_of=NeedOf.LEAST_LIMIT if is_searched else NeedOf.ALLOCATED,
         cautions=cautions_of(analysis),
     )
@@ -139,34 +135,49 @@ def make_verdict(
     facts: RunFacts, question: Question | None, least: Need, most: Need
 ) -> VerdictFigures:
     """Return the verdict, by the need in the pool without trials of algorithms and with all of them."""
-    if question is None:
-        need = most if facts.need_of is NeedOf.LEAST_LIMIT else None
-        outcome = Outcome.FAILED if facts.has_failed else Outcome.NO_LIMIT
-        limit, headline = None, facts.peak_line
-    else:
-        need = question.answer_need(least, most, is_measured=facts.basis is Basis.MEASURED)
-        limit = question.whole
-        outcome, headline = _answer(facts, question, need.total)
-    total = None if need is None else need.total
-    return VerdictFigures(
-        outcome=outcome,
+    verdict = VerdictFigures(
+        outcome=Outcome.FAILED if facts.has_failed else Outcome.NO_LIMIT,
         basis=facts.basis,
-        limit_of=None if question is None else question.limit_of,
         card=facts.card or None,
         need_of=facts.need_of,
-        need=need,
-        **_bounded("limit", limit),
-        **_bounded("need", total),
-        margin_bytes=None if limit is None or total is None else limit.bytes - total.bytes,
-        headline=headline,
+        headline=facts.peak_line,
         cautions=facts.cautions,
+    )
+    if question is None:
+        if facts.need_of is NeedOf.LEAST_LIMIT:
+            verdict = structs.replace(verdict, need=most, **_bounded("need", most.total))
+        return verdict
+    need = _answer_need(question, least, most, is_measured=facts.basis is Basis.MEASURED)
+    outcome, headline = _answer(facts, question, need.total)
+    return structs.replace(
+        verdict,
+        outcome=outcome,
+        limit_of=question.limit_of,
+        need=need,
+        **_bounded("limit", question.whole),
+        **_bounded("need", need.total),
+        margin_bytes=question.whole.bytes - need.total.bytes,
+        headline=headline,
     )
 
 
-def _bounded(name: str, size: BoundedBytes | None) -> dict[str, Any]:
+def _answer_need(question: Question, least: Need, most: Need, *, is_measured: bool) -> Need:
+    """Return the need with all trials of algorithms if they fit, else without the others."""
+    runs, limit = question.runs_at_limit, question.limit
+    has_trials = runs and most.pool.range.high <= limit.range.low
+    need = with_replay(
+        most if has_trials else least,
+        limit,
+        runs=runs,
+        is_measured=is_measured,
+        is_own=question.is_own,
+    )
+    skipped = max(most.pool.bytes - need.pool.bytes, 0)
+    return structs.replace(need, beside_pool=question.beside_pool, skipped_bytes=skipped)
+
+
+def _bounded(name: str, size: BoundedBytes) -> dict[str, Any]:
     """Return the three fields of a report's record for a size with its bounds."""
-    if size is None:
-        return {}
     ends = {"bytes": size.bytes, "low_bytes": size.range.low, "high_bytes": size.range.high}
     return {f"{name}_{end}": value for end, value in ends.items()}
 
@@ -185,27 +196,14 @@ def _answer(facts: RunFacts, question: Question, need: BoundedBytes) -> tuple[Ou
     return outcome, headline
 
 
-def _find_incomplete(analysis: Analysis) -> str:
-    """Return why the need is only a lower bound; empty if it is not."""
-    stated, trust = analysis.recording.uncertainty, trust_figures(analysis)
-    if analysis.recording.error:
-        return "the step did not end"
-    if stated is not None and stated.unsized:
-        return f"{stated.unsized} tensors have no known size"
-    return "the trace is damaged" if trust is not None and trust.is_damaged else ""
-
-
 def _question(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> Question | None:
     """Return the lower of the card's and the user's limit; None if there is none."""
     card = None if gpu is None else _card_question(analysis, gpu)
     if limit_bytes is None or (card is not None and limit_bytes > card.limit.bytes):
         return card
     replayed = analysis.pool.what_if
-    return Question(
-        limit_of=LimitOf.USER,
-        limit=BoundedBytes.exactly(limit_bytes),
-        runs_at_limit=replayed is None or replayed.fits,
-    )
+    runs, limit = replayed is None or replayed.fits, BoundedBytes.exactly(limit_bytes)
+    return Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs)
 
 
 def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
@@ -214,29 +212,29 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
     A failure on a simulated card is about that card; a success is also compared with other cards of
     the name.
     """
-    recording, card = analysis.recording, memory_limit(gpu)
-    beside = BoundedBytes.exactly(memory_beside_pool(gpu))
-    limit = BoundedBytes(card.bytes, card.range)
-    if recording.phantom_run is None:
-        runs = analysis.pool.fits_limit
-        return Question(limit_of=LimitOf.CARD, limit=limit, beside_pool=beside, runs_at_limit=runs)
-    runs = recording.error is None
-    given = recording.phantom_run.memory_limit_bytes
-    if given is not None:
-        limit = BoundedBytes.exactly(given)
+    recording = analysis.recording
+    limit: BoundedBytes = memory_limit(gpu)
+    own = recording.phantom_run
+    runs = analysis.pool.fits_limit if own is None else recording.error is None
+    if own is not None and own.memory_limit_bytes is not None:
+        limit = BoundedBytes.exactly(own.memory_limit_bytes)
         return Question(limit_of=LimitOf.USER, limit=limit, runs_at_limit=runs, is_own=True)
-    own_bytes = recording.device.memory_limit_bytes or card.bytes
-    limit = BoundedBytes.exactly(own_bytes)
-    if runs:
-        limit = BoundedBytes.around(own_bytes, card.range.low, card.range.high)
+    if own is not None:
+        own_bytes = recording.device.memory_limit_bytes or limit.bytes
+        ends = (limit.range.low, limit.range.high) if runs else (own_bytes, own_bytes)
+        limit = BoundedBytes.around(own_bytes, *ends)
     return Question(
-        limit_of=LimitOf.CARD, limit=limit, beside_pool=beside, runs_at_limit=runs, is_own=True
+        limit_of=LimitOf.CARD,
+        limit=limit,
+        beside_pool=BoundedBytes.exactly(memory_beside_pool(gpu)),
+        runs_at_limit=runs,
+        is_own=own is not None,
     )
 
 
 def _headline_without_limit(analysis: Analysis) -> str:
     """Return the peak, or the request that failed, in one line."""
-    peak = analysis.peak
+    peak, failure = analysis.peak, failure_of(analysis)
     allocated = format_bytes(peak.allocated_bytes)
     own_peak_bytes = find_own_peak(analysis.recording) or 0
     if not analysis.recording.error:
@@ -244,16 +242,13 @@ def _headline_without_limit(analysis: Analysis) -> str:
             own = format_bytes(own_peak_bytes)
             return f"Peak {own} allocated since the program's start, {allocated} in its steady step"
         return f"Peak {allocated} allocated for {format_bytes(peak.requested_bytes)} requested"
-    failure = failure_of(analysis)
     if failure is None or failure.memory_limit_bytes is None:
         return f"The step did not finish. Peak {allocated} allocated until then"
     in_use = f"{format_bytes(failure.in_use_bytes)} of {format_bytes(failure.memory_limit_bytes)}"
     if failure.requested_bytes is None:
         return f"Out of memory: {in_use} are in use"
-    return (
-        f"Out of memory: a request for {format_bytes(failure.requested_bytes)} failed with {in_use} in "
-        "use"
-    )
+    wanted = format_bytes(failure.requested_bytes)
+    return f"Out of memory: a request for {wanted} failed with {in_use} in use"
 
 
 def _with_card(analysis: Analysis, gpu: Gpu, limit: BoundedBytes, need: BoundedBytes) -> Analysis:
@@ -263,13 +258,27 @@ def _with_card(analysis: Analysis, gpu: Gpu, limit: BoundedBytes, need: BoundedB
     if not own_limit:
         return analysis
     overhead, card = process_overhead(gpu), memory_limit(gpu)
-    pool_bytes = analysis.pool.pool_ever_bytes  # None if the pool does not hold the step
+    growth_bytes = pool_bytes = analysis.pool.pool_ever_bytes  # None if the pool is too small
     has_grown = recording.kind.ran and pool_bytes is not None and pool_bytes < own_limit
-    growth_bytes = pool_bytes
     if not has_grown:
         options = replace(BfcOptions.gpu(own_limit), growth=True)
         replayed = replay(from_recording(recording), options)
         growth_bytes = None if replayed.failure is not None else replayed.peak_pool_bytes
+    says = [
+        f"TensorFlow's limit for its pool on {gpu.name} is {card}: the card's memory less the CUDA "
+        "context and a reserve.",
+        f"Context, cuBLAS, cuDNN and loaded kernels take about {overhead} beside the pool, from "
+        "public reports, not measured. Need and limit both count the middle of that range.",
+    ]
+    if growth_bytes is not None:
+        grown = format_bytes(growth_bytes)
+        pool = (
+            f"with memory growth, as in this run, it grew to {grown}."
+            if has_grown
+            else "TensorFlow takes the whole limit at its first allocation; with memory growth, the "
+            f"pool would grow to {grown}."
+        )
+        says.insert(1, f"Pool: {pool}")
     fit = CardFit(
         fits=None if analysis.verdict is None else FITS.get(analysis.verdict.outcome),
         card=gpu.id,
@@ -284,34 +293,7 @@ def _with_card(analysis: Analysis, gpu: Gpu, limit: BoundedBytes, need: BoundedB
             source=overhead.source,
         ),
         limit_source=card.source,
-        says=tuple(_card_words(gpu, card, overhead, growth_bytes, has_grown=has_grown)),
+        says=tuple(says),
     )
     process = None if pool_bytes is None else pool_bytes + overhead.bytes
-    facts = structs.replace(analysis.pool, fit=fit, process_bytes=process)
-    return replace(analysis, pool=facts)
-
-
-def _card_words(
-    gpu: Gpu,
-    limit: MemoryRange,
-    overhead: MemoryRange,
-    growth_bytes: int | None,
-    *,
-    has_grown: bool,
-) -> Iterator[str]:
-    """Yield sentences on a card's memory; ``growth_bytes`` is the pool with growth, if that runs."""
-    yield (
-        f"TensorFlow's limit for its pool on {gpu.name} is {limit}: the card's memory less the CUDA "
-        "context and a reserve."
-    )
-    if has_grown and growth_bytes is not None:
-        yield f"Pool: with memory growth, as in this run, it grew to {format_bytes(growth_bytes)}."
-    elif growth_bytes is not None:
-        yield (
-            "Pool: TensorFlow takes the whole limit at its first allocation; with memory growth, the "
-            f"pool would grow to {format_bytes(growth_bytes)}."
-        )
-    yield (
-        f"Context, cuBLAS, cuDNN and loaded kernels take about {overhead} beside the pool, from "
-        "public reports, not measured. Need and limit both count the middle of that range."
-    )
+    return replace(analysis, pool=structs.replace(analysis.pool, fit=fit, process_bytes=process))

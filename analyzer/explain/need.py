@@ -20,7 +20,6 @@ from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import counted_peak
 from analyzer.explain.verdict import BASES
 from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need
-from analyzer.model.contract.report.peak_figures import WorkspaceFigures
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TRIAL
@@ -35,25 +34,34 @@ def begins_with_process(recording: Recording) -> bool:
 
 def find_need(analysis: Analysis) -> tuple[Need, Need]:
     """Return the need in the pool without trials of algorithms, and with all of them."""
-    rows = analysis.rows
+    recording, rows = analysis.recording, analysis.rows
     is_trial = rows["region"].astype(str) == TRIAL
     all_peaks = peaks = _phase_peaks(analysis, analysis.line.requested)
     if is_trial.any():
-        count = len(analysis.recording.events)
-        peaks = _phase_peaks(analysis, timeline(rows[~is_trial], count).requested)
+        peaks = _phase_peaks(analysis, timeline(rows[~is_trial], len(recording.events)).requested)
     pool = _pool_need(analysis)
-    highest = max(pool.bytes, analysis.peak_ever.allocated_bytes)
     least = _make_need(peaks, pool, pool.bytes)
-    most = _make_need(all_peaks, pool, highest)
-    stated = analysis.recording.uncertainty
-    if stated is not None and stated.workspace is not None:
-        most = _with_workspace(most, stated.workspace)
-    own_bytes = find_own_peak(analysis.recording) or 0
+    most = _make_need(all_peaks, pool, max(pool.bytes, analysis.peak_ever.allocated_bytes))
+    stated = recording.uncertainty
+    if stated is not None and stated.workspace is not None:  # ranges of workspaces and trials
+        first, steady = stated.workspace.first_step, stated.workspace.steady
+        most = replace(
+            most,
+            first_step=most.first_step and _widen(most.first_step, first),
+            steady_step=_widen(most.steady_step, steady),
+        )
+    own_bytes, counted, allocator = (
+        find_own_peak(recording) or 0,
+        counted_peak(recording),
+        least.allocator.bytes,
+    )
     outside = None
     if own_bytes > least.pool.bytes:
-        outside = BoundedBytes.exactly(own_bytes - least.allocator.bytes)
-    elif not begins_with_process(analysis.recording):
-        outside = _earlier_peak(analysis, least)
+        outside = BoundedBytes.exactly(own_bytes - allocator)
+    elif counted > least.pool.bytes and not begins_with_process(recording):
+        # The trace does not show whether the earlier peak was trials: the range begins at its own.
+        low = least.pool.range.low - allocator
+        outside = BoundedBytes.around(counted - allocator, low, counted - allocator)
     return replace(least, before_trace=outside), replace(most, before_trace=outside)
 
 
@@ -67,32 +75,9 @@ def _make_need(peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int)
     return Need(**phases, allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0)))
 
 
-def _with_workspace(need: Need, workspace: WorkspaceFigures) -> Need:
-    """Return the need with the ranges of cuDNN's workspaces and trials."""
-
-    def widen(size: BoundedBytes | None, bounds: Range) -> BoundedBytes | None:
-        return size and BoundedBytes.around(
-            size.bytes, min(size.range.low, bounds.low), max(size.range.high, bounds.high)
-        )
-
-    return replace(
-        need,
-        first_step=widen(need.first_step, workspace.first_step),
-        steady_step=widen(need.steady_step, workspace.steady),
-    )
-
-
-def _earlier_peak(analysis: Analysis, need: Need) -> BoundedBytes | None:
-    """Return the peak before a trace by TensorFlow's counter, less the trace's allocator part.
-
-    The trace does not show whether the earlier peak was trials, so the range begins at the trace's own.
-    """
-    counted = counted_peak(analysis.recording)
-    if counted <= need.pool.bytes:
-        return None
-    allocator = need.allocator.bytes
-    low = need.pool.range.low - allocator
-    return BoundedBytes.around(counted - allocator, low, counted - allocator)
+def _widen(size: BoundedBytes, bounds: Range) -> BoundedBytes:
+    low, high = min(size.range.low, bounds.low), max(size.range.high, bounds.high)
+    return BoundedBytes.around(size.bytes, low, high)
 
 
 def _phase_peaks(analysis: Analysis, requested: np.ndarray) -> dict[LifePhase, int]:
@@ -117,10 +102,10 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
     If the sampled schedules were replayed under limits, they give the range; else it is as wide as the
     range of the allocated peak.
     """
-    central = analysis.pool.safe_limit_bytes or analysis.peak_ever.allocated_bytes
+    ever, stated = analysis.peak_ever.allocated_bytes, analysis.recording.uncertainty
+    central = analysis.pool.safe_limit_bytes or ever
     if find_own_peak(analysis.recording) is not None:  # no need is below TensorFlow's own figure
-        central = max(central, analysis.peak_ever.allocated_bytes)
-    stated = analysis.recording.uncertainty
+        central = max(central, ever)
     if stated is None or BASES[str(analysis.recording.kind)] is Basis.MEASURED:
         return BoundedBytes.exactly(central)
     if stated.limit_low_bytes is not None and stated.limit_high_bytes is not None:
@@ -149,28 +134,20 @@ def with_replay(
     """
     pool, part = need.pool, need.allocator
     if runs and is_own:
-        return need if pool.range.high <= limit.range.high else _lower(need, limit.range.high)
+        if pool.range.high <= limit.range.high:
+            return need
+        room = max(limit.range.high - part.bytes, 0)
+        parts = {phase.name.lower(): size.at_most(room) for phase, size in need.phases.items()}
+        return replace(need, **parts, allocator=part.at_most(limit.range.high))
+    low, size, high = part.range.low, part.bytes, part.range.high
     if runs:
-        surplus = max(pool.range.low - limit.bytes, 0) if is_measured else 0
-        low, size, high = part.range.low - surplus, part.bytes, part.range.high
+        low -= max(pool.range.low - limit.bytes, 0) if is_measured else 0
     else:
-        sizes = (pool.range.low, pool.bytes, pool.range.high)
-        short = [max(limit.bytes + 1 - size, 0) for size in sizes]
-        if not is_measured and not is_own:  # a prediction may be too high
-            short[:2] = 0, 0
-        low, size, high = (
-            part.range.low + short[0],
-            part.bytes + short[1],
-            part.range.high + short[2],
-        )
+        high += max(limit.bytes + 1 - pool.range.high, 0)
+    if not runs and (is_measured or is_own):  # a prediction may be too high
+        low += max(limit.bytes + 1 - pool.range.low, 0)
+        size += max(limit.bytes + 1 - pool.bytes, 0)
     return replace(need, allocator=BoundedBytes.around(size, max(low, 0), high))
-
-
-def _lower(need: Need, most: int) -> Need:
-    """Return the need with a pool of at most so many bytes."""
-    room = max(most - need.allocator.bytes, 0)
-    parts = {phase.name.lower(): size.at_most(room) for phase, size in need.phases.items()}
-    return replace(need, **parts, allocator=need.allocator.at_most(most))
 
 
 def first_step_only_bytes(analysis: Analysis) -> int:

@@ -26,20 +26,17 @@ from analyzer.model.units import format_bytes
 _RECURRENT = "CudnnRNN"
 
 
-def assumed_settings(analysis: Analysis) -> tuple[AssumedSetting, ...]:
+def _assumed_settings(analysis: Analysis) -> tuple[AssumedSetting, ...]:
     """Return each assumption with its value and its bytes at the peak; empty for other kinds."""
     note = analysis.recording.phantom_run
     if note is None:
         return ()
-    values = {one.name: note.assumed.get(one.name, one.usual) for one in ASSUMPTIONS}
-    return tuple(
-        AssumedSetting(
-            **asdict(one),
-            value=values[one.name],
-            share_bytes=_share(analysis.alive, one, values[one.name]),
-        )
-        for one in ASSUMPTIONS
-    )
+    rows = []
+    for one in ASSUMPTIONS:
+        value = note.assumed.get(one.name, one.usual)
+        share_bytes = _share(analysis.alive, one, value)
+        rows.append(AssumedSetting(**asdict(one), value=value, share_bytes=share_bytes))
+    return tuple(rows)
 
 
 def with_assumed_range(analysis: Analysis) -> Analysis:
@@ -52,17 +49,18 @@ def with_assumed_range(analysis: Analysis) -> Analysis:
     recording, peak = analysis.recording, analysis.peak
     if recording.kind is not Kind.PHANTOM or recording.phantom is None:
         return analysis
-    settings = assumed_settings(analysis)
+    settings = _assumed_settings(analysis)
     recording = replace(recording, phantom=structs.replace(recording.phantom, settings=settings))
     shares = {one.name: one.share_bytes for one in settings}
     reserve = shares.get(RECURRENT_RESERVE.name, 0)
     if reserve:
+        requested, allocated = peak.requested_bytes, peak.allocated_bytes
         stated = StatedRange(
             limit_high_bytes=None,
-            low_bytes=peak.requested_bytes - reserve,
-            high_bytes=peak.requested_bytes + reserve,
-            allocated_low_bytes=peak.allocated_bytes - reserve,
-            allocated_high_bytes=peak.allocated_bytes + reserve,
+            low_bytes=requested - reserve,
+            high_bytes=requested + reserve,
+            allocated_low_bytes=allocated - reserve,
+            allocated_high_bytes=allocated + reserve,
             because=(
                 f"cuDNN's reserve space for recurrent layers is assumed: {format_bytes(reserve)} at "
                 "the peak; the range covers 0 to twice that size",

@@ -61,7 +61,9 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         return analysis
     if is_whole and searched:
         prepare_searches(from_recording(recording))
-    own = own_options(recording)
+    own = card_options(recording) or recorded_options(
+        recording.events, allocator=recording.allocator
+    )
     asked = replaced_options(own, what_if)
     if is_whole and recording.kind.ran:
         facts = _measured_facts(analysis, own)
@@ -80,13 +82,6 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     return _add_what_if(analysis, asked) if what_if.is_asked else analysis
 
 
-def own_options(recording: Recording) -> BfcOptions:
-    """Return the allocator settings of a recording."""
-    return card_options(recording) or recorded_options(
-        recording.events, allocator=recording.allocator
-    )
-
-
 def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
     """Return a recording's settings, replaced by those of ``what_if``."""
     given = {name: value for name, value in asdict(what_if).items() if value is not None}
@@ -97,18 +92,15 @@ def _measured_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
     """Return the facts of a trace; no pool if the replay differs from the trace."""
     recording = analysis.recording
     match = compare(recording.events, own, allocator=recording.allocator)
-    facts = PoolFacts(
-        replay_equals_trace=match.is_exact,
-        replay_check=ReplayCheck(events=match.events, equal=match.equal),
-    )
-    is_exact = match.is_exact
+    is_exact, check = match.is_exact, ReplayCheck(events=match.events, equal=match.equal)
     del match  # free it before the second replay: it is as large as the trace
+    facts = PoolFacts(replay_equals_trace=is_exact, replay_check=check)
     if not is_exact:
         return facts
     # With several regions, addresses decide which of two equal chunks is used.
-    sequence = from_recording(recording)
+    result = replay(from_recording(recording), own, follow_addresses=True)
     facts = structs.replace(facts, failure_fits=would_have_fitted(analysis, own))
-    return _with_facts(facts, analysis, replay(sequence, own, follow_addresses=True))
+    return _with_facts(facts, analysis, result)
 
 
 def _predicted_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
@@ -166,10 +158,9 @@ def _with_minimum(
 
     The search includes the limit of the verdict, so that both agree.
     """
-    asked = what_if.memory_limit_bytes is not None or card_of(recording) is not None
-    found = minimum_limit(
-        from_recording(recording), options, also=[options.memory_limit_bytes] if asked else ()
-    )
+    is_limited = what_if.memory_limit_bytes is not None or card_of(recording) is not None
+    also = [options.memory_limit_bytes] if is_limited else ()
+    found = minimum_limit(from_recording(recording), options, also=also)
     return structs.replace(
         facts,
         minimum_limit_bytes=found.limit_bytes,
@@ -182,21 +173,18 @@ def _with_minimum(
 def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
     recording = analysis.recording
     result = _replay_optional(from_recording(recording), options)
-    failure = result.failure
     facts = OtherSettings(
         memory_limit_bytes=options.memory_limit_bytes,
         growth=options.growth,
         fragmentation_fraction=options.fragmentation_fraction,
-        fits=failure is None,
+        fits=result.failure is None,
         peak_requested_bytes=result.peak_requested_bytes,
         peak_allocated_bytes=result.peak_in_use_bytes,
         peak_pool_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
-        failure=msgspec.convert(failure, ReplayFailure | None, from_attributes=True),
+        failure=msgspec.convert(result.failure, ReplayFailure | None, from_attributes=True),
         regions=growth_history(result)[:_ROWS],
     )
-    return replace(
-        analysis,
-        pool=structs.replace(analysis.pool, what_if=facts),
-        findings=(*analysis.findings, *find_allocator(recording, options)),
-    )
+    found = find_allocator(recording, options)
+    pool = structs.replace(analysis.pool, what_if=facts)
+    return replace(analysis, pool=pool, findings=(*analysis.findings, *found))

@@ -16,7 +16,4 @@ class WhatIf:
     @property
     def is_asked(self) -> bool:
         """Whether any setting is given."""
-        return any(
-            value is not None
-            for value in (self.memory_limit_bytes, self.growth, self.fragmentation_fraction)
-        )
+        return self != WhatIf()

@@ -57,7 +57,7 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
             for damage in damages
         ),
         replay=replay,
-        says=tuple(_notices(analysis, damages, check, counter, replay)),
+        says=tuple(_notices(analysis, damages, check, counter)),
         replay_says="" if replay is None else _replay_words(replay),
     )
 
@@ -85,40 +85,32 @@ def _counter_peaks(analysis: Analysis) -> tuple[int | None, int]:
 
 
 def _notices(
-    analysis: Analysis,
-    damages: Sequence[Damage],
-    check: CounterCheck,
-    counter: int | None,
-    replay: ReplayCheck | None,
+    analysis: Analysis, damages: Sequence[Damage], check: CounterCheck, counter: int | None
 ) -> Iterator[str]:
-    own = analysis.recording.allocator
+    own, ours = analysis.recording.allocator, analysis.peak.allocated_bytes
     if check.disagreeing:
-        yield _counter_words(analysis, check, counter)
+        peaks = ""
+        if counter is not None and counter != ours:
+            peaks = (
+                f" The allocated peak is {format_bytes(ours)} by the events, but "
+                f"{format_bytes(counter)} by TensorFlow's counter, which is more likely."
+            )
+        yield (
+            "Incomplete trace: events are missing or altered. After "
+            f"{check.disagreeing:,} of {check.events:,} memory events, their sum differs from "
+            "TensorFlow's bytes in use, by up to "
+            f"{format_bytes(check.largest_difference_bytes)}.{peaks}"
+        )
         said = DamageReason.LOST_EVENTS, own
         damages = [one for one in damages if (one.reason, one.allocator) != said]
     for damage in sorted(damages, key=lambda one: one.allocator not in ("", own))[:_SHOWN]:
-        name = damage.allocator
-        allocator = f"allocator {name}: " if name and name != own else ""
+        allocator = f"allocator {damage.allocator}: " if damage.allocator not in ("", own) else ""
         yield f"Incomplete trace: {allocator}{damage.message}"
     if len(damages) > _SHOWN:
         yield f"Incomplete trace: {len(damages) - _SHOWN} more reasons are in the JSON (integrity)."
+    replay = analysis.pool.replay_check
     if replay is not None and replay.equal < replay.events and not check.disagreeing:
         yield _replay_words(replay)
-
-
-def _counter_words(analysis: Analysis, check: CounterCheck, counter: int | None) -> str:
-    ours = analysis.peak.allocated_bytes
-    text = (
-        "Incomplete trace: events are missing or altered. After "
-        f"{check.disagreeing:,} of {check.events:,} memory events, their sum differs from TensorFlow's "
-        f"bytes in use, by up to {format_bytes(check.largest_difference_bytes)}."
-    )
-    if counter is None or counter == ours:
-        return text
-    return (
-        f"{text} The allocated peak is {format_bytes(ours)} by the events, but {format_bytes(counter)} "
-        "by TensorFlow's counter, which is more likely."
-    )
 
 
 def _replay_words(replay: ReplayCheck) -> str:

@@ -93,17 +93,20 @@ def stated_range(analysis: Analysis) -> StatedRange | None:
 def _wide_ranges(analysis: Analysis, stated: StatedRange) -> list[str]:
     """Return the wider of the two ranges in words, if it is wider than ``WIDE_RATIO``."""
     peak = analysis.peak
-    requested = peak.requested_bytes, stated.low_bytes, stated.high_bytes
-    allocated = peak.allocated_bytes, stated.allocated_low_bytes, stated.allocated_high_bytes
     ranges = [
         ((high - low) / figure, kind, low, high)
-        for kind, (figure, low, high) in (("requested", requested), ("allocated", allocated))
+        for kind, figure, low, high in (
+            ("requested", peak.requested_bytes, stated.low_bytes, stated.high_bytes),
+            (
+                "allocated",
+                peak.allocated_bytes,
+                stated.allocated_low_bytes,
+                stated.allocated_high_bytes,
+            ),
+        )
         if figure and low is not None and high is not None
     ]
     width, kind, low, high = max(ranges, default=(0.0, "", 0, 0))
-    if width <= WIDE_RATIO:
-        return []
-    return [
-        f"the {kind} peak may be anywhere from {format_bytes(low)} to {format_bytes(high)}, a range "
-        f"of {width:.0%}"
-    ]
+    ends = f"{format_bytes(low)} to {format_bytes(high)}"
+    words = f"the {kind} peak may be anywhere from {ends}, a range of {width:.0%}"
+    return [words] if width > WIDE_RATIO else []

@@ -74,7 +74,6 @@ _ACTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "growth-per-step": ("losses.append(float(loss))  # a number, not the tensor", ""),
     "grows-on-host": ("losses.append(float(loss))  # a number, not the tensor", ""),
     "held-over": ("del outputs  # at the end of the step", ""),
-    "overdue-tensors": ("del outputs  # after the last use", ""),
     "tapes-kept": ("gradients = tape.gradient(loss, variables)\ndel tape", ""),
     "tape-outlives-use": ("gradients = tape.gradient(loss, variables)\ndel tape", ""),
     "models-kept": ("del model\nkeras.utils.clear_session()", ""),

@@ -1,20 +1,26 @@
-"""Findings about a step that ran out of memory: the request, the bytes in use, the shortage."""
+"""Findings about a step that ran out of memory: the request, the shortage, and the owners.
+
+The step is a traced one, or a later one of a program, whose live chunks have the note ``FailedStep``.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import describe_largest
+from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.report.limit_figures import UnservedRequest
+from analyzer.model.contract.watch_note import FailedStep, HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
-from analyzer.model.recording.timeline import alive_at
+from analyzer.model.recording.timeline import alive_at, running_sum
 from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.simulate.allocator import BfcOptions, from_recording, replay
 from analyzer.simulate.allocator.sequence import NOWHERE
@@ -35,28 +41,24 @@ def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
         return
     wanted, in_use = failure.requested_bytes, failure.in_use_bytes
     requested, _ = analysis.line.at(failure.instant)
-    limit = failure.memory_limit_bytes
-    asked = format_bytes(wanted) if wanted is not None else "more"
-    detail = (
+    details = [
         f"Just before, live tensors requested {format_bytes(requested)} and their chunks took "
         f"{format_bytes(in_use)}."
-    )
-    if limit is not None:
-        free = limit - in_use
-        detail += f" The limit is {format_bytes(limit)}, so {format_bytes(free)} were free"
+    ]
+    if failure.memory_limit_bytes is not None:
+        free, short = failure.memory_limit_bytes - in_use, ""
         if wanted is not None and wanted <= free:
-            detail += ", but no free chunk is large enough: the pool is fragmented."
+            short = ", but no free chunk is large enough: the pool is fragmented"
         elif wanted is not None:
-            error = analysis.recording.error
-            kind = "tensor" if error is not None and _REQUEST.search(error.message) else "block"
-            detail += f": the {kind} needs {format_bytes(wanted - free)} more."
-        else:
-            detail += "."
+            short = f": the request needs {format_bytes(wanted - free)} more"
+        limit = format_bytes(failure.memory_limit_bytes)
+        details.append(f"The limit is {limit}, so {format_bytes(free)} were free{short}.")
+    asked = "more" if wanted is None else format_bytes(wanted)
     yield Finding(
         id="out-of-memory",
         severity=Severity.HIGH,
         title=f"The step ran out of memory: a request for {asked} failed",
-        detail=detail,
+        detail=" ".join(details),
         evidence=describe_largest(alive_at(analysis.rows, failure.instant)),
     )
 
@@ -131,3 +133,112 @@ def _instant_of_failure(analysis: Analysis, last: int) -> int:
         if window[began - first :].max() == window[began - first]:
             return began
     return first + int(window.argmax())
+
+
+_ROWS: Final = 20
+
+
+class ByteOwner(NamedTuple):
+    """The owner of live bytes; empty texts if unknown."""
+
+    layer: str = ""
+    category: str = "unattributed"
+    holder: str = ""
+    where: str = ""
+
+
+def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
+    """Report the owners of the live bytes at a failed allocation after the traced steps."""
+    failed = watch.failed
+    if failed is None:
+        return
+    owners = _name_live_bytes(analysis, failed)
+    named = owners.total() - owners[ByteOwner()]
+    wanted = requested_by(failed.message)
+    request = "A request" if wanted is None else f"A request for {format_bytes(wanted)}"
+    (first, size_bytes), *_ = owners.most_common(1) or [(ByteOwner(), 0)]
+    words = first.holder or first.category + (f" of {first.layer}" if first.layer else "")
+    yield Finding(
+        id="out-of-memory",
+        severity=Severity.HIGH,
+        title=f"Step {failed.step} ran out of memory: {format_bytes(size_bytes)} of "
+        f"{format_bytes(failed.in_use_bytes)} in use belong to {words}{in_brackets(first.where)}",
+        detail=f"{request} failed. The owners of {named / max(failed.in_use_bytes, 1):.1%} of the "
+        "bytes in use are known: variables and tensors that Python holds by address, other buffers "
+        "of the step by the size and time of the same buffer in the traced steps.",
+        evidence=tuple(
+            {
+                "what": owner.category,
+                "name": owner.holder or owner.layer,
+                "layer": owner.layer,
+                "where": owner.where,
+                "bytes": size,
+            }
+            for owner, size in owners.most_common(_ROWS)
+        ),
+    )
+
+
+def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[ByteOwner]:
+    """Return the live bytes at a failed allocation by owner; ``ByteOwner()`` for bytes without one."""
+    rows = analysis.rows
+    variables = rows[rows["variable"] != ""].drop_duplicates("variable", keep="last")
+    by_variable = {str(row.variable): row for row in variables.itertuples()}
+    by_address = {address: held for held in failed.held for address in held.addresses}
+    wanted = Counter(
+        chunk.requested_bytes
+        for chunk in failed.chunks
+        if not chunk.variable and chunk.address not in by_address
+    )
+    alive = alive_at(rows, _find_similar_instant(analysis, wanted))
+    alike: dict[int, list[pd.Series]] = {}  # buffers of the step by size
+    for _, row in alive[alive["variable"] == ""].iterrows():
+        alike.setdefault(int(row["requested_bytes"]), []).append(row)
+    owners: Counter[ByteOwner] = Counter()
+    for chunk in failed.chunks:
+        owner = ByteOwner()
+        if chunk.variable:
+            known = by_variable.get(chunk.variable)
+            layer, category = (known.layer, known.category) if known else ("", "parameter")
+            owner = ByteOwner(str(layer), str(category), f"the variable {chunk.variable}")
+        elif held := by_address.get(chunk.address):
+            owner = _describe_held(analysis, chunk.requested_bytes, held)
+        elif twins := alike.get(chunk.requested_bytes):
+            row = twins.pop()
+            owner = ByteOwner(str(row["layer"]), str(row["category"]), where=str(row["source"]))
+        owners[owner] += chunk.size_bytes
+    owners[ByteOwner()] += failed.in_use_bytes - owners.total()
+    return +owners
+
+
+def _describe_held(analysis: Analysis, size_bytes: int, held: HeldTensors) -> ByteOwner:
+    """Return the owner of a tensor that Python holds, with layer and category of a traced twin."""
+    rows, watch = analysis.rows, analysis.recording.watch
+    alike = rows[rows["requested_bytes"] == size_bytes]
+    twins = [
+        address
+        for one in (() if watch is None else watch.held)
+        if (one.holder, one.where) == (held.holder, held.where)
+        for address in one.addresses
+    ]
+    found = alike[alike["address"].isin(twins)]
+    found = alike if found.empty else found
+    if found.empty:
+        return ByteOwner("", "input", held.holder, held.where)
+    row = found.iloc[-1]
+    return ByteOwner(str(row["layer"]), str(row["category"]), held.holder, held.where)
+
+
+def _find_similar_instant(analysis: Analysis, wanted: Counter[int]) -> int:
+    """Return the instant of the steady step whose live sizes differ least from ``wanted``, in bytes."""
+    rows, first, count = analysis.rows, analysis.first, analysis.last - analysis.first + 1
+    differences = np.zeros(count)
+    for size_bytes, same in rows.groupby("requested_bytes"):
+        alive = running_sum(
+            np.clip(same["born"].to_numpy() - first, -1, count),
+            np.clip(same["dies"].to_numpy() - first, -1, count),
+            np.ones(len(same), dtype=np.int64),
+            count,
+        )
+        differences += int(size_bytes) * np.abs(alive[1:] - wanted[int(size_bytes)])
+    return first + int(differences.argmin())

@@ -8,10 +8,8 @@ The same happens to a weight with several uses, whose partial gradients wait for
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import (
@@ -25,11 +23,10 @@ from analyzer.explain.analysis import (
 from analyzer.explain.buffer_words import (
     buffer_row,
     describe_buffer,
-    first_source,
+    evidence_row,
     in_brackets,
     is_passing,
     is_retained,
-    tensor_rows,
     why_alive,
 )
 from analyzer.explain.running.leaks import tensors_left
@@ -49,34 +46,28 @@ _LARGE_RATIO: Final = 0.2  # share of the peak from which on a single tensor is 
 
 def find_peak_owner(analysis: Analysis) -> Iterator[Finding]:
     """Report the op at the peak, and the layers and source lines with the most live bytes."""
-    alive = analysis.alive
-    total = analysis.peak.requested_bytes
+    alive, total = analysis.alive, analysis.peak.requested_bytes
     if alive.empty or not total:
         return
     op, layer, source = peak_op(analysis)
-    where = f"in {op}" if op else "outside named ops"
-    if layer:
-        where += f" (layer {layer})"
-    detail = f"Source line: {source}. " if source else ""
+    where = (f"in {op}" if op else "outside named ops") + (f" (layer {layer})" if layer else "")
     moving = alive[~alive["category"].isin(PERSISTENT)]
     evidence: list[EvidenceRow] = []
+    details = [f"Source line: {source}."] if source else []
     for column in ("layer", "source"):
         named = moving[moving[column] != ""].groupby(column, observed=True)["requested_bytes"]
-        sums = named.sum().sort_values(ascending=False)
+        sums = named.sum().sort_values(ascending=False).head(_ROWS)
+        evidence += [{column: str(key), "requested_bytes": int(sums[key])} for key in sums.index]
         if column == "layer" and len(sums):
-            detail += (
-                f"Layer {sums.index[0]} holds the most at the peak: "
-                f"{format_bytes(int(sums.iloc[0]))} of activations, gradients and temporaries."
+            details.append(
+                f"Layer {sums.index[0]} holds the most at the peak: {format_bytes(int(sums.iloc[0]))} "
+                "of activations, gradients and temporaries."
             )
-        evidence += [
-            {column: str(name), "requested_bytes": int(size)}
-            for name, size in sums.head(_ROWS).items()
-        ]
     yield Finding(
         id="peak-owner",
         severity=Severity.INFO,
         title=f"The peak of {format_bytes(total)} is reached {where}",
-        detail=detail,
+        detail=" ".join(details),
         evidence=tuple(evidence),
     )
 
@@ -96,8 +87,9 @@ def find_largest(analysis: Analysis) -> Iterator[Finding]:
     ``retained_tensors`` reports activations kept for the backward pass.
     """
     alive, peak = analysis.alive, analysis.peak.requested_bytes
+    step = analysis.recording.step_config
     is_skipped = alive["category"].isin({*PERSISTENT, Category.WORKSPACE.value})
-    if analysis.recording.step_config.mode != "infer":
+    if step.mode != "infer":
         is_skipped |= is_retained(alive)
     is_skipped |= (  # the sum of all memory from before the trace, no tensor
         (alive["category"] == Category.UNATTRIBUTED.value)
@@ -112,68 +104,62 @@ def find_largest(analysis: Analysis) -> Iterator[Finding]:
     saves = saved_without(analysis, [size // 2], [row["born"]], [row["dies"]])
     if not size or size < _LARGE_RATIO * peak or saves < MEDIUM * peak:
         return
-    described = buffer_row(row, BufferRow)
-    made = f"{described.op_type} {described.op}".strip() or "an op without a name"
-    batch = analysis.recording.step_config.batch_size
+    tensor = buffer_row(row, BufferRow)
+    has_batch = step.batch_size and tensor.shape.strip("[]").split(",")[0] == str(step.batch_size)
     half = (
         "Its first axis is the batch: half the batch size"
-        if batch and described.shape.strip("[]").split(",")[0] == str(batch)
+        if has_batch
         else "Processing it in two halves, one after the other,"
     )
     yield Finding(
         id="large-tensor",
         severity=severity_of(saves, peak),
-        title=f"One tensor is {size / peak:.0%} of the peak: {described.name} ({format_bytes(size)})",
-        detail=f"Category {described.category.replace('_', ' ')}, shape "
-        f"{described.shape or 'unknown'}, type {described.dtype or 'unknown'}, made by {made}. "
+        title=f"One tensor is {size / peak:.0%} of the peak: {tensor.name} ({format_bytes(size)})",
+        detail=f"Category {tensor.category.replace('_', ' ')}, shape {tensor.shape or 'unknown'}, type "
+        f"{tensor.dtype or 'unknown'}, made by {tensor.op or 'an op without a name'}. "
         f"{half} lowers the peak to {format_bytes(peak - saves)}.",
         saves_bytes=saves,
         evidence=(describe_buffer(row),),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientCopies:
-    """Gradients of one variable that are alive at the peak."""
-
-    variable: str  # its path; several, joined, if variables of one layer share a shape
-    each: int  # number of gradients for each variable
-    rows: pd.DataFrame  # their rows of the allocations table, in order of birth
-
-    @property
-    def requested_bytes(self) -> int:
-        """Requested bytes of all of them."""
-        return int(self.rows["requested_bytes"].sum())
-
-
 def find_gradient_copies(analysis: Analysis) -> Iterator[Finding]:
     """Report variables with more than one live gradient at the peak."""
-    copies = sorted(_gradient_copies(analysis), key=lambda one: -one.requested_bytes)
-    peak = analysis.peak.requested_bytes
-    saves = _saved_with_one_gradient(analysis, copies) if copies else 0
-    if not copies or saves < LOW * peak:
+    copies = sorted(_gradient_copies(analysis), key=lambda rows: -rows["requested_bytes"].sum())
+    if not copies:
         return
-    total = sum(one.requested_bytes for one in copies)
-    largest, others = copies[0], len(copies) - 1
+    table, peak = pd.concat(copies), analysis.peak.requested_bytes
+    gone = table.dropna(subset="next")
+    saves = saved_without(analysis, gone["requested_bytes"], gone["next"], gone["dies"])
+    if saves < LOW * peak:
+        return
+    total, others, first = int(table["requested_bytes"].sum()), len(copies) - 1, copies[0].iloc[0]
     size = f"{format_bytes(total)} ({total / peak:.0%} of the peak)"
     if others:
         size = f"with {others} other variable{'s' * (others > 1)} {size}"
     yield Finding(
         id="gradient-copies",
         severity=severity_of(saves, peak),
-        title=f"{largest.each} gradients of {largest.variable} are alive together: {size}",
+        title=f"{first['each']} gradients of {first['of']} are alive together: {size}",
         detail="They come from several micro-batches or several uses of one weight, and none waits "
         "until the previous one is added. Keep one gradient at a time: put tf.control_dependencies "
         "on the last assign_add around the next micro-batch, use a tf.while_loop with "
         "parallel_iterations=1, or call the tf.function for each micro-batch. The saving assumes "
         "that each gradient is freed at the birth of the next one.",
         saves_bytes=saves,
-        evidence=tuple(_gradient_rows(analysis, copies)),
+        evidence=tuple(
+            describe_buffer(row, of=row["of"], why_alive=why_alive(row, analysis.uses.get(index)))
+            for index, row in table.head(_GRADIENT_ROWS).iterrows()
+        ),
     )
 
 
-def _gradient_copies(analysis: Analysis) -> Iterator[GradientCopies]:
-    """Yield the variables with more live gradients at the peak than variables of that shape."""
+def _gradient_copies(analysis: Analysis) -> Iterator[pd.DataFrame]:
+    """Yield the gradients of variables that have several at the peak, in order of birth.
+
+    Variables of one layer with the same shape are one table. The new columns are ``of`` (the
+    variables), ``each`` (gradients of each) and ``next`` (birth of the variable's next gradient).
+    """
     alive = analysis.alive
     is_variable, category = alive["variable"] != "", alive["category"]
     key = ["layer", "shape", "dtype"]  # which a gradient and its variable share
@@ -185,34 +171,15 @@ def _gradient_copies(analysis: Analysis) -> Iterator[GradientCopies]:
         each = len(rows) // max(len(variables), 1)
         if variables and each > 1:
             rows = rows.sort_values("born", kind="stable")
-            yield GradientCopies(variable=" and ".join(variables), each=each, rows=rows)
-
-
-def _saved_with_one_gradient(analysis: Analysis, copies: list[GradientCopies]) -> int:
-    """Return the saving if each gradient is freed at the birth of the variable's next one."""
-    gone = []
-    for one in copies:
-        variables = len(one.rows) // one.each  # with the same layer and shape
-        later = one.rows["born"].to_numpy()[variables:]
-        sizes, dies = one.rows["requested_bytes"], one.rows["dies"]
-        gone += list(zip(sizes, later, dies, strict=False))
-    return saved_without(analysis, *zip(*gone, strict=True))
-
-
-def _gradient_rows(analysis: Analysis, copies: list[GradientCopies]) -> Iterator[EvidenceRow]:
-    rows = [(one, index, row) for one in copies for index, row in one.rows.iterrows()]
-    for one, index, row in rows[:_GRADIENT_ROWS]:
-        alive = why_alive(row, analysis.uses.get(int(index)))
-        yield {**describe_buffer(row), "of": one.variable, "why_alive": alive}
+            later = rows["born"].shift(-len(variables))
+            yield rows.assign(of=" and ".join(variables), each=each, next=later)
 
 
 _LEAST_BYTES: Final = 1 << 20
 _LEAST_RATIO: Final = 0.05
 """float64 and dense gradients are reported above both: bytes, and a share of the peak."""
 
-_COPIES_RATIO: Final = 0.1
-_MANY_COPIES_RATIO: Final = 0.25
-"""Shares of the peak above which input copies are reported, and have medium severity."""
+_COPIES_RATIO: Final = 0.1  # share of the peak above which input copies are reported
 
 _TENSORS: Final = 8
 _DENSE_OP: Final = "UnsortedSegmentSum"
@@ -224,20 +191,16 @@ def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
     """Report float64 tensors that are a large part of the peak."""
     wide = analysis.alive[analysis.alive["dtype"].astype(str) == "float64"]
     size_bytes = int(wide["requested_bytes"].sum())
-    if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
-        return
-    largest = wide.sort_values("requested_bytes", ascending=False).head(_TENSORS)
-    yield Finding(
-        id="float64",
-        severity=Severity.MEDIUM,
-        title=f"{format_bytes(size_bytes)} of the peak are float64"
-        f"{in_brackets(first_source(largest))}",
-        detail="NumPy's default is float64, and TensorFlow keeps the type. Use float32, which "
-        "takes half: array.astype('float32'), tf.constant(x, tf.float32), or dtype= when the data "
-        "is read.",
-        saves_bytes=size_bytes // 2,
-        evidence=tensor_rows(largest, lambda row: "float64"),
-    )
+    if size_bytes >= max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
+        yield _report_tensors(
+            wide,
+            id_="float64",
+            title="are float64",
+            detail="NumPy's default is float64, and TensorFlow keeps the type. Use float32, which "
+            "takes half: array.astype('float32'), tf.constant(x, tf.float32), or dtype= when the "
+            "data is read.",
+            saves_bytes=size_bytes // 2,
+        )
 
 
 def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
@@ -252,78 +215,87 @@ def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
     parameters = set(alive.loc[alive["category"] == "parameter", "shape"].astype(str)) - {""}
     dense = alive[kinds.str.startswith(_DENSE_OP) & alive["shape"].astype(str).isin(parameters)]
     size_bytes = int(dense["requested_bytes"].sum())
-    if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
-        return
-    yield Finding(
-        id="dense-gradient",
-        severity=Severity.MEDIUM,
-        title=f"{format_bytes(size_bytes)} of the peak are dense gradients of embedding tables"
-        f"{in_brackets(first_source(dense))}",
-        detail="The gradient of a lookup has few rows, but something converts it to a tensor of "
-        "the table's shape: gradient accumulation, clipping by the global norm, the loss scaling "
-        "of mixed precision, or an optimizer without a sparse update. Keep the gradient sparse, "
-        "or use an optimizer with a sparse update.",
-        saves_bytes=size_bytes,
-        evidence=tensor_rows(dense.head(_TENSORS), lambda row: f"dense, {row['shape']}"),
-    )
+    if size_bytes >= max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
+        yield _report_tensors(
+            dense,
+            id_="dense-gradient",
+            title="are dense gradients of embedding tables",
+            detail="The gradient of a lookup has few rows, but something converts it to a tensor of "
+            "the table's shape: gradient accumulation, clipping by the global norm, the loss scaling "
+            "of mixed precision, or an optimizer without a sparse update. Keep the gradient sparse, "
+            "or use an optimizer with a sparse update.",
+            saves_bytes=size_bytes,
+        )
 
 
 def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report copies of the step's inputs that are alive at the peak."""
     if analysis.step is None:
         return
-    rows = _find_copies(analysis, analysis.step).sort_values("requested_bytes", ascending=False)
+    rows = _find_copies(analysis, analysis.step)
     size_bytes = int(rows["requested_bytes"].sum())
-    peak = analysis.peak.requested_bytes
-    if size_bytes < max(_LEAST_BYTES, _COPIES_RATIO * peak):
+    if size_bytes < max(_LEAST_BYTES, _COPIES_RATIO * analysis.peak.requested_bytes):
         return
-    makers = [str(row["op_type"] or row["op"]) for row in rows.to_dict("records")]
-    where = first_source(rows) or _line_of_holder(analysis, watch, rows) or watch.where
-    yield Finding(
-        id="input-copies",
-        severity=Severity.MEDIUM if size_bytes >= _MANY_COPIES_RATIO * peak else Severity.LOW,
-        title=f"{format_bytes(size_bytes)} of the peak are copies of the input, made by "
-        f"{', '.join(dict.fromkeys(makers[:_TENSORS]))}{in_brackets(where)}",
+    rows = rows.sort_values("requested_bytes", ascending=False)
+    makers = rows["op_type"].where(rows["op_type"] != "", rows["op"]).astype(str)
+    left = tensors_left(analysis)
+    addresses = set(left.loc[left["op"].isin(set(rows["op"])), "address"].astype("int64"))
+    holders = (one.where for one in watch.held if addresses.intersection(one.addresses))
+    yield _report_tensors(
+        rows,
+        id_="input-copies",
+        title=f"are copies of the input, made by {', '.join(makers.head(_TENSORS).unique())}",
         detail="Each copy has as many elements as the input. Convert type, order and scale before "
         "the step: in the map of tf.data, which frees the original, or once for the whole data "
         "set.",
-        evidence=tensor_rows(
-            rows.head(_TENSORS), lambda row: f"copy, {row['dtype']} {row['shape']}"
+        else_where=next(holders, watch.where),
+    )
+
+
+def _report_tensors(
+    tensors: pd.DataFrame,
+    *,
+    id_: str,
+    title: str,
+    detail: str,
+    saves_bytes: int | None = None,
+    else_where: str = "",
+) -> Finding:
+    """Return a finding about tensors; ``else_where`` is a line if no tensor has a known one."""
+    largest = tensors.sort_values("requested_bytes", ascending=False).head(_TENSORS)
+    where = next((str(one) for one in largest["source"] if str(one)), else_where)
+    size = format_bytes(int(tensors["requested_bytes"].sum()))
+    return Finding(
+        id=id_,
+        severity=Severity.MEDIUM,
+        title=f"{size} of the peak {title}{in_brackets(where)}",
+        detail=detail,
+        saves_bytes=saves_bytes,
+        evidence=tuple(
+            evidence_row(
+                f"{row['dtype']} {row['shape']}",
+                name=str(row["tensor"] or row["op"]),
+                where=str(row["source"]),
+                size=int(row["requested_bytes"]),
+            )
+            for row in largest.to_dict("records")
         ),
     )
 
 
-def _line_of_holder(analysis: Analysis, watch: WatchNote, rows: pd.DataFrame) -> str:
-    """Return the line of a name that holds the result of an op of ``rows``; empty if none does."""
-    left = tensors_left(analysis)
-    addresses = set(left.loc[left["op"].isin(set(rows["op"])), "address"].astype("int64"))
-    return next((one.where for one in watch.held if addresses.intersection(one.addresses)), "")
-
-
 def _find_copies(analysis: Analysis, step: Step) -> pd.DataFrame:
     """Return a step's copies that are alive at the peak, known by the graph or by their size."""
-    alive = analysis.alive[(analysis.alive["step"] == step.index).fillna(False)]
-    by_graph = {index for index, use in analysis.uses.items() if use.copied_by}
-    fed = analysis.rows[
-        (analysis.rows["role"] == HOST_COPY_ROLE) | (analysis.rows["op"] == _LOADER)
-    ]
-    fed = fed[fed["requested_bytes"] >= _LEAST_BYTES // _TENSORS]
-    fed_sizes = {
-        (step, int(size) * item // other)
-        for step, size in set(zip(fed["step"], fed["requested_bytes"], strict=True))
+    rows = analysis.rows[analysis.rows["requested_bytes"] >= _LEAST_BYTES // _TENSORS]
+    is_fed = (rows["role"] == HOST_COPY_ROLE) | (rows["op"] == _LOADER)
+    fed = rows.loc[is_fed & (rows["step"] == step.index).fillna(False), "requested_bytes"]
+    sizes = {
+        int(size) * item // other
+        for size in fed.unique()
         for item in _ITEM_BYTES
         for other in _ITEM_BYTES
     }
-    moved = alive["op"].isin(MOVES | SCALES) & (
-        alive["requested_bytes"] >= _LEAST_BYTES // _TENSORS
-    )
-    like_fed = np.array(
-        [
-            bool(is_moved) and (step, int(size)) in fed_sizes
-            for is_moved, step, size in zip(
-                moved, alive["step"], alive["requested_bytes"], strict=True
-            )
-        ],
-        dtype=bool,
-    )
-    return alive[alive.index.isin(by_graph) | like_fed]
+    alive = analysis.alive[(analysis.alive["step"] == step.index).fillna(False)]
+    by_graph = [index for index, use in analysis.uses.items() if use.copied_by]
+    is_alike = alive["requested_bytes"].isin(sizes) & alive["op"].isin(MOVES | SCALES)
+    is_alike &= alive["requested_bytes"] >= _LEAST_BYTES // _TENSORS
+    return alive[alive.index.isin(by_graph) | is_alike]

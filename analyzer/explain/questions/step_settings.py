@@ -31,12 +31,12 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
     one_slot = max(state - parameters, 0)
     saves = one_slot if one_slot >= LOW * peak else state
-    change = (
-        "An optimizer with one slot per parameter (SGD with momentum, Lion, Adagrad) saves "
-        f"{format_bytes(one_slot)}; plain SGD needs no state"
-        if saves == one_slot
-        else "Plain SGD without momentum needs no state"
-    )
+    change = "Plain SGD without momentum needs no state"
+    if saves == one_slot:
+        change = (
+            "An optimizer with one slot per parameter (SGD with momentum, Lion, Adagrad) saves "
+            f"{format_bytes(one_slot)}; plain SGD needs no state"
+        )
     factor = f"It is {state / parameters:.1f} times the parameters. " if parameters else ""
     yield Finding(
         id="optimizer-state",
@@ -54,14 +54,13 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
 
 def find_threads(analysis: Analysis) -> Iterator[Finding]:
     """Report the saving of a predicted step if its ops run one after the other."""
-    uncertainty = analysis.recording.uncertainty
-    schedules = () if uncertainty is None else uncertainty.schedules
+    recording, peak = analysis.recording, analysis.peak.requested_bytes
+    schedules = () if recording.uncertainty is None else recording.uncertainty.schedules
     one = next((each for each in schedules if each.inter_op_threads == 1), None)
-    if analysis.recording.kind is not Kind.ESTIMATE or one is None or len(schedules) < 2:
+    if recording.kind is not Kind.ESTIMATE or one is None or len(schedules) < 2:
         return
     shown = schedules[0]
     saves = shown.requested_bytes - one.requested_bytes
-    peak = analysis.peak.requested_bytes
     if saves < THREADS_RATIO * peak:
         return
     yield Finding(
@@ -101,11 +100,11 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
         if kept:
             title += f"; each compilation keeps {format_bytes(kept)}"
         names = (*one.variables, *one.inputs)
-        sources = []
-        if one.variables:
-            sources.append(f"{len(one.variables)} variables that the step updates")
-        if one.inputs:
-            sources.append(f"{len(one.inputs)} of its inputs")
+        counts = (
+            (len(one.variables), "variables that the step updates"),
+            (len(one.inputs), "of its inputs"),
+        )
+        sources = " and ".join(f"{count} {what}" for count, what in counts if count)
         shown = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
         where = "memory" if kept else "the host's memory"
         yield Finding(
@@ -113,7 +112,7 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
             severity=Severity.HIGH,
             title=title,
             detail=f"{one.because} needs a constant at compile time, and TensorFlow derives it from "
-            f"{' and '.join(sources)} ({shown}). Their values become part of the compiled code. They "
+            f"{sources} ({shown}). Their values become part of the compiled code. They "
             "change in every step, so everything is recompiled, as slowly as the first time, and the "
             f"old values stay in {where}. Turn XLA off for this step (jit_compile=False, --no-jit), or "
             "use another optimizer: a frequent cause is an optimizer that divides an Embedding's "
@@ -134,15 +133,13 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     own = analysis.rows[_is_workspace(analysis.rows)]
     saves = saved_without(analysis, own["requested_bytes"], own["born"], own["dies"])
     row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
-    size = int(row["requested_bytes"])
-    algorithm = str(row["role"]).partition(", ")[2]
-    using = f" with the algorithm {algorithm}" if algorithm else ""
-    layer = f" of layer {row['layer']}" if row["layer"] else ""
+    size, algorithm = int(row["requested_bytes"]), str(row["role"]).partition(", ")[2]
+    where = f"{row['op']}" + (f" with the algorithm {algorithm}" if algorithm else "")
     yield Finding(
         id="workspace",
         severity=severity_of(saves, peak),
         title=f"Workspaces of convolutions take {format_bytes(total)} ({total / peak:.0%} of the peak)",
-        detail=f"The largest is {format_bytes(size)} in {row['op']}{layer}{using}. cuDNN's fastest "
+        detail=f"The largest is {format_bytes(size)} in {where}. cuDNN's fastest "
         "algorithm may need more memory than a slower one. Start with "
         f"TF_CUDNN_WORKSPACE_LIMIT_IN_MB={max(size // 2 >> 20, 1)} (by default 4096, and 8192 in newer "
         "releases) to exclude it. Without any workspace the peak falls to "

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import evidence_row
-from analyzer.explain.running.host_kinds import measure_host_kinds
 from analyzer.explain.running.leaks import find_filling, growth_words
 from analyzer.explain.running.slope import find_own_peak, measure_growth
 from analyzer.model.contract.report.subject import (
     MOST_READINGS,
+    HostKind,
     ProgramFigures,
     TrendFigures,
 )
-from analyzer.model.contract.watch_note import DataStage, LargeConstant, Reading, WatchNote
+from analyzer.model.contract.watch_note import DataStage, LargeConstant, WatchNote
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
 
@@ -26,6 +26,8 @@ _LEAST_RATIO: Final = 0.1  # data is reported above both: bytes, and a share of 
 _LEAST_HOST: Final = 4  # data on the host is reported above this multiple of the limit
 _MANY: Final = 8  # batches in the first axis from which on a tensor seems to be a data set
 _ROWS_OF_DATA: Final = 1000  # the same limit in rows, if the batch size is unknown
+
+_LEAST_STEPS: Final = 50  # steps from which on the host's growth is divided by kind
 
 _STAGE_HINTS: Final = {
     "shuffle": "Shuffle before batching and decoding (indices or file names), or use a smaller "
@@ -39,17 +41,17 @@ def find_data(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Ite
     """Report data sets that are constants or fully in memory, and stages with large buffers."""
     least = max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.allocated_bytes)
     batch = analysis.recording.step_config.batch_size
-    is_on_card = analysis.recording.device.kind == "gpu"
+    fewest = _MANY * batch if batch else _ROWS_OF_DATA
     for one in watch.constants:
-        if one.size_bytes < least:
-            continue
+        shape = one.shape or ()
+        is_data = one.copies == 1 and len(shape) > 1 and shape[0] >= fewest
         is_reported = {
-            "graph": True,
-            "held": one.copies == 1 and _is_data(one, batch),
+            "graph": one.size_bytes >= least,
+            "held": one.size_bytes >= least and is_data,
             "slices": one.size_bytes >= _LEAST_HOST * least,
         }
         if is_reported.get(one.kind):
-            yield _report(one, is_on_card=is_on_card)
+            yield _report(one, is_on_card=analysis.recording.device.kind == "gpu")
     filled = find_filling_stage(analysis.recording, watch, growth)
     for stage in watch.stages:
         if stage is filled or _stage_bytes(stage) >= _LEAST_HOST * least:
@@ -70,51 +72,37 @@ def find_filling_stage(
     return None if largest is None or _stage_bytes(largest) < grown_bytes else largest
 
 
-def _is_data(one: LargeConstant, batch: int | None) -> bool:
-    rows = one.shape[0] if one.shape else 0
-    return len(one.shape or ()) > 1 and rows >= (_MANY * batch if batch else _ROWS_OF_DATA)
-
-
 def _report(one: LargeConstant, *, is_on_card: bool) -> Finding:
     """Return the finding about a large array by its kind."""
-    size, shape = format_bytes(one.size_bytes), _shape(one)
-    saves: int | None = one.size_bytes
+    size, shape = format_bytes(one.size_bytes), one.shape and list(one.shape)
+    array = f"{one.dtype}, shape {shape or 'unknown'}"
+    severity = Severity.HIGH
+    saves: int | None = one.size_bytes * one.copies
     if one.kind == "graph":
-        id_, severity, what = "data-constant", Severity.HIGH, "constant"
-        saves = one.size_bytes * one.copies
         copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
-        title = f"{size} of data are a constant of {copies}"
+        id_, title = "data-constant", f"{size} of data are a constant of {copies}"
         detail = (
-            f"The {one.dtype} array of shape {shape} was used while a tf.function was traced. "
-            "TensorFlow copied its values into the graph, and again into the executor's memory on the "
-            "device, for the life of the function. Feed batches instead: create a tf.data.Dataset "
-            "(from_generator, from_tensor_slices) outside the function, or pass a tensor as an "
-            "argument."
+            f"The array ({array}) was used while a tf.function was traced. TensorFlow copied its "
+            "values into the graph, and again into the executor's memory on the device, for the life "
+            "of the function. Feed batches instead: create a tf.data.Dataset (from_generator, "
+            "from_tensor_slices) outside the function, or pass a tensor as an argument."
         )
     elif one.kind == "held":
-        id_, what = "data-held", "held"
         severity = Severity.HIGH if is_on_card else Severity.MEDIUM
         where = "on the card" if is_on_card else "in TensorFlow's memory"
-        title = f"{size} of data stay {where}: {one.name} holds the whole set"
+        id_, title = "data-held", f"{size} of data stay {where}: {one.name} holds the whole set"
         detail = (
-            f"Tensors of {one.dtype}, shape {shape}, are alive in all traced steps. Keep the array in "
-            "NumPy or memory-mapped and load batches with tf.data; tf.device('CPU') keeps it off the "
-            "card."
+            f"The tensors ({array}) are alive in all traced steps. Keep the array in NumPy or "
+            "memory-mapped and load batches with tf.data; tf.device('CPU') keeps it off the card."
         )
     else:
-        id_, severity, what, saves = "data-slices", Severity.LOW, "source", None
-        title = f"A tf.data pipeline holds a copy of {size} of data"
+        severity, saves = Severity.LOW, None
+        id_, title = "data-slices", f"A tf.data pipeline holds a copy of {size} of data"
         detail = (
             f"The pipeline holds {one.name} as tensors on the host, in addition to the arrays. If that "
             "is too much, read the data in pieces: from_generator, TFRecord files, numpy.memmap."
         )
-    row = evidence_row(
-        f"{what}, {one.dtype} {shape}",
-        name=one.name,
-        where=one.where,
-        count=one.copies,
-        size=one.size_bytes,
-    )
+    row = evidence_row(array, name=one.name, where=one.where, count=one.copies, size=one.size_bytes)
     return Finding(
         id=id_,
         severity=severity,
@@ -145,21 +133,18 @@ def _stage(one: DataStage, slope: str) -> Finding:
     )
 
 
-def _shape(one: LargeConstant) -> str:
-    return "unknown" if one.shape is None else str(list(one.shape))
-
-
 def program_figures(recording: Recording) -> ProgramFigures | None:
     """Return the report's figures on a program's steps; None if its own steps were not traced."""
     watch = recording.watch
     if watch is None:
         return None
     growth = measure_growth(recording, watch)
-    device = growth.device
-    if find_filling(watch, growth.device) or find_filling_stage(recording, watch, growth.device):
+    device, readings = growth.device, watch.readings
+    if find_filling(watch, device) or find_filling_stage(recording, watch, device):
         device = structs.replace(device, trend="fills")
-    elif growth.device.trend == "grows" and watch.step_objects > 1 and not watch.models:
+    elif device.trend == "grows" and watch.step_objects > 1 and not watch.models:
         device = structs.replace(device, trend="cannot tell")
+    stride = -(-len(readings) // (MOST_READINGS - 1)) or 1
     return ProgramFigures(
         step=watch.step,
         where=watch.where,
@@ -167,8 +152,8 @@ def program_figures(recording: Recording) -> ProgramFigures | None:
         warmup=watch.warmup,
         device=device,
         host=growth.host,
-        host_kinds=measure_host_kinds(recording, watch),
-        readings=_thin_out(watch.readings),
+        host_kinds=_measure_host_kinds(recording, watch),
+        readings=(*readings[:-1:stride], *readings[-1:]),  # evenly spaced, with the last one
         ended=watch.ended,
         own_peak_bytes=find_own_peak(recording),
         whole_run=watch.whole_run,
@@ -176,9 +161,28 @@ def program_figures(recording: Recording) -> ProgramFigures | None:
     )
 
 
-def _thin_out(readings: Sequence[Reading]) -> tuple[Reading, ...]:
-    """Return at most ``MOST_READINGS`` readings, evenly spaced, with the last one."""
-    stride = -(-len(readings) // (MOST_READINGS - 1)) or 1
-    last = readings[-1:]
-    chosen = [one for one in readings[::stride] if one.step != last[0].step]
-    return (*chosen, *last)
+def _measure_host_kinds(recording: Recording, watch: WatchNote) -> tuple[HostKind, ...]:
+    """Return the growth of each kind over all steps, the largest first; none below 50 steps.
+
+    Graphs count as TensorFlow saves them, which is less than they take. Variables of models count on
+    the CPU. A stage of ``tf.data`` counts with its whole buffer. The rest of the process is unknown.
+    """
+    steps, traced = watch.steps, max(len(recording.steps), 1)
+    if steps < _LEAST_STEPS:
+        return ()
+    models = [one for one in watch.models if one.alive and recording.device.kind == "cpu"]
+    totals = {
+        "functions": sum(one.graph_bytes * max(one.alive - 1, 0) for one in watch.functions),
+        "graphs": sum(
+            one.graph_bytes * max(one.traces - one.objects, 0) for one in watch.functions
+        ),
+        "models": sum(one.size_bytes * (one.alive - 1) // one.alive for one in models),
+        "arrays": sum(one.size_bytes for one in watch.on_host if not one.removes) * steps // traced,
+        "data pipeline": sum(map(_stage_bytes, watch.stages)),
+    }
+    rows = (
+        HostKind(kind=kind, per_step_bytes=total / steps, total_bytes=total)
+        for kind, total in totals.items()
+        if total
+    )
+    return tuple(sorted(rows, key=lambda row: -row.total_bytes))

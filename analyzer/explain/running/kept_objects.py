@@ -11,7 +11,7 @@ from analyzer.explain.analysis import PERSISTENT, Analysis
 from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets, is_passing
 from analyzer.explain.running.leaks import growth_words, leaks_by_holder, tensors_left
 from analyzer.model.contract.report.subject import TrendFigures
-from analyzer.model.contract.watch_note import HeldTensors, RetraceCause, TracedFunction, WatchNote
+from analyzer.model.contract.watch_note import RetraceCause, TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
@@ -33,28 +33,28 @@ _ROWS: Final = 8
 
 def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report stored gradient tapes, and persistent or unused tapes that are alive after the step."""
-    size_bytes = _bytes_of_tapes(analysis, watch)
+    size_bytes = _bytes_of_tapes(analysis, watch) if watch.tapes else 0
     size = format_bytes(size_bytes)
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
-        if one.alive >= _TAPES:
-            id_, holder = "tapes-kept", f" in {one.holder}" if one.holder else ""
-            title = f"{one.alive} gradient tapes accumulate{holder} and hold {size} ({one.where})"
-            hint = "Delete each tape after its gradients: del tape, and store no reference to it."
-        elif (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES:
-            id_, tape = "tape-outlives-use", "A persistent" if one.persistent else "An unused"
-            title = f"{tape} tape still holds {size} after its step ({one.where})"
+        is_idle = (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES
+        if one.alive < _TAPES and not is_idle:
+            continue
+        id_, hint = "tape-outlives-use", "Remove the tape if no gradient is computed."
+        kind = "A persistent" if one.persistent else "An unused"
+        title = f"{kind} tape still holds {size} after its step"
+        if one.persistent:
             hint = (
                 "Compute all gradients in one call without persistent=True, or `del tape` after the "
                 "last call."
-                if one.persistent
-                else "Remove the tape if no gradient is computed."
             )
-        else:
-            continue
+        if one.alive >= _TAPES:
+            id_, holder = "tapes-kept", f" in {one.holder}" if one.holder else ""
+            title = f"{one.alive} gradient tapes accumulate{holder} and hold {size}"
+            hint = "Delete each tape after its gradients: del tape, and store no reference to it."
         yield Finding(
             id=id_,
             severity=Severity.HIGH,
-            title=title,
+            title=f"{title} ({one.where})",
             detail=f"A tape holds all intermediate results that it recorded, until it is freed. {hint}",
             saves_bytes=size_bytes,
             saves_kind="allocated",
@@ -64,14 +64,11 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
 
 def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
     """Return the bytes that outlive their step and that no tensor in Python holds."""
-    if not watch.tapes:
-        return 0
     rows = tensors_left(analysis)
     named = {address for held in watch.held for address in held.addresses}
-    rows = rows[~rows["address"].astype("int64").isin(named)]
-    kept = rows["category"].isin(("activation", "temporary", "input", "unattributed"))
-    kept |= is_passing(rows)
-    return int(rows.loc[kept, "allocated_bytes"].sum())
+    is_kept = rows["category"].isin(("activation", "temporary", "input", "unattributed"))
+    is_kept = (is_kept | is_passing(rows)) & ~rows["address"].isin(named)
+    return int(rows.loc[is_kept, "allocated_bytes"].sum())
 
 
 def find_alive_at_end(watch: WatchNote) -> Iterator[Finding]:
@@ -93,25 +90,21 @@ def find_alive_at_end(watch: WatchNote) -> Iterator[Finding]:
 
 
 def find_models(watch: WatchNote) -> Iterator[Finding]:
-    """Report several models that one line created."""
+    """Report several live models that one line created."""
     for one in watch.models:
+        if one.alive < 2:
+            continue
         holder = f", held by {one.holder}" if one.holder else ""
         made = max(one.made, one.alive)
-        advice = (
-            "Between two models of a search or of folds: del model, then keras.utils.clear_session(); "
-            "or run each model in its own process."
-            if one.alive > 1
-            else "Earlier models are gone, but each one was traced. If they have the same layers, build "
-            "one model and restore its first weights: model.set_weights(first)."
-        )
         yield Finding(
-            id="models-kept" if one.alive > 1 else "models-made-anew",
-            severity=Severity.MEDIUM if one.alive > 1 else Severity.LOW,
+            id="models-kept",
+            severity=Severity.MEDIUM,
             title=f"{made} models were built by one line and {one.alive} of them are alive, with "
             f"{format_bytes(one.size_bytes)} of variables ({one.where}{holder})",
             detail="Each model holds its weights, its optimizer state and the graphs of its functions. "
-            + advice,
-            saves_bytes=one.size_bytes * (one.alive - 1) // one.alive if one.alive > 1 else None,
+            "Between two models of a search or of folds: del model, then keras.utils.clear_session(); "
+            "or run each model in its own process.",
+            saves_bytes=one.size_bytes * (one.alive - 1) // one.alive,
             saves_kind="allocated",
             evidence=(evidence_row("made", where=one.where, count=made, size=one.size_bytes),),
         )
@@ -121,23 +114,28 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report tensors of the step before that are still alive at the peak."""
     if analysis.step is None:
         return
-    alive = analysis.alive
+    alive, peak = analysis.alive, analysis.peak.requested_bytes
+    bounded = [one for held in watch.held if held.bound or held.removes for one in held.addresses]
     old = alive[
         alive["step"].notna()
         & (alive["step"].fillna(-1) < analysis.step.index)
         & ~alive["category"].isin(PERSISTENT)
+        & ~alive["address"].isin(bounded)
     ]
-    bounded = {
-        place for held in watch.held if held.bound or held.removes for place in held.addresses
-    }
-    old = old[~old["address"].isin(bounded)]
     growing = [leak.held for leak in leaks_by_holder(analysis, watch)]
     bound = [held for held in watch.held if held not in growing and not held.bound]
-    names, named_bytes = _names_that_hold(analysis, old, bound)
-    peak, size_bytes = analysis.peak.requested_bytes, int(old["requested_bytes"].sum())
+    # A name is matched by op and size. Loaded batches are skipped: their name is reassigned before the
+    # step begins.
+    left = tensors_left(analysis)
+    left = left[~left["op"].isin(_LOADERS)]
+    made = dict(zip(left["address"], _ops_and_sizes(left), strict=True))
+    of_old = _ops_and_sizes(old)
+    names = [held for held in bound if any(made.get(one) in of_old for one in held.addresses)]
+    known = {made[one] for held in names for one in held.addresses if one in made}
+    size_bytes = int(old["requested_bytes"].sum())
     if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * peak):
-        size_bytes = named_bytes
-        if named_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
+        size_bytes = sum(size for op, size in of_old if (op, size) in known)
+        if size_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
             return
     names = (names or bound)[:_ROWS]
     holder = f": {names[0].holder} holds them ({names[0].where})" if names else ""
@@ -154,22 +152,8 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     )
 
 
-def _names_that_hold(
-    analysis: Analysis, old: pd.DataFrame, bound: list[HeldTensors]
-) -> tuple[list[HeldTensors], int]:
-    """Return the names that hold such tensors after the last step, and the bytes of ``old``.
-
-    A tensor is matched by op and size. Loaded batches are skipped: their name is reassigned before
-    the step begins.
-    """
-    left = tensors_left(analysis)
-    left = left[~left["op"].isin(_LOADERS)]
-    asked = zip(left["op"].astype(str), left["requested_bytes"], strict=True)
-    made = dict(zip(left["address"].astype("int64"), asked, strict=True))
-    of_old = list(zip(old["op"].astype(str), old["requested_bytes"], strict=True))
-    names = [held for held in bound if any(made.get(one) in of_old for one in held.addresses)]
-    known = {made[one] for held in names for one in held.addresses if one in made}
-    return names, int(old.loc[[one in known for one in of_old], "requested_bytes"].sum())
+def _ops_and_sizes(rows: pd.DataFrame) -> list[tuple[str, int]]:
+    return list(zip(rows["op"].astype(str), rows["requested_bytes"].astype(int), strict=True))
 
 
 _FEW_TRACES: Final = 4
@@ -196,11 +180,11 @@ def find_retracing(watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
     for one in watch.functions:
         if one.is_keras and watch.models:
             continue  # reported with the models: each model has its own functions
-        repeats = one.traces - one.objects
-        if one.objects >= _COPIES and one.traces >= _CALLS_RATIO * one.calls:
-            yield _report(one, growth_words(growth), is_created=True)
-        elif repeats > _FEW_TRACES and repeats >= _CALLS_RATIO * one.calls:
-            yield _report(one, growth_words(growth), is_created=False)
+        is_created = one.objects >= _COPIES
+        is_repeated = one.traces - one.objects > _FEW_TRACES
+        repeats = one.traces - (0 if is_created else one.objects)
+        if (is_created or is_repeated) and repeats >= _CALLS_RATIO * one.calls:
+            yield _report(one, growth_words(growth), is_created=is_created)
 
 
 def _report(one: TracedFunction, slope: str, *, is_created: bool) -> Finding:
@@ -208,11 +192,11 @@ def _report(one: TracedFunction, slope: str, *, is_created: bool) -> Finding:
     if one.constant_bytes:
         size += f", {format_bytes(one.constant_bytes)} of it constants"
     call = f"called at {one.called_at}" if one.called_at else ""
-    place = ", ".join(part for part in ("" if one.is_keras else one.where, call) if part)
-    is_kept = one.alive >= _COPIES or not is_created
+    place = ", ".join(filter(None, ("" if one.is_keras else one.where, call)))
+    last = one.retraces[-1] if one.retraces else None
     if is_created:
         holder = f", held by {one.holder}" if one.holder else ""
-        kept = f"; {one.alive} are still alive{holder}" if is_kept else ""
+        kept = f"; {one.alive} are still alive{holder}" if one.alive >= _COPIES else ""
         title = f"{one.objects} tf.functions were created from `{one.name}` ({place}){kept}"
         detail = (
             f"Each one is traced and has its own graph ({one.nodes} nodes, {size} when saved) and its "
@@ -221,25 +205,23 @@ def _report(one: TracedFunction, slope: str, *, is_created: bool) -> Finding:
         )
     else:
         title = f"TensorFlow traced `{one.name}` {one.traces} times in {one.calls} calls ({place})"
-        last = one.retraces[-1] if one.retraces else None
         reason = f" Last reason: {last.changed}." if last is not None and last.changed else ""
         detail = (
             f"Each trace runs the Python code and stores a graph of {one.nodes} nodes: {size} of host "
             f"memory when saved, and more in the executor.{reason} {slope} "
             f"{_HINTS['object' if last is None else last.cause]}"
         )
+    calls = (
+        evidence_row(f"call {retrace.call}", name=retrace.changed, where=one.called_at)
+        for retrace in one.retraces[-_CALL_ROWS:]
+    )
+    defined = evidence_row(
+        "defined", name=one.name, where=one.where, count=one.traces, size=one.graph_bytes
+    )
     return Finding(
         id="functions-made-anew" if is_created else "retraced",
-        severity=Severity.HIGH if is_kept else Severity.MEDIUM,
+        severity=Severity.MEDIUM if is_created and one.alive < _COPIES else Severity.HIGH,
         title=title,
         detail=detail,
-        evidence=(
-            evidence_row(
-                "defined", name=one.name, where=one.where, count=one.traces, size=one.graph_bytes
-            ),
-            *(
-                evidence_row(f"call {retrace.call}", name=retrace.changed, where=one.called_at)
-                for retrace in one.retraces[-_CALL_ROWS:]
-            ),
-        ),
+        evidence=(defined, *calls),
     )

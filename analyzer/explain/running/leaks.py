@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,6 @@ import pandas as pd
 from analyzer.explain.analysis import PERSISTENT, Analysis
 from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets
 from analyzer.explain.running.slope import ProgramGrowth
-from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import HeldTensors, WatchNote
 from analyzer.model.recording.records import Finding, Severity
@@ -65,21 +65,15 @@ class StepLeak:
 def leaks_by_holder(analysis: Analysis, watch: WatchNote) -> list[StepLeak]:
     """Return the holders that keep tensors of several traced steps, largest first."""
     rows = _outliving(analysis)
-    by_address = dict(zip(rows["address"].astype("int64"), rows.index, strict=True))
-    traced = len(analysis.recording.steps)
-    fewest = max(min(_FEWEST_STEPS, traced), 1)
+    traced = max(len(analysis.recording.steps), 1)
     leaks = []
     for held in watch.held:
-        if not held.grows:
-            continue
-        kept = rows.loc[[by_address[one] for one in held.addresses if one in by_address]]
+        kept = rows[rows["address"].isin(held.addresses)]
         sums = kept.groupby("step", observed=True)["allocated_bytes"].sum()
-        steps = len(sums)
-        per_step = int(np.median(sums)) if steps else 0
+        steps, per_step = len(sums), int(np.median(sums)) if len(sums) else 0
         if not held.addresses:  # outside the allocator: memory shared with NumPy
-            steps = held.count
-            per_step = held.size_bytes // max(traced, 1)
-        if per_step and steps > fewest and held.count > fewest:
+            steps, per_step = held.count, held.size_bytes // traced
+        if held.grows and per_step and min(steps, held.count) > min(_FEWEST_STEPS, traced):
             ops = tuple(dict.fromkeys(str(op) for op in kept["op"] if op))
             leaks.append(StepLeak(held=held, per_step_bytes=per_step, ops=ops))
     return sorted(leaks, key=lambda leak: -leak.per_step_bytes)
@@ -109,10 +103,37 @@ def find_leaks(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> It
         return
     filling = find_filling(watch, growth)
     if filling is not None:
-        yield _fills(filling, growth)
+        full = (
+            f"It has room for {filling.bound:,} entries; memory grows until it is full."
+            if filling.bound
+            else "The program also removes entries from it, so the growth may end. If it does not, "
+            "limit the container: collections.deque(maxlen=…)."
+        )
+        yield Finding(
+            id="fills",
+            severity=Severity.LOW,
+            title=f"Memory rises by {format_bytes(round(growth.per_step_bytes))} a step while "
+            f"{filling.holder} fills{in_brackets(filling.where)}",
+            detail=f"{growth_words(growth)} {full}",
+            evidence=(holder_row("kept by", filling),),
+        )
+    traced = len(analysis.recording.steps)
     for leak in leaks_by_holder(analysis, watch):
-        if not leak.held.removes:
-            yield _leak(analysis, leak, growth)
+        held = leak.held
+        if not held.removes:
+            shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
+            yield _growing(
+                analysis,
+                growth,
+                per_step_bytes=leak.per_step_bytes,
+                cause=f"tensors accumulate in {held.holder}{in_brackets(held.where)}",
+                detail=f"In {traced} traced steps a tensor was added {times(held.count)} and none was "
+                f"removed. {growth_words(growth)} {_hint(held)}",
+                evidence=(
+                    holder_row(f"kept by, shape {shapes}" if shapes else "kept by", held),
+                    *(evidence_row("made by", name=op) for op in leak.ops[:_ROWS]),
+                ),
+            )
 
 
 def find_filling(watch: WatchNote, growth: TrendFigures) -> HeldTensors | None:
@@ -123,23 +144,6 @@ def find_filling(watch: WatchNote, growth: TrendFigures) -> HeldTensors | None:
     largest = max(bounded, key=lambda one: one.size_bytes, default=None)
     least_bytes = _EXPLAINS_RATIO * growth.per_step_bytes
     return None if largest is None or largest.size_bytes < least_bytes else largest
-
-
-def _fills(held: HeldTensors, growth: TrendFigures) -> Finding:
-    full = (
-        f"It has room for {held.bound:,} entries; memory grows until it is full."
-        if held.bound
-        else "The program also removes entries from it, so the growth may end. If it does not, limit "
-        "the container: collections.deque(maxlen=…)."
-    )
-    return Finding(
-        id="fills",
-        severity=Severity.LOW,
-        title=f"Memory rises by {format_bytes(round(growth.per_step_bytes))} a step while "
-        f"{held.holder} fills{in_brackets(held.where)}",
-        detail=f"{growth_words(growth)} {full}",
-        evidence=(holder_row("kept by", held),),
-    )
 
 
 def find_unexplained(
@@ -155,23 +159,43 @@ def find_unexplained(
         return
     steps = max(len(analysis.recording.steps), 1)
     holder = next((one for one in watch.on_host if not one.removes), None)
-    is_steady = host.low_bytes >= _STEADY_RATIO * host.per_step_bytes and _still_grows(watch, host)
-    is_large = host.per_step_bytes * (host.last_step - host.first_step) >= _HOST_BYTES
     if holder and holder.size_bytes >= _HOST_STEP_BYTES * steps and host.trend != "flat":
-        yield _host_container(watch, holder, steps, host)
-    elif host.trend == "grows" and is_steady and is_large:
-        yield _host_growth(watch, host)
+        yield Finding(
+            id="grows-on-host",
+            severity=Severity.MEDIUM,
+            title=f"Host memory grows by {format_bytes(holder.size_bytes // steps)} a step: arrays or "
+            f"texts accumulate in {holder.holder}{in_brackets(holder.where)}",
+            detail=f"In {steps} traced steps, NumPy arrays, bytes or texts were added "
+            f"{times(holder.count)}. The resident memory of the process changes by "
+            f"{signed_bytes(host.per_step_bytes)} a step. Store a summary (a mean, a file path), or "
+            "limit the container: collections.deque(maxlen=…), clear().",
+            evidence=tuple(holder_row("kept by", one) for one in watch.on_host[:_ROWS]),
+        )
+    elif host.trend == "grows" and _grows_steadily(watch, host):
+        where = f", {watch.where}" if watch.where else ""
+        yield Finding(
+            id="grows-on-host",
+            severity=Severity.MEDIUM,
+            title=f"Host memory of the process grows by {format_bytes(round(host.per_step_bytes))} a "
+            f"step (a step is {watch.step}{where})",
+            detail=f"Resident memory grows from step {host.first_step} to {host.last_step}, but "
+            "memory in TensorFlow's allocator does not. The cause is Python objects, NumPy arrays or "
+            "memory that TensorFlow allocates elsewhere. Find the lines with a Python memory profiler "
+            "such as memray or tracemalloc.",
+            evidence=(
+                evidence_row("a step", name=watch.step, where=watch.where, count=watch.steps),
+            ),
+        )
 
 
-def _still_grows(watch: WatchNote, host: TrendFigures) -> bool:
-    """Return whether the last third of the steps grows at half the slope: a heap settles."""
-    steps = (host.last_step - host.first_step) // 3
-    sizes = [
-        one.host_bytes
-        for one in watch.readings
-        if one.host_bytes is not None and one.step >= host.last_step - steps
-    ]
-    return bool(sizes) and sizes[-1] - sizes[0] >= _STEADY_RATIO * host.per_step_bytes * steps
+def _grows_steadily(watch: WatchNote, host: TrendFigures) -> bool:
+    """Return whether the growth is large and the last third keeps half the slope: a heap settles."""
+    steps, least = host.last_step - host.first_step, _STEADY_RATIO * host.per_step_bytes
+    late = [one for one in watch.readings if one.step >= host.last_step - steps // 3]
+    sizes = [one.host_bytes for one in late if one.host_bytes is not None]
+    has_settled = not sizes or sizes[-1] - sizes[0] < least * (steps // 3)
+    is_large = host.per_step_bytes * steps >= _HOST_BYTES
+    return is_large and host.low_bytes >= least and not has_settled
 
 
 def growth_words(growth: TrendFigures) -> str:
@@ -184,35 +208,8 @@ def growth_words(growth: TrendFigures) -> str:
     return f"Over {steps} the bytes in use {verb[growth.trend]}: {slope}."
 
 
-def _host_container(
-    watch: WatchNote, holder: HeldTensors, steps: int, growth: TrendFigures
-) -> Finding:
-    return Finding(
-        id="grows-on-host",
-        severity=Severity.MEDIUM,
-        title=f"Host memory grows by {format_bytes(holder.size_bytes // steps)} a step: arrays or "
-        f"texts accumulate in {holder.holder}{in_brackets(holder.where)}",
-        detail=f"In {steps} traced steps, NumPy arrays, bytes or texts were added "
-        f"{times(holder.count)}. The resident memory of the process changes by "
-        f"{signed_bytes(growth.per_step_bytes)} a step. Store a summary (a mean, a file path), or limit "
-        "the container: collections.deque(maxlen=…), clear().",
-        evidence=tuple(holder_row("kept by", one) for one in watch.on_host[:_ROWS]),
-    )
-
-
-def _host_growth(watch: WatchNote, growth: TrendFigures) -> Finding:
-    where = f", {watch.where}" if watch.where else ""
-    per_step = format_bytes(round(growth.per_step_bytes))
-    return Finding(
-        id="grows-on-host",
-        severity=Severity.MEDIUM,
-        title=f"Host memory of the process grows by {per_step} a step (a step is {watch.step}{where})",
-        detail=f"Resident memory grows from step {growth.first_step} to {growth.last_step}, but "
-        "memory in TensorFlow's allocator does not. The cause is Python objects, NumPy arrays or "
-        "memory that TensorFlow allocates elsewhere. Find the lines with a Python memory profiler "
-        "such as memray or tracemalloc.",
-        evidence=(evidence_row("a step", name=watch.step, where=watch.where, count=watch.steps),),
-    )
+def _hint(held: HeldTensors) -> str:
+    return _STORE_TEXTS if held.by_traceback else _STORE_NUMBERS
 
 
 def _growing(
@@ -220,10 +217,9 @@ def _growing(
     growth: TrendFigures,
     *,
     cause: str,
-    detail: str,
-    evidence: tuple[EvidenceRow, ...],
     id_: str = "kept-tensors",
     per_step_bytes: float | None = None,
+    **fields: Any,
 ) -> Finding:
     """Return a finding that saves the growth up to the last step; by default, that of the trend."""
     per_step = growth.per_step_bytes if per_step_bytes is None else per_step_bytes
@@ -233,32 +229,9 @@ def _growing(
         id=id_,
         severity=Severity.HIGH if share >= _HIGH_RATIO else severity,
         title=f"Memory grows by {format_bytes(round(per_step))} a step: {cause}",
-        detail=detail,
         saves_bytes=round(per_step * max(growth.last_step, 1)),
         saves_kind="allocated",
-        evidence=evidence,
-    )
-
-
-def _accumulates(held: HeldTensors) -> str:
-    return f"tensors accumulate in {held.holder}{in_brackets(held.where)}"
-
-
-def _leak(analysis: Analysis, leak: StepLeak, growth: TrendFigures) -> Finding:
-    held = leak.held
-    hint = _STORE_TEXTS if held.by_traceback else _STORE_NUMBERS
-    shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
-    return _growing(
-        analysis,
-        growth,
-        per_step_bytes=leak.per_step_bytes,
-        cause=_accumulates(held),
-        detail=f"In {len(analysis.recording.steps)} traced steps a tensor was added "
-        f"{times(held.count)} and none was removed. {growth_words(growth)} {hint}",
-        evidence=(
-            holder_row(f"kept by, shape {shapes}" if shapes else "kept by", held),
-            *(evidence_row("made by", name=op) for op in leak.ops[:_ROWS]),
-        ),
+        **fields,
     )
 
 
@@ -269,59 +242,47 @@ def _rare_leak(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Fi
     largest = max(growing, key=lambda one: one.size_bytes, default=None)
     if largest is None or largest.size_bytes < _EXPLAINS_RATIO * growth.per_step_bytes * steps:
         return None
-    hint = _STORE_TEXTS if largest.by_traceback else _STORE_NUMBERS
     return _growing(
         analysis,
         growth,
-        cause=_accumulates(largest),
+        cause=f"tensors accumulate in {largest.holder}{in_brackets(largest.where)}",
         detail=f"In {steps} steps a tensor was added {times(largest.count)}, "
-        f"{format_bytes(largest.size_bytes)} in total. {growth_words(growth)} {hint}",
+        f"{format_bytes(largest.size_bytes)} in total. {growth_words(growth)} {_hint(largest)}",
         evidence=tuple(holder_row("kept by", one) for one in watch.held_later[:_ROWS]),
     )
 
 
 def _growing_tensor(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Finding | None:
     """Report a name that gets a larger tensor in each step; None if it does not explain the growth."""
-    rows = _outliving(analysis)
-    ops = dict(zip(rows["address"].astype("int64"), rows["op"].astype(str), strict=True))
+    left, rows = _outliving(analysis), analysis.recording.allocations
     for held in watch.held:
-        op = next((ops[one] for one in held.addresses if one in ops), "")
-        sizes = _sizes_of(analysis, op) if op and not held.grows else []
-        rises = [after - before for before, after in zip(sizes, sizes[1:], strict=False)]
-        if len(rises) < _FEWEST_STEPS or min(rises) <= 0:
+        op = next((str(op) for op in left.loc[left["address"].isin(held.addresses), "op"]), "")
+        if held.grows or not op:
             continue
-        if float(np.median(rises)) >= _EXPLAINS_RATIO * growth.per_step_bytes:
-            return _growing(
-                analysis,
-                growth,
-                cause=f"{held.holder}{in_brackets(held.where)} gets a larger tensor each time",
-                detail=f"{op} made {format_bytes(sizes[0])} in the first traced step and "
-                f"{format_bytes(sizes[-1])} in the last. {growth_words(growth)} Each time, the old "
-                "and the new tensor are alive together. Write into a tf.Variable or an array of the "
-                "final size, or store numbers.",
-                evidence=(
-                    evidence_row(
-                        "held by", name=held.holder, where=held.where, count=1, size=sizes[-1]
-                    ),
-                    evidence_row("made by", name=op),
-                ),
-            )
+        by_step = rows[rows["op"] == op].groupby("step", observed=True)["requested_bytes"]
+        sizes = [int(size) for size in by_step.max()]
+        rises = [after - before for before, after in pairwise(sizes)]
+        is_rising = len(rises) >= _FEWEST_STEPS and min(rises) > 0
+        if not is_rising or np.median(rises) < _EXPLAINS_RATIO * growth.per_step_bytes:
+            continue
+        return _growing(
+            analysis,
+            growth,
+            cause=f"{held.holder}{in_brackets(held.where)} gets a larger tensor each time",
+            detail=f"{op} made {format_bytes(sizes[0])} in the first traced step and "
+            f"{format_bytes(sizes[-1])} in the last. {growth_words(growth)} Each time, the old "
+            "and the new tensor are alive together. Write into a tf.Variable or an array of the "
+            "final size, or store numbers.",
+            evidence=(holder_row("held by", held), evidence_row("made by", name=op)),
+        )
     return None
-
-
-def _sizes_of(analysis: Analysis, op: str) -> list[int]:
-    """Return an op's largest request in each traced step."""
-    rows = analysis.recording.allocations
-    rows = rows[(rows["op"] == op) & rows["step"].notna()]
-    return [int(one) for one in rows.groupby("step", observed=True)["requested_bytes"].max()]
 
 
 def _unknown_holder(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Finding:
     rows = tensors_left(analysis)
-    full = rows[rows["step"] < len(analysis.recording.steps) - 1]
-    sums = full.groupby("op", observed=True)["allocated_bytes"].sum()
-    by_op = sums.sort_values(ascending=False).head(_ROWS)
-    sources = dict(zip(full["op"].astype(str), full["source"].astype(str), strict=True))
+    rows = rows[rows["step"] < len(analysis.recording.steps) - 1]
+    sums = rows.groupby("op", observed=True)["allocated_bytes"].sum()
+    sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
     where = f" (a step is {watch.step}, {watch.where})" if watch.where else ""
     return _growing(
         analysis,
@@ -334,9 +295,9 @@ def _unknown_holder(analysis: Analysis, watch: WatchNote, growth: TrendFigures) 
             evidence_row(
                 "outlives its step",
                 name=str(op) or "without a name",
-                where=sources.get(str(op), ""),
+                where=sources[str(op)],
                 size=int(size),
             )
-            for op, size in by_op.items()
+            for op, size in sums.sort_values(ascending=False).head(_ROWS).items()
         ),
     )

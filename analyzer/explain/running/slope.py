@@ -11,13 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from statistics import median
 from typing import Final
 
-from analyzer.model.contract.report.subject import (
-    TrendFigures,
-)
+from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import card_number
@@ -50,7 +48,8 @@ def growth_of(
 
     ``value`` is the number of a reading to use; None if it was not measured.
     """
-    points = [(one.step, size) for one in readings if (size := value(one)) is not None]
+    sizes = {one.step: value(one) for one in readings}
+    points = sorted((step, size) for step, size in sizes.items() if size is not None)
     if not points:
         return TrendFigures(trend="cannot tell")
     last = points[-1][0]
@@ -64,10 +63,11 @@ def growth_of(
     spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low = slopes[max(math.floor((n - spread) / 2), 0)]
     high = slopes[min(math.ceil((n + spread) / 2), n - 1)]
-    middle = (slopes[(n - 1) // 2] + slopes[n // 2]) / 2
+    middle = median(slopes)
     steps = floors[-1][0] - floors[0][0]
     noise = max(_NOISE_BYTES, _NOISE_RATIO * floors[-1][1])
-    spread_bytes = _SPREADS * _spread(floors, middle)
+    rest = [size - middle * step for step, size in floors]
+    spread_bytes = _SPREADS * median(abs(one - median(rest)) for one in rest)
     is_growing = low > 0 and middle * steps > max(noise, spread_bytes)
     is_flat = high * steps <= noise
     return TrendFigures(
@@ -81,24 +81,11 @@ def growth_of(
     )
 
 
-def _spread(floors: list[tuple[int, int]], slope: float) -> float:
-    """Return the median distance of the floors from a line of this slope, in bytes."""
-    rest = [size - slope * step for step, size in floors]
-    return median(abs(one - median(rest)) for one in rest)
-
-
 def _floors(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the lowest point of each block."""
     count = min(_BLOCKS, len(points) // 2 if len(points) > 2 * _FEWEST else len(points))
-    if not count:
-        return []
-    bounds = [round(index * len(points) / count) for index in range(count + 1)]
-    floors = [
-        min(points[a:b], key=lambda point: point[1])
-        for a, b in zip(bounds, bounds[1:], strict=False)
-        if b > a
-    ]
-    return [one for index, one in enumerate(floors) if not index or one[0] > floors[index - 1][0]]
+    bounds = [round(index * len(points) / max(count, 1)) for index in range(count + 1)]
+    return [min(points[a:b], key=lambda point: point[1]) for a, b in pairwise(bounds) if b > a]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import evidence_row, in_brackets
@@ -32,28 +33,27 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     peaks = [int(analysis.line.allocated[step.first + 1 : step.last + 2].max()) for step in steps]
     if varied.empty or max(peaks) - min(peaks) < _LEAST_RATIO * max(peaks):
         return
-    spread = (varied.max(axis=1) - varied.min(axis=1)).nlargest(_ROWS)
+    ends = pd.DataFrame({"low": varied.min(axis=1), "high": varied.max(axis=1)}).astype(int)
+    widths = (ends["high"] - ends["low"]).nlargest(_ROWS)
     sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
-    ops = f"{len(varied)} op{'' if len(varied) == 1 else 's'}"
     where, step = ("", "") if watch is None else (watch.where, f"A step is {watch.step}. ")
     yield Finding(
         id="varying-shapes",
         severity=Severity.MEDIUM,
-        title=f"Shapes vary from step to step in {ops}: the steps peak at "
-        f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}{in_brackets(where)}",
+        title=f"Shapes vary from step to step in {len(varied)} op{'s' * (len(varied) != 1)}: the steps "
+        f"peak at {format_bytes(min(peaks))} to {format_bytes(max(peaks))}{in_brackets(where)}",
         detail=f"{step}{_fragmentation_words(analysis)}A chunk freed by a short batch is too small for "
         "a longer one, so the pool grows beyond the need of the largest step, and a tf.function with "
         "fixed shapes is traced again for each shape. Pad to a few lengths (padded_batch, "
         "bucket_by_sequence_length) and drop the last partial batch (drop_remainder=True).",
         evidence=tuple(
             evidence_row(
-                f"asks for {format_bytes(int(varied.loc[op].min()))} to "
-                f"{format_bytes(int(varied.loc[op].max()))}",
+                f"asks for {format_bytes(ends.low[op])} to {format_bytes(ends.high[op])}",
                 name=str(op),
-                where=sources.get(str(op), ""),
+                where=sources[str(op)],
                 size=int(size),
             )
-            for op, size in spread.items()
+            for op, size in widths.items()
         ),
     )
 

@@ -1,4 +1,4 @@
-"""The consumers of a buffer and the time of its last use."""
+"""The consumers of a buffer, and the one that runs last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class BufferUse:
 
     waits_for: str = ""  # the consumer that runs last; empty if unknown
     waits_for_type: str = ""
-    last_use_ps: int | None = None  # end of the last consumer; None if unknown
     consumers: int = 0
     copied_by: str = ""  # op type that copied an input of the step into it; empty for none
 
@@ -66,9 +65,4 @@ def _use(
         return ends.get(name, -1), order[name]
 
     last = max(names, key=when)
-    return BufferUse(
-        waits_for=last,
-        waits_for_type=structure.ops[last].type,
-        last_use_ps=ends.get(last),
-        consumers=len(names),
-    )
+    return BufferUse(last, structure.ops[last].type, len(names))

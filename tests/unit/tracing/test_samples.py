@@ -172,7 +172,7 @@ def test_the_step_that_ran_out_of_memory() -> None:
     limit = result.document["device"]["memory_limit_bytes"]
     assert limit == 48 * 2**20
     assert asked > limit - in_use
-    assert "the tensor needs" in finding["detail"]
+    assert "the request needs" in finding["detail"]
     assert finding["evidence"]
 
 
