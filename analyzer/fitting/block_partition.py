@@ -38,7 +38,7 @@ _MOST_BOUNDS: Final = 64  # bounds on the largest block to try
 _NEAR: Final = 1.01
 
 Block = tuple[int, int]  # index of the first unit, and of the first unit after the block
-Partition = tuple[int, int, tuple[Block, ...]]  # kept bytes, repeated ops, blocks
+Partition = tuple[int, int, tuple[Block, ...]]  # kept bytes or peak, repeated ops, blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,38 +62,28 @@ class RecomputationPlan:
 
 def best_plan(units: Sequence[ChainUnit]) -> RecomputationPlan | None:
     """Return the partition with the lowest peak; None if no partition lowers it."""
-    peaks: list[Partition] = []
-    for bound in _list_bounds(units):
+    bounds = sorted(
+        {_bytes_inside(units, *ends) for ends in combinations(range(len(units) + 1), 2)}
+    )
+    found: list[Partition] = []
+    for bound in bounds[:: max(len(bounds) // _MOST_BOUNDS, 1)]:
         kept, operations, blocks = _partition_under(units, bound)
         largest = max((_bytes_inside(units, *block) for block in blocks), default=0)
-        peaks.append((kept + largest, operations, blocks))
-    least = min((peak for peak, _, _ in peaks), default=None)
-    if least is None or least >= sum(unit.kept_bytes + unit.leaves_bytes for unit in units):
+        found.append((kept + largest, operations, blocks))
+    unchanged = sum(unit.kept_bytes + unit.leaves_bytes for unit in units)
+    least = min((peak for peak, _, _ in found), default=unchanged)
+    if least >= unchanged:
         return None
-    near = [partition for partition in peaks if partition[0] <= _NEAR * least]
-    return _make_plan(units, min(near, key=lambda partition: (partition[1], partition[0]))[2])
-
-
-def _make_plan(units: Sequence[ChainUnit], blocks: Sequence[Block]) -> RecomputationPlan:
-    return RecomputationPlan(
-        blocks=tuple(
-            (units[start].layers[0], units[stop - 1].layers[-1]) for start, stop in blocks
-        ),
-        operations=sum(unit.operations for start, stop in blocks for unit in units[start:stop]),
-    )
+    near = [partition for partition in found if partition[0] <= _NEAR * least]
+    _, operations, blocks = min(near, key=lambda partition: (partition[1], partition[0]))
+    names = ((units[start].layers[0], units[stop - 1].layers[-1]) for start, stop in blocks)
+    return RecomputationPlan(blocks=tuple(names), operations=operations)
 
 
 def _bytes_inside(units: Sequence[ChainUnit], start: int, stop: int) -> int:
     """Return the bytes of a block while its gradient is computed, without its output."""
     total = sum(unit.kept_bytes + unit.leaves_bytes for unit in units[start:stop])
     return total - units[stop - 1].leaves_bytes
-
-
-def _list_bounds(units: Sequence[ChainUnit]) -> list[int]:
-    """Return the sizes of all possible blocks, thinned out, as bounds on the largest one."""
-    ends = combinations(range(len(units) + 1), 2)
-    sizes = sorted({_bytes_inside(units, start, stop) for start, stop in ends})
-    return sizes[:: max(len(sizes) // _MOST_BOUNDS, 1)]
 
 
 def _partition_under(units: Sequence[ChainUnit], bound: int) -> Partition:

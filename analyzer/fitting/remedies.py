@@ -25,7 +25,7 @@ from analyzer.model.errors import CompilerUnavailable, InputError
 from analyzer.report.result import Result
 from analyzer.session.target_results import save_report
 from analyzer.tracing.parse.logdir import RUN_FILE
-from analyzer.tracing.parse.run_folder import RunNote, read_run
+from analyzer.tracing.parse.run_folder import read_run
 
 _LONGEST_REASON: Final = 240  # characters of the reason why a remedy cannot be applied
 _MOST_SETS: Final = 4  # sets of remedies to estimate at most
@@ -43,10 +43,9 @@ class RemedyTrial:
     threads: int | None
     report: Callable[[str, float], None]
 
-    def estimate(self, options: CaptureOptions, name: str) -> SizeEstimate:
-        """Capture and estimate the step with some options; raise if it cannot be made so."""
-        estimates = SizeEstimates(self.access, options, threads=self.threads, name=f"remedy-{name}")
-        return estimates.estimate(options.open_batch_size)
+    def estimates(self, options: CaptureOptions, name: str) -> SizeEstimates:
+        """Return captures and estimates of the step with some options, in the subfolder ``name``."""
+        return SizeEstimates(self.access, options, threads=self.threads, name=name)
 
     def fits(self, estimate: SizeEstimate) -> bool | None:
         """Say whether an estimate fits the limit; None without one."""
@@ -74,11 +73,14 @@ def try_remedies(
         access=access, options=options, limit_bytes=limit_bytes, threads=threads, report=report
     )
     report("estimating the unchanged step", 0.0)
-    estimates = SizeEstimates(access, options, threads=threads, name="unchanged")
-    batch = options.open_batch_size
-    before = estimates.estimate_capture(batch, captured or estimates.capture(batch))
-    op_by_op = _capture_without_xla(trial, before.note) if RECOMPUTING in names else None
-    plans = _choose_plans(list(plan_remedies(options, before.note, op_by_op)), names)
+    unchanged, batch = trial.estimates(options, "unchanged"), options.open_batch_size
+    before = unchanged.estimate_capture(batch, captured or unchanged.capture(batch))
+    op_by_op = None
+    if RECOMPUTING in names and before.note.step.jit:  # that graph shows the order of the layers
+        report("capturing the step op by op", 0.0)
+        folder = trial.estimates(replace(options, jit=False), "op-by-op").capture(batch)
+        op_by_op = read_run(folder / RUN_FILE)
+    plans = choose_plans(list(plan_remedies(options, before.note, op_by_op)), names)
     remedies = []
     for number, plan in enumerate(plans):
         report(f"capturing with {plan.id}", (number + 1) / (len(plans) + 1))
@@ -87,16 +89,6 @@ def try_remedies(
         remedies += _try_sets(trial, plans, remedies, before)
     remedies.sort(key=lambda one: (one.saves_bytes is None, -(one.saves_bytes or 0)))
     return tuple(remedies)
-
-
-def _capture_without_xla(trial: RemedyTrial, note: RunNote) -> RunNote | None:
-    """Capture op by op a step that XLA compiles: that graph shows the order of the layers."""
-    if not note.step.jit:
-        return None
-    trial.report("capturing the step op by op", 0.0)
-    options = replace(trial.options, jit=False)
-    estimates = SizeEstimates(trial.access, options, threads=trial.threads, name="op-by-op")
-    return read_run(estimates.capture(options.open_batch_size) / RUN_FILE)
 
 
 def _try_plans(
@@ -109,7 +101,8 @@ def _try_plans(
         code=write_code([plan.code for plan in plans], is_own_step=before.note.step.own),
     )
     try:
-        after = trial.estimate(merge_options(trial.options, plans), remedy.id)
+        options = merge_options(trial.options, plans)
+        after = trial.estimates(options, f"remedy-{remedy.id}").estimate(options.open_batch_size)
     except (InputError, CompilerUnavailable) as error:
         return replace_fields(remedy, failed=error.message[:_LONGEST_REASON])
     saved = None
@@ -160,13 +153,17 @@ def _try_sets(
             return
 
 
-def _choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPlan]:
-    """Return the named remedies, or all that may save memory; raise for an unknown name."""
+def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPlan]:
+    """Return the named remedies, or all that may save memory.
+
+    Raises:
+        InputError: a name is not a remedy of this step.
+    """
     if not names:
         return [plan for plan in plans if not plan.is_named_only]
     known = {plan.id: plan for plan in plans}
     for name in names:
-        if name == RECOMPUTING and name not in known:
+        if name not in known and name == RECOMPUTING:
             raise InputError(
                 f"{name} finds no blocks to recompute: the layers are not a chain of three parts or "
                 "more.",
@@ -186,10 +183,8 @@ def parse_remedies(text: str) -> tuple[str, ...] | None:
         InputError: a name is not a remedy.
     """
     names = tuple(name for part in text.split(",") if (name := part.strip()))
-    if not names:
-        return None
-    if names == (ALL,):
-        return ()
+    if not names or names == (ALL,):
+        return () if names else None
     for name in names:
         if name not in remedy_names():
             known = ", ".join(remedy_names())

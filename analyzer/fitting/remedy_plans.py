@@ -64,19 +64,17 @@ class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     optimizer_option: str = ""
 
 
-class OptimizerRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An optimizer of the table: its name in Keras and its class."""
-
-    name: str
-    class_name: str = msgspec.field(name="class")
-    named_only: bool = False
-
-
 class RemedyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The table."""
+    """The table; the optimizers are names of Keras' classes."""
 
+    optimizers: tuple[str, ...]
+    larger_optimizers: tuple[str, ...]
     remedies: tuple[RemedyRow, ...]
-    optimizers: tuple[OptimizerRow, ...]
+
+    @property
+    def all_optimizers(self) -> tuple[str, ...]:
+        """The optimizers of both lists."""
+        return self.optimizers + self.larger_optimizers
 
 
 @cache
@@ -93,7 +91,7 @@ def remedy_names() -> tuple[str, ...]:
     return (
         *(row.id for row in table.remedies),
         "smaller-input",
-        *(f"optimizer-{row.name}" for row in table.optimizers),
+        *(f"optimizer-{name.lower()}" for name in table.all_optimizers),
         RECOMPUTING,
     )
 
@@ -132,17 +130,29 @@ def plan_remedies(
     ``op_by_op`` is a capture without XLA of a step that XLA compiles: it shows the order of the layers.
     Without it no blocks of such a step are recomputed.
     """
-    conditions = _conditions_of(options, note)
-    table = read_table()
+    conditions, table = _conditions_of(options, note), read_table()
     for row in table.remedies:
         if conditions.issuperset(row.when):
             yield _plan_row(row, options, note)
     yield from _plan_smaller_input(options, note)
     if note.step.mode == "infer":
         return
-    for optimizer in table.optimizers:
-        if optimizer.class_name != _optimizer_class(note):
-            yield _plan_optimizer(optimizer, options, note)
+    current = _optimizer_class(note)
+    for name in table.all_optimizers:
+        if name == current:
+            continue
+        key = name.lower()
+        own = replace(options, remedy=f"optimizer={key}")
+        yield RemedyPlan(
+            id=f"optimizer-{key}",
+            title=f"{name} instead of {current}",
+            code=RemedyCode(optimizer=name, is_other=True),
+            costs="other hyper-parameters",
+            kind="optimizer",
+            effort=4,
+            options=own if note.step.own else replace(options, optimizer=key),
+            is_named_only=name in table.larger_optimizers,
+        )
     yield from _plan_blocks(options, op_by_op or note)
 
 
@@ -194,23 +204,6 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
     )
 
 
-def _plan_optimizer(row: OptimizerRow, options: CaptureOptions, note: RunNote) -> RemedyPlan:
-    if note.step.own:
-        changed = replace(options, remedy=f"optimizer={row.name}")
-    else:
-        changed = replace(options, optimizer=row.name)
-    return RemedyPlan(
-        id=f"optimizer-{row.name}",
-        title=f"{row.class_name} instead of {_optimizer_class(note)}",
-        code=RemedyCode(optimizer=row.class_name, is_other=True),
-        costs="other hyper-parameters",
-        kind="optimizer",
-        effort=4,
-        options=changed,
-        is_named_only=row.named_only,
-    )
-
-
 def _plan_blocks(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
     """Yield the blocks of layers to recompute, if the layers are a chain."""
     units = chain_of(note)
@@ -245,7 +238,14 @@ def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[Reme
     is_application = note.target is not None and note.target.kind == "application"
     if not shapes and is_application and note.inputs and note.inputs[0].shape:
         shapes = {"": tuple(note.inputs[0].shape[1:])}
-    smaller = {name: _halve_sides(shape) for name, shape in shapes.items()}
+    # Half of each axis but the last; of a single axis, half of it.
+    smaller = {
+        name: (
+            *(max(axis // 2, 1) for axis in shape[: max(len(shape) - 1, 1)]),
+            *shape[max(len(shape) - 1, 1) :],
+        )
+        for name, shape in shapes.items()
+    }
     if smaller == shapes:
         return
     texts = [f"{name}={','.join(map(str, axes))}".lstrip("=") for name, axes in smaller.items()]
@@ -260,40 +260,33 @@ def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[Reme
     )
 
 
-def _halve_sides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape with half of each axis but the last; of a single axis, half of it."""
-    sides = shape if len(shape) < 2 else shape[:-1]
-    return (*(max(axis // 2, 1) for axis in sides), *shape[len(sides) :])
-
-
 def _optimizer_class(note: RunNote) -> str:
     """Return the class of a step's optimizer: the recorded one, else by the paths of its variables."""
-    if note.step.optimizer:
-        return note.step.optimizer
-    classes = {row.name: row.class_name for row in read_table().optimizers}
     heads = {variable.path.split("/")[0] for variable in note.variables}
-    return next((classes[name] for name in classes if name in heads), "Adam")
+    by_path = (name for name in read_table().all_optimizers if name.lower() in heads)
+    return note.step.optimizer or next(by_path, "Adam")
 
 
 def write_code(parts: Sequence[RemedyCode], *, is_own_step: bool) -> str:
     """Return the code for remedies of different kinds, with each call written once."""
     lines = [part.before for part in parts] + [part.model for part in parts]
     by_change = sorted(parts, key=lambda part: not part.is_other)
-    classes = [part.optimizer for part in by_change if part.optimizer]
+    optimizer = next((part.optimizer for part in by_change if part.optimizer), "")
     jit = next((part.jit for part in parts if part.jit is not None), None)
     batch_size = next((part.batch_size for part in parts if part.batch_size is not None), None)
-    compile_arguments = []
-    if classes:
-        arguments = ["...", *(part.optimizer_option for part in parts if part.optimizer_option)]
-        lines.append(f"optimizer = keras.optimizers.{classes[0]}({', '.join(arguments)})")
-        compile_arguments.append("optimizer=optimizer")
-    if jit is not None:
-        compile_arguments.append(f"jit_compile={jit}")
+    arguments = [] if jit is None else [f"jit_compile={jit}"]
+    if optimizer:
+        given = ", ".join(["...", *filter(None, (part.optimizer_option for part in parts))])
+        lines.append(f"optimizer = keras.optimizers.{optimizer}({given})")
+        arguments.insert(0, "optimizer=optimizer")
     if is_own_step:
-        lines.append("" if jit is None else f"step = tf.function(step, jit_compile={jit})")
-        lines.append("" if batch_size is None else f"dataset = dataset.batch({batch_size})")
+        compiling = f"step = tf.function(step, jit_compile={jit})"
+        batching = f"dataset = dataset.batch({batch_size})"
     else:
-        if compile_arguments:
-            lines.append(f"model.compile({', '.join((*compile_arguments, 'loss=...'))})")
-        lines.append("" if batch_size is None else f"model.fit(..., batch_size={batch_size})")
-    return "\n".join(line for line in (*lines, *(part.options for part in parts)) if line)
+        compiling = f"model.compile({', '.join([*arguments, 'loss=...'])})"
+        batching = f"model.fit(..., batch_size={batch_size})"
+    if jit is not None or (arguments and not is_own_step):
+        lines.append(compiling)
+    if batch_size is not None:
+        lines.append(batching)
+    return "\n".join(filter(None, [*lines, *(part.options for part in parts)]))

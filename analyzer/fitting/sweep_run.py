@@ -16,10 +16,9 @@ import csv
 import hashlib
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,11 +28,11 @@ from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.fitting.estimate_at_size import make_workplace
+from analyzer.fitting.remedies import choose_plans
 from analyzer.fitting.remedy_plans import plan_remedies
-from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.contract.fields import Name, Text
 from analyzer.model.contract.reading import decode_record
-from analyzer.model.contract.report.limit_figures import Fits
 from analyzer.model.contract.report.sweep_file import (
     SWEEP_VERSION,
     SweepCell,
@@ -56,7 +55,6 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
-from analyzer.report.result import Result
 from analyzer.report.untrusted import csv_cell
 from analyzer.report.words import versions_line
 from analyzer.session.target_results import estimate_target
@@ -66,21 +64,20 @@ from analyzer.tracing.parse.run_folder import read_run
 
 CPU: Final = "cpu"
 NONE: Final = "none"
+SWEEP_JSON: Final = "sweep.json"
 _MOST_CELLS: Final = 10_000
 
 _Batch = Annotated[int, Meta(ge=1, le=1 << 32)]
+_Names = Annotated[tuple[Name, ...], Meta(min_length=1)]
 
 
 class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
-    """The lists of a sweep; its cells are all combinations."""
+    """The lists of a sweep, and settings for every cell; its cells are all combinations."""
 
-    # targets, as ``analyze estimate`` takes them
-    models: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    models: Annotated[tuple[Text, ...], Meta(min_length=1)]  # targets of ``analyze estimate``
     batches: Annotated[tuple[_Batch, ...], Meta(min_length=1)] = (32,)
-    # cards of the catalogue, or ``cpu``
-    cards: Annotated[tuple[Name, ...], Meta(min_length=1)] = (CPU,)
-    # remedies as ``analyze fit --what-if`` names them, or ``none``
-    remedies: Annotated[tuple[Name, ...], Meta(min_length=1)] = (NONE,)
+    cards: _Names = (CPU,)  # of the catalogue, or ``cpu``
+    remedies: _Names = (NONE,)  # as ``analyze fit --what-if`` names them, or ``none``
     mode: Name = ""
     optimizer: Name = ""
     dtype_policy: Name = ""
@@ -94,7 +91,16 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
     Raises:
         InputError: the file cannot be read, or names an unknown model, card or size.
     """
-    config = _read(path)
+    try:
+        config = msgspec.toml.decode(path.read_bytes(), type=SweepConfig)
+    except OSError as error:
+        reason = f"{path} cannot be read: {error.strerror}."
+        raise InputError(reason, hint="Name a TOML file.") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path}: {str(error).splitlines()[0]}.",
+            hint='Required: models = ["keras:NAME"]; optional: batches, cards, remedies.',
+        ) from None
     for model in config.models:
         if parse_target(model).kind is TargetKind.TRACE:
             raise InputError(
@@ -103,8 +109,7 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
             )
     cards = [CPU if card.lower() == CPU else find_gpu(card).id for card in config.cards]
     limit = parse_bytes(config.limit) if config.limit else None
-    cells = product(config.models, cards, config.remedies, config.batches)
-    asked = {
+    asked = [
         SweepQuestion(
             target=model,
             batch_size=batch,
@@ -115,30 +120,15 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
             dtype_policy=config.dtype_policy,
             jit=config.jit,
             limit_bytes=limit,
-        ): None
-        for model, card, remedy, batch in cells
-    }
+        )
+        for model, card, remedy, batch in product(
+            config.models, cards, config.remedies, config.batches
+        )
+    ]
     if len(asked) > _MOST_CELLS:
         raise InputError(f"{path} has {len(asked):,} cells.", hint=f"Use at most {_MOST_CELLS:,}.")
-    return tuple(asked)
+    return tuple(dict.fromkeys(asked))
 
-
-def _read(path: Path) -> SweepConfig:
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=SweepConfig)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file."
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: {str(error).splitlines()[0]}.",
-            hint='Required: models = ["keras:NAME"]; optional: batches, cards, remedies.',
-        ) from None
-
-
-CELLS: Final = "cells"
-SWEEP_JSON: Final = "sweep.json"
 
 _DIED: Final = "The estimate's process died twice, probably out of memory. Use fewer workers."
 
@@ -158,13 +148,14 @@ def run_sweep(
     Raises:
         InputError: the folder holds other files, or no scheduler answers.
     """
-    folder = _folder(out)
+    folder = _make_folder(out)
     files = [folder / f"{_key(question)}.json" for question in questions]
     cells: dict[int, SweepCell] = {}
     for place, (question, file) in enumerate(zip(questions, files, strict=True)):
-        saved = _read_cell(file)
-        if saved is not None and saved.question == question:
-            cells[place] = saved
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            saved = decode_record(file.read_bytes(), SweepCell, SWEEP_VERSION)
+            if saved.question == question:
+                cells[place] = saved
     missing = [place for place in range(len(questions)) if place not in cells]
 
     def report() -> None:
@@ -173,8 +164,7 @@ def run_sweep(
     report()
     for at, made in engine.run(estimate_cell, [questions[place] for place in missing]):
         place = missing[at]
-        cell = made or SweepCell(question=questions[place], failed=_DIED)
-        cells[place] = cell
+        cell = cells[place] = made or SweepCell(question=questions[place], failed=_DIED)
         if not cell.failed:
             write_text(files[place], encode_report(cell))
         report()
@@ -185,18 +175,18 @@ def run_sweep(
     )
 
 
-def _folder(out: Path) -> Path:
+def _make_folder(out: Path) -> Path:
     """Make and return the folder of the cells; raise if ``out`` holds other files."""
-    folder = out / CELLS
+    folder = out / "cells"
     try:
-        if out.is_dir() and not folder.is_dir() and any(out.iterdir()):
-            raise InputError(
-                f"{out} holds files that are not a sweep's.", hint="Name another --out."
-            )
-        folder.mkdir(parents=True, exist_ok=True)
+        is_foreign = out.is_dir() and not folder.is_dir() and any(out.iterdir())
+        if not is_foreign:
+            folder.mkdir(parents=True, exist_ok=True)
+            return folder
+        reason = f"{out} holds files that are not a sweep's."
     except OSError as error:
-        raise InputError(f"{out}: {error.strerror}.", hint="Name another --out.") from None
-    return folder
+        reason = f"{out}: {error.strerror}."
+    raise InputError(reason, hint="Name another --out.")
 
 
 def _key(question: SweepQuestion) -> str:
@@ -206,13 +196,6 @@ def _key(question: SweepQuestion) -> str:
     if source.is_file():
         digest.update(source.read_bytes())
     return digest.hexdigest()[:24]
-
-
-def _read_cell(file: Path) -> SweepCell | None:
-    """Return the cell in a file; None if it cannot be read."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        return decode_record(file.read_bytes(), SweepCell, SWEEP_VERSION)
-    return None
 
 
 def estimate_cell(question: SweepQuestion) -> SweepCell:
@@ -227,76 +210,58 @@ def estimate_cell(question: SweepQuestion) -> SweepCell:
 
 
 def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
-    spec = parse_target(question.target)
-    is_card = question.card != CPU
-    limit_bytes = question.limit_bytes
-    if limit_bytes is not None and is_card:
-        limit_bytes = min(limit_bytes, memory_limit(find_gpu(question.card)).bytes)
+    spec, limit_bytes = parse_target(question.target), question.limit_bytes
+    card = "" if question.card == CPU else question.card
+    if limit_bytes is not None and card:
+        limit_bytes = min(limit_bytes, memory_limit(find_gpu(card)).bytes)
     options = CaptureOptions(
         mode=question.mode,
         batch_size=question.batch_size,
         optimizer=question.optimizer,
         dtype_policy=question.dtype_policy,
         jit=question.jit,
-        device="gpu" if is_card else "cpu",
-        gpu=question.card if is_card else "",
-        memory_limit_bytes=limit_bytes if is_card else None,
+        device="gpu" if card else "cpu",
+        gpu=card,
+        memory_limit_bytes=limit_bytes if card else None,
     )
-    if question.remedy:
-        options = _apply_remedy(spec, options, question.remedy, folder / "as-is")
-    what_if = WhatIf(memory_limit_bytes=limit_bytes)
-    return _to_cell(question, estimate_target(spec, options, folder / "cell", what_if=what_if))
-
-
-def _apply_remedy(
-    spec: TargetSpec, options: CaptureOptions, remedy: str, folder: Path
-) -> CaptureOptions:
-    """Return the options of the step with a remedy; a capture without it shows which apply."""
-    made = capture(
-        spec, options, folder, force=False, progress=lambda stage, share: None, kind="static"
-    )
-    plans = {plan.id: plan for plan in plan_remedies(options, read_run(made / RUN_FILE))}
-    if remedy not in plans:
-        raise InputError(
-            f"This step has no remedy {remedy!r}.", hint=f"Its remedies: {', '.join(plans)}."
+    if question.remedy:  # a capture without it shows whether the step has it
+        made = capture(
+            spec, options, folder / "as-is", force=False, progress=lambda *_: None, kind="static"
         )
-    return replace(plans[remedy].options, memory_limit_bytes=options.memory_limit_bytes)
-
-
-def _to_cell(question: SweepQuestion, result: Result) -> SweepCell:
-    report = result.report
-    figures: dict[str, Any] = {
-        name: getattr(report.verdict, name, None)
-        for name in ("need_bytes", "limit_bytes", "margin_bytes")
-    }
-    stated = report.uncertainty
-    if stated is not None:
-        figures |= {"low_bytes": stated.low_bytes, "high_bytes": stated.high_bytes}
+        plans = list(plan_remedies(options, read_run(made / RUN_FILE)))
+        options = choose_plans(plans, [question.remedy])[0].options
+    what_if = WhatIf(memory_limit_bytes=limit_bytes)
+    report = estimate_target(spec, options, folder / "cell", what_if=what_if).report
+    verdict, stated = report.verdict, report.uncertainty
     return SweepCell(
         question=question,
         requested_bytes=report.peak.requested_bytes,
         allocated_bytes=report.peak.allocated_bytes,
+        low_bytes=None if stated is None else stated.low_bytes,
+        high_bytes=None if stated is None else stated.high_bytes,
+        need_bytes=None if verdict is None else verdict.need_bytes,
+        limit_bytes=None if verdict is None else verdict.limit_bytes,
+        margin_bytes=None if verdict is None else verdict.margin_bytes,
         fits=report.fits,
         op=report.peak.op or "",
-        **figures,
     )
 
 
-_TONES: Final[dict[str, Tone]] = {
-    "yes": "good",
-    "no": "bad",
-    "may not": "warning",
-    "failed": "warning",
+_WORDS: Final[dict[str, tuple[str, Tone]]] = {
+    "yes": ("fit", "good"),
+    "may not": ("may not fit", "warning"),
+    "no": ("do not fit", "bad"),
+    "failed": ("have no estimate", "warning"),
+    "": ("without a limit", "plain"),
 }
+"""Phrase and tone of each answer of a cell, in the order of the summary."""
 
+_ASKED: Final = ("target", "card", "remedy", "batch_size")
 _FIGURES: Final = (
     *("requested_bytes", "allocated_bytes", "low_bytes", "high_bytes"),
     *("need_bytes", "limit_bytes", "margin_bytes", "fits", "op", "failed"),
 )
-"""Columns of the CSV that are fields of a cell; sizes in bytes."""
-
-_ASKED: Final = ("target", "card", "remedy", "batch_size")
-"""Columns of the CSV that are fields of a cell's question."""
+"""Columns of the CSV: fields of a cell's question, and of the cell."""
 
 _COLUMNS: Final = (
     TableColumn("model", "path", least=12),
@@ -315,9 +280,8 @@ _COLUMNS: Final = (
 def build_sweep_document(sweep: SweepFile) -> Document:
     """Return a sweep as a document."""
     most = max((cell.allocated_bytes or 0 for cell in sweep.cells), default=0) or 1
-    rows = tuple(_row_of(cell, most) for cell in sweep.cells)
     reasons = dict.fromkeys(cell.failed for cell in sweep.cells if cell.failed)
-    blocks: list[Block] = [Table(_COLUMNS, rows)]
+    blocks: list[Block] = [Table(_COLUMNS, tuple(_row_of(cell, most) for cell in sweep.cells))]
     blocks += (Paragraph(reason, "warning", "! ") for reason in reasons)
     return Document(
         title=sweep.name,
@@ -331,26 +295,18 @@ def build_sweep_document(sweep: SweepFile) -> Document:
 
 def summarize_sweep(sweep: SweepFile) -> str:
     """Return one line with the number of cells and how many of them fit."""
-    words = [fit_word(cell) for cell in sweep.cells]
-    phrases = {
-        "yes": "fit",
-        "may not": "may not fit",
-        "no": "do not fit",
-        "failed": "have no estimate",
-        "": "without a limit",
-    }
-    parts = [f"{words.count(word)} {phrase}" for word, phrase in phrases.items() if word in words]
-    return f"{sweep.name}: {', '.join((f'{len(words)} cells', *parts))}"
+    words = [_answer_of(cell) for cell in sweep.cells]
+    counts = [
+        f"{words.count(word)} {phrase}" for word, (phrase, _) in _WORDS.items() if word in words
+    ]
+    return f"{sweep.name}: {', '.join((f'{len(words)} cells', *counts))}"
 
 
-def fit_word(cell: SweepCell) -> str:
-    """Return ``yes``, ``no``, ``may not``, ``?`` (not known), ``failed``, or nothing without a limit."""
-    if cell.failed:
-        return "failed"
-    if cell.limit_bytes is None:
-        return ""
-    words: dict[Fits, str] = {True: "yes", False: "no", None: "?"}
-    return words.get(cell.fits, "may not")
+def _answer_of(cell: SweepCell) -> str:
+    """Return the key in ``_WORDS`` of a cell's answer."""
+    if cell.failed or cell.limit_bytes is None:
+        return "failed" if cell.failed else ""
+    return "yes" if cell.fits is True else "no" if cell.fits is False else "may not"
 
 
 def sweep_to_csv(sweep: SweepFile) -> str:
@@ -359,17 +315,16 @@ def sweep_to_csv(sweep: SweepFile) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow((*_ASKED, *_FIGURES))
     for cell in sweep.cells:
-        asked = (getattr(cell.question, name) for name in _ASKED)
-        values = (*asked, *(getattr(cell, name) for name in _FIGURES))
-        writer.writerow([csv_cell(value) for value in values])
+        asked = [getattr(cell.question, name) for name in _ASKED]
+        writer.writerow(map(csv_cell, (*asked, *(getattr(cell, name) for name in _FIGURES))))
     return file.getvalue()
 
 
 def _row_of(cell: SweepCell, most_bytes: int) -> tuple[CellValue, ...]:
-    asked, word = cell.question, fit_word(cell)
+    asked, word = cell.question, _answer_of(cell)
     share = None if cell.allocated_bytes is None else cell.allocated_bytes / most_bytes
     return (
-        *(asked.target, asked.card, asked.remedy or "none", asked.batch_size),
-        *(cell.need_bytes, cell.limit_bytes, Cell(word, _TONES.get(word, "plain")), share),
+        *(asked.target, asked.card, asked.remedy or NONE, asked.batch_size),
+        *(cell.need_bytes, cell.limit_bytes, Cell(word, _WORDS[word][1]), share),
         *(cell.requested_bytes, cell.allocated_bytes),
     )
