@@ -90,21 +90,25 @@ def find_alive_at_end(watch: WatchNote) -> Iterator[Finding]:
 
 
 def find_models(watch: WatchNote) -> Iterator[Finding]:
-    """Report several live models that one line created."""
+    """Report several models that one line created."""
     for one in watch.models:
-        if one.alive < 2:
-            continue
         holder = f", held by {one.holder}" if one.holder else ""
-        made = max(one.made, one.alive)
+        made, is_kept = max(one.made, one.alive), one.alive > 1
+        advice = (
+            "Between two models of a search or of folds: del model, then keras.utils.clear_session(); "
+            "or run each model in its own process."
+            if is_kept
+            else "Earlier models are gone, but each one was traced. If they have the same layers, build "
+            "one model and restore its first weights: model.set_weights(first)."
+        )
         yield Finding(
-            id="models-kept",
-            severity=Severity.MEDIUM,
+            id="models-kept" if is_kept else "models-made-anew",
+            severity=Severity.MEDIUM if is_kept else Severity.LOW,
             title=f"{made} models were built by one line and {one.alive} of them are alive, with "
             f"{format_bytes(one.size_bytes)} of variables ({one.where}{holder})",
             detail="Each model holds its weights, its optimizer state and the graphs of its functions. "
-            "Between two models of a search or of folds: del model, then keras.utils.clear_session(); "
-            "or run each model in its own process.",
-            saves_bytes=one.size_bytes * (one.alive - 1) // one.alive,
+            + advice,
+            saves_bytes=one.size_bytes * (one.alive - 1) // one.alive if is_kept else None,
             saves_kind="allocated",
             evidence=(evidence_row("made", where=one.where, count=made, size=one.size_bytes),),
         )
