@@ -21,6 +21,7 @@ from analyzer.simulate.kernels.shared import data_movement as layout
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
 from analyzer.simulate.kernels.shared.einsum import plan_einsum
 from analyzer.simulate.kernels.shared.op_call import (
+    NO_BUFFER,
     Call,
     ListUse,
     MemoryPlan,
@@ -32,6 +33,7 @@ from analyzer.simulate.kernels.shared.op_call import (
     allocate,
     allocate_all,
     forward,
+    plan_alias,
     plan_allocation,
     plan_forward,
     rule_table,
@@ -44,22 +46,23 @@ _TYPES: Final = {
         type=dict[str, str],
     ).items()
 }
-ALIASES, UNARY, BINARY = _TYPES["aliases"], _TYPES["unary"], _TYPES["binary"]
-ALLOCATING_ANYWHERE, REDUCTIONS = _TYPES["allocating_anywhere"], _TYPES["reductions"]
-IN_PLACE, SCATTERS, GATHERS = _TYPES["in_place"], _TYPES["scatters"], _TYPES["gathers"]
-NOTHING, CONSTANT = _TYPES["nothing"], _TYPES["constant"]
+REDUCTIONS: Final = _TYPES["reductions"]
+SAME_ON_CARDS: Final = frozenset(lists.RULES).union(
+    *map(_TYPES.__getitem__, ("aliases", "allocating_anywhere", "binary", "constant", "gathers")),
+    *map(_TYPES.__getitem__, ("in_place", "nothing", "scatters", "unary")),
+)
+"""Op types whose kernel usually has the same effect on a card."""
 
 
 def plan(call: Call) -> MemoryPlan:
     """Return the memory plan of one run of the op's CPU kernel."""
     rule = _RULES.get(call.op.type)
-    if rule is not None:
-        return rule(call)
+    return plan_unknown(call) if rule is None else rule(call)
+
+
+def plan_unknown(call: Call) -> MemoryPlan:
+    """Allocate each output: the assumption for an op type without a rule."""
     return MemoryPlan(outputs=allocate_all(call), modelled=False)
-
-
-def _plan_alias(call: Call) -> MemoryPlan:
-    return MemoryPlan(outputs=tuple(alias(index) for index in range(len(call.op.outputs))))
 
 
 def _forward_any(*inputs: int) -> Rule:
@@ -72,43 +75,19 @@ def _use_variable(access: VariableAccess) -> Rule:
     return lambda call: MemoryPlan(outputs=allocate_all(call), variable=access)
 
 
-def plan_nothing(call: Call) -> MemoryPlan:
-    """Allocate nothing: the outputs are made elsewhere, or there are none."""
-    return MemoryPlan(outputs=(Output(Way.NONE),) * len(call.op.outputs))
-
-
-def _plan_add_n(call: Call) -> MemoryPlan:
-    """Forward any input (``AddNOp``)."""
-    if len(call.inputs) == 1:
-        return MemoryPlan(outputs=(alias(),))
+def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
+    """Forward any input (``AddNOp``, ``ZerosLikeOp``), or use a list so."""
     if lists.is_list(call):
-        return MemoryPlan(outputs=(Output(Way.NONE),), lists=ListUse.ADD)
+        return MemoryPlan(outputs=(NO_BUFFER,), lists=use)
     return plan_forward(call, range(len(call.inputs)))
 
 
-def _plan_zeros_like(call: Call) -> MemoryPlan:
-    """Forward the input (``ZerosLikeOp``); of a list, make zeros for each element."""
-    if lists.is_list(call):
-        return MemoryPlan(outputs=(Output(Way.NONE),), lists=ListUse.ZEROS)
-    return plan_forward(call, (0,))
+def _plan_add_n(call: Call) -> MemoryPlan:
+    return plan_alias() if len(call.inputs) == 1 else _forward_tensor(ListUse.ADD, call)
 
 
 plan_select: Final = _forward_any(1, 2)
 """Forward either value that has the size of the result, broadcast or not (``SelectV2Op``)."""
-
-
-def _plan_python(call: Call) -> MemoryPlan:
-    """Copy each array that Python returns, or hold it if it is aligned for Eigen.
-
-    ``NdarrayToTensor`` gives the array to ``TF_NewTensor``, which allocates a tensor if the array
-    does not begin on 64 bytes (``py_func.cc``, ``ndarray_tensor.cc``, ``tf_tensor.cc``).
-    """
-    return MemoryPlan(outputs=allocate_all(call), borrows=True)
-
-
-def _plan_histogram(call: Call) -> MemoryPlan:
-    """Allocate an int32 for the bin of each value (``HistogramFixedWidthFunctor``)."""
-    return plan_allocation(call, after_bytes=(4 * math.prod(call.shape(0) or (0,)),))
 
 
 def _plan_merge(call: Call) -> MemoryPlan:
@@ -116,8 +95,7 @@ def _plan_merge(call: Call) -> MemoryPlan:
     arrived = Output(Way.ALIAS, inputs=tuple(range(len(call.inputs))))
     if len(call.op.outputs) == 1:
         return MemoryPlan(outputs=(arrived,))
-    index = Output(Way.NONE) if 1 in call.unused else allocate(call, 1)
-    return MemoryPlan(outputs=(arrived, index))
+    return MemoryPlan(outputs=(arrived, NO_BUFFER if 1 in call.unused else allocate(call, 1)))
 
 
 def _plan_cross_entropy(call: Call) -> MemoryPlan:
@@ -125,12 +103,11 @@ def _plan_cross_entropy(call: Call) -> MemoryPlan:
 
     ``SparseSoftmaxXentWithLogitsOp``, ``SoftmaxXentWithLogitsOp``.
     """
-    return MemoryPlan(
-        outputs=(allocate(call, 0), forward(call, (0,), 1)), before_bytes=(call.size(0),)
-    )
+    outputs = (allocate(call, 0), forward(call, (0,), 1))
+    return MemoryPlan(outputs=outputs, before_bytes=(call.size(0),))
 
 
-def plan_all_reduce(call: Call) -> MemoryPlan:
+def _plan_all_reduce(call: Call) -> MemoryPlan:
     """Forward the input to the sum, and allocate a buffer for each part that others send.
 
     A ring: the tensor is cut into as many chunks as there are devices. Each chunk, except the one
@@ -138,54 +115,72 @@ def plan_all_reduce(call: Call) -> MemoryPlan:
     are allocated at the start (``RingReducer::InitRingField``: ``TempChunk`` if ``do_recv``).
     """
     group = call.attr("group_size")
-    if group is None and len(call.values) > 1 and call.values[1]:
-        group = call.values[1][0]  # from the second version on, the number of devices is an input
+    if group is None and (sizes := call.value(1)):
+        group = sizes[0]  # from the second version on, the number of devices is an input
     if not isinstance(group, int) or group < 1:
-        return MemoryPlan(outputs=allocate_all(call), modelled=False)
-    chunk_bytes = -(-call.size() // group)
-    return MemoryPlan(
-        outputs=(forward(call, (0,)),), after_bytes=(chunk_bytes,) * (min(group, 1024) - 1)
-    )
+        return plan_unknown(call)
+    chunks = (-(-call.size() // group),) * (min(group, 1024) - 1)
+    return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=chunks)
 
-
-_READ: Final = MemoryPlan(outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ)
-
-_ASSIGN: Final = MemoryPlan(variable=VariableAccess.ASSIGN, value=1)
-"""Make the value's buffer the variable's (``AssignVariableOp``)."""
 
 _RULES: Final = lists.RULES | rule_table(
-    (_plan_alias, ALIASES),
-    (_forward_any(0), UNARY),
-    (_forward_any(0, 1), BINARY),
+    (
+        lambda call: MemoryPlan(outputs=tuple(map(alias, range(len(call.op.outputs))))),
+        _TYPES["aliases"],
+    ),
+    (_forward_any(0), _TYPES["unary"]),
+    (_forward_any(0, 1), _TYPES["binary"]),
     (
         plan_allocation,
-        ALLOCATING_ANYWHERE | _TYPES["allocating"] | _TYPES["onednn_allocating"],
+        _TYPES["allocating_anywhere"] | _TYPES["allocating"] | _TYPES["onednn_allocating"],
     ),
     (layout.plan_reduction, REDUCTIONS),
-    (_use_variable(VariableAccess.UPDATE), IN_PLACE),
-    (_use_variable(VariableAccess.IN_PART), SCATTERS | GATHERS),
-    (plan_nothing, NOTHING | CONSTANT),
+    (_use_variable(VariableAccess.UPDATE), _TYPES["in_place"]),
+    (_use_variable(VariableAccess.IN_PART), _TYPES["scatters"] | _TYPES["gathers"]),
+    (  # The outputs are made elsewhere, or there are none.
+        lambda call: MemoryPlan(outputs=(NO_BUFFER,) * len(call.op.outputs)),
+        _TYPES["nothing"] | _TYPES["constant"],
+    ),
     (_plan_add_n, "AddN"),
-    (plan_all_reduce, "CollectiveReduce CollectiveReduceV2 CollectiveReduceV3"),
-    (_plan_zeros_like, "ZerosLike"),
+    (_plan_all_reduce, "CollectiveReduce CollectiveReduceV2 CollectiveReduceV3"),
+    (lambda call: _forward_tensor(ListUse.ZEROS, call), "ZerosLike"),
     (plan_select, "Select SelectV2"),
-    (_plan_python, "PyFunc PyFuncStateless EagerPyFunc"),
+    # Copy each array that Python returns, or hold it if it begins on 64 bytes: ``NdarrayToTensor``
+    # and ``TF_NewTensor`` (``py_func.cc``, ``ndarray_tensor.cc``, ``tf_tensor.cc``).
+    (
+        lambda call: MemoryPlan(outputs=allocate_all(call), borrows=True),
+        "PyFunc PyFuncStateless EagerPyFunc",
+    ),
     (
         lambda call: MemoryPlan(outputs=(alias(),) * len(call.op.outputs)),
         "Switch RefSwitch _SwitchN",
     ),
     (_plan_merge, "Merge"),
     (_plan_cross_entropy, "SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
-    (lambda _: _READ, "ReadVariableOp"),
-    (lambda _: _ASSIGN, "AssignVariableOp"),
-    (_plan_histogram, "HistogramFixedWidth"),
+    (
+        lambda _: MemoryPlan(outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ),
+        "ReadVariableOp",
+    ),
+    # The value's buffer becomes the variable's.
+    (lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1), "AssignVariableOp"),
+    # An int32 for the bin of each value (``HistogramFixedWidthFunctor``).
+    (
+        lambda call: plan_allocation(call, after_bytes=(4 * math.prod(call.shape(0) or (0,)),)),
+        "HistogramFixedWidth",
+    ),
     # The range of colours of each pixel (``RGBToHSVOp``).
     (lambda call: plan_allocation(call, after_bytes=(call.size() // 3,)), "RGBToHSV"),
-    (layout.plan_cast, "Cast _MklCast"),
+    # ``CastOp`` never forwards.
+    (
+        lambda call: (
+            plan_alias() if call.attr("SrcT") == call.attr("DstT") else plan_allocation(call)
+        ),
+        "Cast _MklCast",
+    ),
     (layout.plan_transpose, "Transpose _MklTranspose ConjugateTranspose"),
     (layout.plan_same_or_copy, "BroadcastTo Tile"),
     (layout.plan_concat, "Concat ConcatV2"),
-    (layout.plan_pack, "Pack"),
+    (lambda call: plan_alias() if len(call.inputs) == 1 else plan_allocation(call), "Pack"),
     (layout.plan_slice, "Slice"),
     (layout.plan_strided_slice, "StridedSlice"),
     (layout.plan_split, "Split SplitV"),

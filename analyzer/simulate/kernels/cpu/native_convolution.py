@@ -18,6 +18,8 @@ _MOST_OVERHEAD = 25
 without a buffer (``kMaxTempAllocationOverhead``)."""
 _INDEX_BYTES = 8  # bytes of an index of type int64
 
+_Shape = tuple[int, ...] | None
+
 
 def plan_filter_gradient(call: Call) -> MemoryPlan:
     """Unroll as many images into columns as fit the level-3 cache.
@@ -27,7 +29,7 @@ def plan_filter_gradient(call: Call) -> MemoryPlan:
     """
     if call.op.type == "Conv3DBackpropFilterV2" and call.item_bytes() < FLOAT_BYTES:
         return plan_allocation(call)
-    return _plan_columns(call, call.shape(0), call.out_shape(), call.shape(2))
+    return _plan_columns(call, call.shape(0), call.out_shape(), may_parallelise=False)
 
 
 def plan_input_gradient(call: Call) -> MemoryPlan:
@@ -36,24 +38,18 @@ def plan_input_gradient(call: Call) -> MemoryPlan:
     ``Conv2DCustomBackpropInputOp`` in ``conv_grad_input_ops.h`` of the wheel, lines 525 to 600;
     ``Conv3DCustomBackpropInputOp``, for which only a batch of one image is enough.
     """
-    return _plan_columns(call, call.out_shape(), call.shape(1), call.shape(2), may_parallelise=True)
+    return _plan_columns(call, call.out_shape(), call.shape(1), may_parallelise=True)
 
 
 def _plan_columns(
-    call: Call,
-    image_shape: tuple[int, ...] | None,
-    kernel: tuple[int, ...] | None,
-    gradient: tuple[int, ...] | None,
-    *,
-    may_parallelise: bool = False,
+    call: Call, images_shape: _Shape, kernel: _Shape, *, may_parallelise: bool
 ) -> MemoryPlan:
-    if kernel is None or gradient is None or image_shape is None or len(gradient) != len(kernel):
+    gradient = call.shape(2)
+    if not (kernel and gradient and images_shape) or len(gradient) != len(kernel):
         return plan_allocation(call)
-    item_bytes = call.item_bytes()
-    is_deep = len(kernel) == 5
-    image = math.prod(gradient[1:-1])
-    *window, depth = kernel
-    work = (image + math.prod(window)) * depth + image * math.prod(window)
+    item_bytes, is_deep = call.item_bytes(), len(kernel) == 5
+    image, window = math.prod(gradient[1:-1]), math.prod(kernel[:-1])
+    work = (image + window) * kernel[-1] + image * window
     if not work:
         return plan_allocation(call)
     cache_bytes = call.processor.l3_bytes if is_deep else _L3_CACHE_BYTES
@@ -61,8 +57,8 @@ def _plan_columns(
     enough = not is_deep and work // max(call.threads, 1) >= _L2_CACHE_BYTES // item_bytes
     if may_parallelise and (gradient[0] == 1 or enough):
         images = 1
-    columns = images * image * math.prod(window)
-    tensors = sum(math.prod(shape) for shape in (image_shape, kernel, gradient))
+    columns = images * image * window
+    tensors = sum(math.prod(shape) for shape in (images_shape, kernel, gradient))
     if is_deep and columns // tensors > _MOST_OVERHEAD:
         columns = 0
     return plan_allocation(call, after_bytes=(columns * item_bytes,))
@@ -72,12 +68,11 @@ def plan_matmul(call: Call) -> MemoryPlan:
     """Multiply 16-bit operands as float32 copies (``matmul_op_impl.h`` of the wheel, line 985)."""
     if call.op.outputs[0].dtype not in ("float16", "bfloat16"):
         return plan_allocation(call)
-    sizes = [call.input_size(0), call.input_size(1), call.size()]
+    sizes = (call.input_size(0), call.input_size(1), call.size())
     copies = [size * FLOAT_BYTES // call.item_bytes() for size in sizes]
     return plan_allocation(call, after_bytes=copies)
 
 
 def plan_max_pool_gradient(call: Call) -> MemoryPlan:
     """Find the maximum of each window again: an int64 index per output (``MaxPoolingGradOp``)."""
-    elements = math.prod(call.shape(1) or (0,))
-    return plan_allocation(call, before_bytes=(elements * _INDEX_BYTES,))
+    return plan_allocation(call, before_bytes=(math.prod(call.shape(1) or (0,)) * _INDEX_BYTES,))

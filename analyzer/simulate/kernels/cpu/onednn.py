@@ -38,8 +38,8 @@ def plan_convolution(call: Call) -> MemoryPlan:
     ``MklFusedConvOp`` forwards the addend. Not counted: copies of the windows of images with one
     channel, some 30 KiB a thread for 28 x 28 numbers.
     """
-    fused = call.attr("fused_ops") or []
-    output = forward(call, (len(call.inputs) - 1,)) if "Add" in fused else allocate(call)
+    is_sum = "Add" in (call.attr("fused_ops") or [])
+    output = forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call)
     pages = (call.threads + 1) * _PAGE_BYTES + 3 * 16
     return MemoryPlan(outputs=(output,), after_bytes=(pages,))
 
@@ -50,37 +50,33 @@ def plan_matmul(call: Call) -> MemoryPlan:
     Other types need no copies. A product of up to 1.01 times the level-2 cache of a core runs on one
     thread (``ExecuteSingleThreadedGemm`` in ``mkl_matmul_ops_common.h``).
     """
-    left, out = call.shape(0), call.out_shape()
-    item_bytes = call.item_bytes()
+    left, out, item_bytes = call.shape(0), call.out_shape(), call.item_bytes()
     if item_bytes != 2 or left is None or out is None or len(left) != 2 or len(out) != 2:
         return plan_allocation(call)
     transposes = bool(call.attr("transpose_a")), bool(call.attr("transpose_b"))
     rows, depth = reversed(left) if transposes[0] else left
     elements = rows * out[1] + depth * (rows + out[1])
-    most_bytes = 1.01 * (call.processor.l2_bytes or _L2_CACHE_BYTES)
-    scratch = matmul_scratch_bytes(
-        left,
-        transposes=transposes,
-        threads=1 if item_bytes * elements < most_bytes else call.threads,
-        item_bytes=item_bytes,
-    )
-    return plan_allocation(call, after_bytes=(scratch,))
+    is_small = item_bytes * elements < 1.01 * (call.processor.l2_bytes or _L2_CACHE_BYTES)
+    threads = 1 if is_small else call.threads
+    return plan_allocation(call, after_bytes=(_scratch_bytes(call, left, transposes, threads),))
 
 
 def plan_batch_matmul(call: Call) -> MemoryPlan:
     """Allocate the product and the primitive's copies of the operands."""
     left = call.shape(0)
-    if left is None or len(left) < 2:
+    if left is None or len(left) < 2 or not call.processor.has_avx512:
         return plan_allocation(call)
-    if not call.processor.has_avx512:
-        return plan_allocation(call)
-    scratch = matmul_scratch_bytes(
-        left,
-        transposes=(bool(call.attr("adj_x")), bool(call.attr("adj_y"))),
-        threads=call.threads,
-        item_bytes=call.item_bytes(),
-    )
+    transposes = bool(call.attr("adj_x")), bool(call.attr("adj_y"))
+    scratch = _scratch_bytes(call, left, transposes, call.threads)
     return plan_allocation(call, after_bytes=(scratch,))
+
+
+def _scratch_bytes(
+    call: Call, left: tuple[int, ...], transposes: tuple[bool, bool], threads: int
+) -> int:
+    return matmul_scratch_bytes(
+        left, transposes=transposes, threads=threads, item_bytes=call.item_bytes()
+    )
 
 
 def matmul_scratch_bytes(
@@ -96,8 +92,7 @@ def matmul_scratch_bytes(
 
     An upper bound for float32: oneDNN takes fewer rows if that spreads the work more evenly, so of
     25 measured scratchpads 14 are smaller, by up to 0.5 MiB a thread. No peak of the accuracy list
-    differs.
-    ``left`` is the shape of the left operand in memory.
+    differs. ``left`` is the shape of the left operand in memory.
     """
     rows, depth = (left[-1], left[-2]) if transposes[0] else (left[-2], left[-1])
     total = _HEADER_BYTES + threads * _BATCH_BYTES
@@ -115,12 +110,5 @@ def matmul_scratch_bytes(
 
 def plan_einsum(call: Call) -> MemoryPlan:
     """Plan an ``Einsum`` whose product needs the scratchpad of a batched product."""
-    return einsum.plan_einsum(
-        call, partial(_find_scratch, call) if call.processor.has_avx512 else None
-    )
-
-
-def _find_scratch(call: Call, left: tuple[int, ...], transposes: tuple[bool, bool]) -> int:
-    return matmul_scratch_bytes(
-        left, transposes=transposes, threads=call.threads, item_bytes=call.item_bytes()
-    )
+    scratch = partial(_scratch_bytes, call, threads=call.threads)
+    return einsum.plan_einsum(call, scratch if call.processor.has_avx512 else None)

@@ -8,7 +8,7 @@ the choice uncertain, so each algorithm gets a probability.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -40,11 +40,9 @@ class Convolution:
 
     def names(self) -> dict[str, float]:
         """Return the values of the names in the table's expressions."""
-        axes = (
-            *_with_depth(self.image, 2),
-            *_with_depth(self.kernel, 1),
-            *_with_depth(self.result, 0),
-        )
+        depth = (1,) * (5 - len(self.image))
+        image, kernel = (*self.image[:2], *depth, *self.image[2:]), (*depth, *self.kernel[1:])
+        axes = (*image, self.kernel[0], *kernel, *depth, *self.result)
         return {
             **dict(zip("NCDHWKTRSOPQ", axes, strict=True)),
             **{name: int(name == self.direction) for name in PASSES},
@@ -129,7 +127,11 @@ def card_names(gpu: Gpu) -> dict[str, float]:
 
 @lru_cache(maxsize=4096)
 def find_candidates(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Candidate, ...]:
-    """Return the algorithms that TensorFlow tries, in order, within its limit of a workspace."""
+    """Return the algorithms that TensorFlow tries, in order, within its limit of a workspace.
+
+    The logarithms of the times have errors with a Gumbel distribution of the table's spread, so that
+    the probabilities to be measured as the fastest are those of a multinomial logit.
+    """
     table = algorithm_table()
     names = _find_names(call, gpu)
     found: list[tuple[str, int, tuple[int, ...], float]] = []
@@ -145,30 +147,22 @@ def find_candidates(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Cand
         variants = tuple(int(_evaluate(text, names)) for text in one.variants)
         time = 1 / one.share if one.share else own["microseconds"]
         found.append((one.name, size_bytes, variants, time))
-    spread, error = 1.0, 0.0
+    spread = 1.0
+    shortest = min((time for *_, time in found), default=1.0)
     if names["cuda_cores"]:
         known = {name for one in table.algorithm for name in one.architectures}
         kind = "architecture" if gpu.capability_text in known else "other"
         spread = table.spread["measured" if gpu.id in table.cards else kind]
-        error = table.spread["microseconds"]
-    chances = _find_chances([time for *_, time in found], spread, error)
-    return tuple(Candidate(*one, chance) for one, chance in zip(found, chances, strict=True))
+        spread += table.spread["microseconds"] / shortest  # the timer's own error
+    weights = [(shortest / time) ** (1 / spread) for *_, time in found]
+    return tuple(
+        Candidate(*one, weight / sum(weights)) for one, weight in zip(found, weights, strict=True)
+    )
 
 
 def is_measured(call: Convolution, gpu: Gpu) -> bool:
     """Return whether a measurement of this kind of convolution is published."""
     return bool(_find_names(call, gpu)["measured"])
-
-
-def _find_chances(times: Sequence[float], spread: float, error: float) -> list[float]:
-    """Return the probability of each time to be measured as the shortest.
-
-    The logarithms of the times have errors with a Gumbel distribution of this spread, so that the
-    probabilities are those of a multinomial logit. ``error`` is the timer's, in the unit of the times.
-    """
-    shortest = min(times, default=1.0)
-    weights = [(shortest / time) ** (1 / (spread + error / shortest)) for time in times]
-    return [weight / sum(weights) for weight in weights]
 
 
 @lru_cache(maxsize=4096)
@@ -193,12 +187,6 @@ def _evaluate(text: str, scope: Mapping[str, Any]) -> Any:
 @cache
 def _compile(text: str) -> CodeType:
     return compile(text, "cudnn_algorithms.toml", "eval")
-
-
-def _with_depth(axes: tuple[int, ...], leading: int) -> tuple[int, ...]:
-    """Return the axes with a depth of 1 if there are fewer than three."""
-    missing = max(leading + 3 - len(axes), 0)
-    return axes[:leading] + (1,) * missing + axes[leading:]
 
 
 _FUNCTIONS: Final[dict[str, Any]] = {

@@ -24,12 +24,11 @@ from analyzer.simulate.kernels.gpu.convolution_algorithms import (
     is_measured,
 )
 from analyzer.simulate.kernels.shared.op_call import (
+    ELSEWHERE,
     FLOAT_BYTES,
     Call,
     MemoryPlan,
-    Output,
     Trial,
-    Way,
     Workspace,
     allocate,
     allocate_all,
@@ -44,9 +43,9 @@ WORKSPACE_LIMIT_BYTES: Final = 8 << 30
 
 FUSED_LIMIT_BYTES: Final = 4 << 30  # the same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)
 
-_GUARD_BYTES: Final = 8 << 20
-"""Guard before and after a buffer on which algorithms are tried, to detect writes outside of it
-(``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
+_GUARDS_BYTES: Final = 16 << 20
+"""Guards before and after a buffer on which algorithms are tried, to detect writes outside of it
+(twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
     is_sum = "Add" in (call.attr("fused_ops") or [])
     first = forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call)
     plan = MemoryPlan(outputs=(first, *allocate_all(call)[1:]))
-    image, kernel, result = {
+    image, kernel, result = shapes = {
         "forward": (call.shape(0), call.shape(1), call.out_shape()),
         "input_gradient": (call.out_shape(), call.shape(1), call.shape(2)),
         "filter_gradient": (call.shape(0), call.out_shape(), call.shape(2)),
@@ -82,18 +81,15 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
     if channels_last and _is_product(call, image, kernel):
         return plan
     described = _describe(call, direction, image, kernel, result, channels_last=channels_last)
-    dtype = call.op.outputs[0].dtype
     image_bytes, kernel_bytes, result_bytes, padded_bytes = (
         math.prod(shape) * call.item_bytes() for shape in (image, kernel, result, described.image)
     )
-    copied_bytes = {"forward": result_bytes, "filter_gradient": kernel_bytes}
-    trial_bytes = copied_bytes.get(direction, padded_bytes)
     is_padded = padded_bytes != image_bytes
-    padding = padded_bytes if is_padded else 0
+    padding = padded_bytes * is_padded
     after: tuple[int, ...] = (padding, kernel_bytes)
-    if channels_last and not _computes_channels_last(dtype, card.gpu.compute_capability):
-        image_copy = padded_bytes if described.image[1] > 1 else 0
-        result_copy = result_bytes if result[-1] > 1 else 0
+    if channels_last and not _computes_channels_last(described.dtype, card.gpu.compute_capability):
+        image_copy = padded_bytes * (described.image[1] > 1)
+        result_copy = result_bytes * (result[-1] > 1)
         after = {
             "forward": (padding, image_copy, kernel_bytes, result_bytes),
             "input_gradient": (kernel_bytes, result_copy, padded_bytes, image_bytes * is_padded),
@@ -105,10 +101,24 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
         before = without_zeros((call.size(), kernel_bytes, padding))
         plan = MemoryPlan(outputs=(allocate(call, region="temp"),), before_bytes=before)
         after = ()
-    plan = replace(plan, after_bytes=without_zeros(after))
-    is_early = direction == "input_gradient" and is_padded
-    key = (image, kernel, result)
-    return _with_algorithms(plan, call, described, card, (key, trial_bytes, is_early))
+    workspace, trials = _find_workspaces(call, described, card)
+    names = ("strides", "dilations", "explicit_paddings", "fused_ops")
+    tried = {"forward": result_bytes, "filter_gradient": kernel_bytes}  # a copy of the result
+    return replace(
+        plan,
+        after_bytes=without_zeros(after),
+        workspace=workspace,
+        trial=Trial(
+            key=(  # the choice is cached by shapes and parameters (``ConvParameters``)
+                *(call.op.type, described.dtype, call.attr("padding"), call.attr("data_format")),
+                *shapes,
+                *(tuple(call.attr(name) or ()) for name in names),
+            ),
+            copy_bytes=tried.get(direction, padded_bytes) + _GUARDS_BYTES,
+            scratch_bytes=trials,
+            is_early=direction == "input_gradient" and is_padded,
+        ),
+    )
 
 
 def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
@@ -116,10 +126,10 @@ def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
 
     ``depthwise_conv_op.cc``: ``use_cudnn_grouped_conv_``.
     """
-    bound = 0
     is_half = call.item_bytes() < FLOAT_BYTES and call.attr("data_format") == "NCHW"
-    if is_half and card.gpu.compute_capability >= (7, 0):
-        bound = sum(call.input_size(index) for index in range(len(call.inputs))) + call.size()
+    uses_cudnn = is_half and card.gpu.compute_capability >= (7, 0)
+    tensors_bytes = sum(map(call.input_size, range(len(call.inputs)))) + call.size()
+    bound = tensors_bytes if uses_cudnn else 0
     return MemoryPlan(outputs=allocate_all(call), unknown_bytes=min(bound, WORKSPACE_LIMIT_BYTES))
 
 
@@ -131,54 +141,33 @@ def plan_batch_norm(call: Call) -> MemoryPlan:
     activation, one bit per element, which is the bound of the workspace.
     """
     outputs = [forward(call, (0,)), *allocate_all(call)[1:]]
-    outputs[5:] = [one if one.is_known else Output(Way.NONE, elsewhere=True) for one in outputs[5:]]
+    outputs[5:] = [one if one.is_known else ELSEWHERE for one in outputs[5:]]
     bound = call.input_size(0) // max(8 * call.item_bytes(), 1)
     return MemoryPlan(outputs=tuple(outputs), unknown_bytes=bound)
 
 
-def _with_algorithms(
-    plan: MemoryPlan,
-    call: Call,
-    described: Convolution,
-    card: DnnCard,
-    trial: tuple[tuple[object, ...], int, bool],
-) -> MemoryPlan:
-    """Return the plan with the trials of the first call, and the workspace of the fastest algorithm.
+def _find_workspaces(
+    call: Call, described: Convolution, card: DnnCard
+) -> tuple[Workspace | None, tuple[int, ...]]:
+    """Return the workspace of the fastest algorithm, and the guarded one of each trial.
 
     ``AutotuneUnfusedConv`` and ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the
     result, skipped if it does not fit (``WrapRedzoneBestEffort``), and guards around the workspace of
-    each algorithm, even an empty one. The choice is cached by shapes and parameters
-    (``ConvParameters``).
-
-    Args:
-        trial: Shapes, bytes of the result's copy, and whether another buffer follows.
+    each algorithm, even an empty one.
     """
     default = FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else WORKSPACE_LIMIT_BYTES
     limit = default if card.limit_bytes is None else card.limit_bytes
     candidates = find_candidates(described, card.gpu, limit)
-    kind = (call.op.type, call.op.outputs[0].dtype, call.attr("padding"), call.attr("data_format"))
-    names = ("strides", "dilations", "explicit_paddings", "fused_ops")
-    numbers = (tuple(call.attr(name) or ()) for name in names)
-    shapes, copy_bytes, is_early = trial
-    guards = 2 * _GUARD_BYTES
-    workspace = None
-    if candidates:
-        workspace = Workspace(
-            bytes=min(candidates, key=lambda candidate: candidate.microseconds).bytes,
-            sizes_bytes=tuple(candidate.bytes for candidate in candidates),
-            chances=tuple(candidate.probability for candidate in candidates),
-            is_measured=is_measured(described, card.gpu),
-        )
-    return replace(
-        plan,
-        workspace=workspace,
-        trial=Trial(
-            key=(*kind, *shapes, *numbers),
-            copy_bytes=copy_bytes + guards,
-            scratch_bytes=tuple(candidate.bytes + guards for candidate in candidates) or (guards,),
-            is_early=is_early,
-        ),
+    if not candidates:
+        return None, (_GUARDS_BYTES,)
+    sizes_bytes = tuple(candidate.bytes for candidate in candidates)
+    workspace = Workspace(
+        bytes=min(candidates, key=lambda candidate: candidate.microseconds).bytes,
+        sizes_bytes=sizes_bytes,
+        chances=tuple(candidate.probability for candidate in candidates),
+        is_measured=is_measured(described, card.gpu),
     )
+    return workspace, tuple(size_bytes + _GUARDS_BYTES for size_bytes in sizes_bytes)
 
 
 def _computes_channels_last(dtype: str, capability: tuple[int, int]) -> bool:
@@ -218,27 +207,26 @@ def _describe(
 
 def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -> int:
     """Return the difference of the padding at the two ends of an axis."""
-    padding = call.attr("padding", "VALID")
-    if padding == "EXPLICIT":
-        pads = call.attr("explicit_paddings") or []
-        if len(pads) > 2 * axis + 1:
-            return int(abs(pads[2 * axis + 1] - pads[2 * axis]))
-        return 0
-    if padding != "SAME":
-        return 0
-    strides, dilations = call.attr("strides") or [], call.attr("dilations") or []
-    stride = int(strides[axis]) if axis < len(strides) else 1
-    dilation = int(dilations[axis]) if axis < len(dilations) else 1
-    total = max((out - 1) * stride + (window - 1) * dilation + 1 - length, 0)
-    return total % 2
+
+    def find(name: str, index: int, default: int) -> int:
+        values = call.attr(name) or []
+        return int(values[index]) if index < len(values) else default
+
+    match call.attr("padding", "VALID"):
+        case "EXPLICIT":
+            end = find("explicit_paddings", 2 * axis + 1, 0)
+            return abs(end - find("explicit_paddings", 2 * axis, end))
+        case "SAME":
+            reach = (window - 1) * find("dilations", axis, 1) + 1
+            return max((out - 1) * find("strides", axis, 1) + reach - length, 0) % 2
+    return 0
 
 
 def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> bool:
     """Return whether a call in NHWC is a plain matrix product, without temporaries."""
     if kernel[-2] != image[-1]:
         return False
-    window = kernel[:-2]
     strides, dilations = call.attr("strides") or [1], call.attr("dilations") or [1]
-    if set(window) == {1} and all(int(x) == 1 for x in (*strides, *dilations)):
+    if set(kernel[:-2]) == {1} and all(int(x) == 1 for x in (*strides, *dilations)):
         return call.attr("padding") in ("SAME", "VALID")
-    return window == image[1:-1] and call.attr("padding") == "VALID"
+    return kernel[:-2] == image[1:-1] and call.attr("padding") == "VALID"

@@ -14,6 +14,8 @@ import math
 from typing import Final
 
 from analyzer.simulate.kernels.shared.op_call import (
+    ELSEWHERE,
+    NO_BUFFER,
     Call,
     MemoryPlan,
     Output,
@@ -28,8 +30,6 @@ cell and its tanh (LSTM), the candidate before its gate (GRU), the state."""
 
 _GATES: Final = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
-_NO_OUTPUT: Final = Output(Way.NONE)
-
 
 def plan_forward(call: Call) -> MemoryPlan:
     """Allocate the outputs, products of inputs and gate weights as workspace, the reserve space."""
@@ -38,12 +38,11 @@ def plan_forward(call: Call) -> MemoryPlan:
     reserve = _KEPT.get(mode, 6) * units if call.attr("is_training", True) else 0
     workspace = _GATES.get(mode, 4) * units
     outputs = allocate_all(call)
-    host_reserved = Output(Way.NONE, elsewhere=True)
-    cell = outputs[2] if mode == "lstm" else _NO_OUTPUT
-    kept = Output(Way.ALLOCATE, reserve) if reserve else _NO_OUTPUT
+    cell = outputs[2] if mode == "lstm" else NO_BUFFER
+    kept = Output(Way.ALLOCATE, reserve) if reserve else NO_BUFFER
     beside = without_zeros((_lengths_bytes(call), workspace))
     return MemoryPlan(
-        outputs=(*outputs[:2], cell, kept, host_reserved)[: len(outputs)],
+        outputs=(*outputs[:2], cell, kept, ELSEWHERE)[: len(outputs)],
         amid_bytes=beside if reserve else (),
         after_bytes=() if reserve else beside,
         unknown_bytes=workspace + reserve,
@@ -56,15 +55,13 @@ def plan_backward(call: Call) -> MemoryPlan:
     Each output has the shape of the input with its index.
     """
     mode = str(call.attr("rnn_mode", "lstm"))
-    units = _count_unit_bytes(
-        call, call.shape(5) or call.shape(0), call.input_size(5) or call.input_size(0)
-    )
-    workspace = _GATES.get(mode, 4) * units
+    shape, size_bytes = call.shape(5) or call.shape(0), call.input_size(5) or call.input_size(0)
+    workspace = _GATES.get(mode, 4) * _count_unit_bytes(call, shape, size_bytes)
     sizes = [call.size(index) or call.input_size(index) for index in range(len(call.op.outputs))]
     if mode != "lstm":
         sizes[2:3] = [0]
     return MemoryPlan(
-        outputs=tuple(Output(Way.ALLOCATE, size) if size else _NO_OUTPUT for size in sizes),
+        outputs=tuple(Output(Way.ALLOCATE, size) if size else NO_BUFFER for size in sizes),
         after_bytes=without_zeros((_lengths_bytes(call), workspace)),
         unknown_bytes=workspace,
     )

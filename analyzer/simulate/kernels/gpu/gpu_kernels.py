@@ -13,7 +13,7 @@ reported as unmodelled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -33,16 +33,14 @@ from analyzer.simulate.kernels.gpu import cudnn_convolution as convolutions
 from analyzer.simulate.kernels.gpu import cudnn_rnn, gpu_reduction
 from analyzer.simulate.kernels.gpu.cudnn_convolution import DnnCard
 from analyzer.simulate.kernels.kernel_device import KernelDevice
-from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
 from analyzer.simulate.kernels.shared.einsum import plan_einsum
 from analyzer.simulate.kernels.shared.op_call import (
+    ELSEWHERE,
     Call,
     ListUse,
     MemoryPlan,
-    Output,
     Rule,
     Way,
-    allocate_all,
     plan_allocation,
     rule_table,
 )
@@ -52,8 +50,6 @@ ALLOCATOR: Final = "GPU_0_bfc"  # TensorFlow's name of the allocator of the firs
 SCRATCH_BYTES: Final = 1028
 """Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device
 (``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``)."""
-
-_ELSEWHERE: Final = Output(Way.NONE, elsewhere=True)
 
 _ALLOCATING: Final = op_types(
     """
@@ -89,20 +85,12 @@ _WORKS_ON_COPIES: Final = op_types(
 )
 """Kernels that forward an input only on a CPU; cuSOLVER works on copies."""
 
-_AS_ON_CPU: Final = (
-    (cpu.ALIASES | cpu.UNARY | cpu.BINARY | cpu.IN_PLACE | cpu.SCATTERS | cpu.GATHERS)
-    - _WORKS_ON_COPIES
-    | cpu.ALLOCATING_ANYWHERE
-    | cpu.NOTHING
-    | cpu.CONSTANT
-    | frozenset(lists.RULES)
-    | op_types(
-        """
-        AddN AssignVariableOp BroadcastTo Cast Concat ConcatV2 ConjugateTranspose Merge Pack
-        ReadVariableOp RefSwitch RGBToHSV Select Slice SoftmaxCrossEntropyWithLogits
-        SparseSoftmaxCrossEntropyWithLogits Split SplitV StridedSlice Switch Tile Transpose Unpack
-        """
-    )
+_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - _WORKS_ON_COPIES) | op_types(
+    """
+    AddN AssignVariableOp BroadcastTo Cast Concat ConcatV2 ConjugateTranspose Merge Pack
+    ReadVariableOp RefSwitch RGBToHSV Select Slice SoftmaxCrossEntropyWithLogits
+    SparseSoftmaxCrossEntropyWithLogits Split SplitV StridedSlice Switch Tile Transpose Unpack
+    """
 )
 """Op types whose kernel on a card does the same as on a CPU: one class serves both, or both only
 allocate their outputs."""
@@ -133,36 +121,21 @@ def _plan_on_card(rules: Mapping[str, Rule], call: Call) -> MemoryPlan:
     op = call.op
     if runs_on_host(op):
         return _plan_copy_to_host(call)
-    plan = rules.get(op.type, cpu.plan if op.type in _AS_ON_CPU else _plan_unknown)(call)
+    plan = rules.get(op.type, cpu.plan if op.type in _AS_ON_CPU else cpu.plan_unknown)(call)
     if plan.lists is not ListUse.NO:  # neither the list's tensor nor its elements in host memory
-        given = call.dtype(0) or op.outputs[0].dtype
-        return replace(
-            plan,
-            outputs=_move_to_host(plan, [spec.dtype in HOST_TYPES for spec in op.outputs]),
-            rows_bytes=() if given in HOST_TYPES else plan.rows_bytes,
-        )
-    host = [is_output_on_host(op, index, call.inputs) for index in range(len(plan.outputs))]
-    if not any(host):
-        return plan
-    away = [
-        is_host and output.way is not Way.ALIAS
-        for is_host, output in zip(host, plan.outputs, strict=True)
-    ]
-    plan = replace(plan, outputs=_move_to_host(plan, away))
-    if not all(host):
-        return plan
-    return replace(plan, before_bytes=(), scratch_bytes=(), after_bytes=(), modelled=True)
-
-
-def _move_to_host(plan: MemoryPlan, host: Sequence[bool]) -> tuple[Output, ...]:
-    return tuple(
-        _ELSEWHERE if is_host else output
-        for output, is_host in zip(plan.outputs, host, strict=True)
+        away = [spec.dtype in HOST_TYPES for spec in op.outputs]
+        if (call.dtype(0) or op.outputs[0].dtype) in HOST_TYPES:
+            plan = replace(plan, rows_bytes=())
+    else:
+        away = [is_output_on_host(op, index, call.inputs) for index in range(len(plan.outputs))]
+        if all(away) and away:
+            plan = replace(plan, before_bytes=(), scratch_bytes=(), after_bytes=(), modelled=True)
+        shared = (output.way is Way.ALIAS for output in plan.outputs)
+        away = [is_away and not is_shared for is_away, is_shared in zip(away, shared, strict=True)]
+    outputs = zip(plan.outputs, away, strict=True)
+    return replace(
+        plan, outputs=tuple(ELSEWHERE if is_away else output for output, is_away in outputs)
     )
-
-
-def _plan_unknown(call: Call) -> MemoryPlan:
-    return MemoryPlan(outputs=allocate_all(call), modelled=False)
 
 
 def _plan_pooling(call: Call, capability: tuple[int, int]) -> MemoryPlan:
@@ -177,7 +150,6 @@ def _plan_pooling(call: Call, capability: tuple[int, int]) -> MemoryPlan:
     (``IsBF16NotSupportedInOps``).
     """
     channels_first = call.attr("data_format") in ("NCHW", "NCDHW")
-    both: list[int]
     match call.op.type:
         case "MaxPool3DGrad":  # of the input, the output, and the gradient of the output
             both = [call.input_size(0), call.input_size(1)]
@@ -197,11 +169,6 @@ def _plan_pooling(call: Call, capability: tuple[int, int]) -> MemoryPlan:
     return plan_allocation(call, after_bytes=copies)
 
 
-def _plan_inverse_fourier(call: Call) -> MemoryPlan:
-    """Copy the input, since cuFFT destroys it in a transform to reals (``FFTGPUBase``)."""
-    return plan_allocation(call, after_bytes=(call.input_size(0),))
-
-
 def _plan_cross_entropy(call: Call) -> MemoryPlan:
     """Allocate a product of the size of the logits, which is summed to the loss.
 
@@ -212,18 +179,16 @@ def _plan_cross_entropy(call: Call) -> MemoryPlan:
 
 
 def _plan_copy_to_host(call: Call) -> MemoryPlan:
-    return MemoryPlan(outputs=(_ELSEWHERE,) * len(call.op.outputs))
+    return MemoryPlan(outputs=(ELSEWHERE,) * len(call.op.outputs))
 
 
 def _make_rules(card: DnnCard) -> dict[str, Rule]:
-    """Return the rules of a card."""
     blocks = gpu_reduction.blocks_in_flight(card.gpu)
-    reduction = partial(gpu_reduction.plan_reduction, blocks=blocks)
     depthwise = "DepthwiseConv2dNative"
     return rule_table(
         (plan_allocation, _ALLOCATING),
         (gpu_reduction.plan_scan, _SCANS),
-        (reduction, cpu.REDUCTIONS),
+        (partial(gpu_reduction.plan_reduction, blocks=blocks), cpu.REDUCTIONS),
         *(
             (partial(convolutions.plan_convolution, card=card, direction=direction), types)
             for direction, types in _CONVOLUTIONS.items()
@@ -242,7 +207,11 @@ def _make_rules(card: DnnCard) -> dict[str, Rule]:
         (gpu_reduction.plan_bias_gradient, "BiasAddGrad"),
         (gpu_reduction.plan_top_k, "TopKV2"),
         (_plan_cross_entropy, "SoftmaxCrossEntropyWithLogits"),
-        (_plan_inverse_fourier, "IRFFT IRFFT2D IRFFT3D"),
+        # cuFFT destroys the input of a transform to reals, so it is copied (``FFTGPUBase``).
+        (
+            lambda call: plan_allocation(call, after_bytes=(call.input_size(0),)),
+            "IRFFT IRFFT2D IRFFT3D",
+        ),
         (plan_einsum, "Einsum"),
         (cpu.plan_select, "SelectV2"),  # the generated kernel forwards either value
         (cudnn_rnn.plan_forward, "CudnnRNN CudnnRNNV2 CudnnRNNV3"),

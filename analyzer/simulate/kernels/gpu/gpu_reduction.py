@@ -27,16 +27,13 @@ from analyzer.simulate.kernels.shared.op_call import (
 
 CUB_BYTES: Final = 16 << 10
 """Assumed scratch of ``cub::DeviceSelect``, scans and sorts: a few words per tile of the input."""
-
 SEGMENTS_BYTES: Final = 1
 """Scratch of ``cub::DeviceSegmentedReduce``, one block per segment: it needs none, and CUB requests one
 byte (``dispatch_reduce.cuh``)."""
-
 _REDUCE_THREADS: Final = 256
 _SUBSCRIPTION: Final = 5
 """``cub::DeviceReduce``: threads of a block for elements of 1 to 8 bytes (``tuning_reduce.cuh``), and
 launched blocks per resident block (``CUB_SUBSCRIPTION_FACTOR``)."""
-
 _CUB_ALIGNMENT: Final = 256  # bytes (CUB's ``AliasTemporaries``)
 _WARP: Final = 32  # threads of a warp
 _BLOCK_THREADS: Final = 128
@@ -73,22 +70,17 @@ def plan_reduction(call: Call, blocks: int) -> MemoryPlan:
 def scratch_bytes(
     shape: tuple[int, ...], axes: tuple[int, ...], item_bytes: int, blocks: int
 ) -> tuple[int, ...]:
-    """Return the scratch of a reduction over ``axes``, in bytes; empty for none.
-
-    ``blocks`` are those of a reduction of a whole tensor (``blocks_in_flight``).
-    """
-    groups = layout.merge_axes(shape, axes)
-    lengths = [length for length, _ in groups]
-    match "".join("r" if reduced else "k" for _, reduced in groups):
-        case "r":
-            scratch = _whole(lengths[0], item_bytes, blocks)
-        case "rk":
-            scratch = _columns(lengths[0], lengths[1], item_bytes)
-        case "krk":
-            scratch = _middle(lengths, item_bytes)
-        case "rkr":
+    """Return the scratch of a reduction over ``axes`` in bytes; see ``blocks_in_flight``."""
+    match layout.merge_axes(shape, axes):
+        case [(elements, True)]:
+            scratch = _whole(elements, item_bytes, blocks)
+        case [(rows, True), (columns, False)]:
+            scratch = _columns(rows, columns, item_bytes)
+        case [(outer, False), (rows, True), (columns, False)]:
+            scratch = _middle(outer, rows, columns, item_bytes)
+        case [(_, True), _, _]:
             scratch = SEGMENTS_BYTES
-        case _:  # rows, transposed first if there are several kept axes
+        case groups:  # rows, transposed first if there are several kept axes
             columns = math.prod(length for length, reduced in groups if reduced)
             scratch = 0 if columns < _ROW_IN_WARP else SEGMENTS_BYTES
     return without_zeros((scratch,))
@@ -100,11 +92,10 @@ def plan_softmax(call: Call) -> MemoryPlan:
     ``SoftmaxOpGPU`` in ``softmax_op_gpu.cu.cc``: the maxima in the type of the logits, and the sums in
     float32 for float16 and bfloat16.
     """
-    size = call.size()
     is_half = call.op.outputs[0].dtype in ("float16", "bfloat16")
     columns = (call.out_shape() or (0,))[-1]
     scratch = SEGMENTS_BYTES if columns >= _ROW_IN_WARP else 0
-    temporaries = without_zeros((size, 2 * size if is_half else size, scratch))
+    temporaries = without_zeros((call.size(), call.size() * (2 if is_half else 1), scratch))
     return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=temporaries)
 
 
@@ -118,15 +109,13 @@ def plan_bias_gradient(call: Call) -> MemoryPlan:
     shape, data_format = call.shape(0), call.attr("data_format")
     if shape is None:
         return plan_allocation(call)
-    scratch = call.input_size(0)
-    if data_format not in ("NCHW", "NCDHW"):
+    if data_format in ("NCHW", "NCDHW"):
+        scratch = call.input_size(0)
+    else:
         scratch = _columns(math.prod(shape[:-1]), shape[-1], _item_bytes(call))
     key = ("BiasAddGrad", shape, data_format, call.op.outputs[0].dtype)
-    return MemoryPlan(
-        outputs=allocate_all(call),
-        unknown_bytes=scratch,
-        trial=Trial(key=key, copy_bytes=0, scratch_bytes=(scratch,)),
-    )
+    trial = Trial(key=key, copy_bytes=0, scratch_bytes=(scratch,))
+    return MemoryPlan(outputs=allocate_all(call), unknown_bytes=scratch, trial=trial)
 
 
 def plan_top_k(call: Call) -> MemoryPlan:
@@ -141,8 +130,7 @@ def plan_top_k(call: Call) -> MemoryPlan:
         return plan_allocation(call)
     pairs = (4 * math.prod(keys), call.input_size(0))
     sorted_pairs = () if out[-1] == keys[-1] else pairs
-    temporaries = (pairs[0], *sorted_pairs, sum(pairs) + CUB_BYTES)
-    return plan_allocation(call, after_bytes=temporaries)
+    return plan_allocation(call, after_bytes=(pairs[0], *sorted_pairs, sum(pairs) + CUB_BYTES))
 
 
 def plan_sum_of_squares(call: Call, blocks: int) -> MemoryPlan:
@@ -183,8 +171,7 @@ def _columns(rows: int, columns: int, item_bytes: int) -> int:
     return item_bytes * columns * blocks if blocks > 1 else 0
 
 
-def _middle(lengths: list[int], item_bytes: int) -> int:
-    outer, rows, columns = lengths
+def _middle(outer: int, rows: int, columns: int, item_bytes: int) -> int:
     if rows // (outer * columns) < 16:
         return 0
     total = 0

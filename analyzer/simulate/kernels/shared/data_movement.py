@@ -9,10 +9,9 @@ from typing import Final
 
 from analyzer.simulate.kernels.shared.op_call import (
     ALIGNMENT_BYTES,
+    NO_BUFFER,
     Call,
     MemoryPlan,
-    Output,
-    Way,
     alias,
     allocate,
     allocate_all,
@@ -30,11 +29,10 @@ _SLICE_MASKS: Final = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 def plan_transpose(call: Call) -> MemoryPlan:
     """Share the buffer if the order of the axes longer than 1 stays (``TransposeOp``)."""
     shape, order = call.shape(0), call.value(1)
-    if shape is not None and order is not None:
-        moved = [axis for axis in order if shape[axis] != 1]
-        if moved == sorted(moved):
-            return plan_alias()
-    return plan_allocation(call)
+    if shape is None or order is None:
+        return plan_allocation(call)
+    moved = [axis for axis in order if shape[axis] != 1]
+    return plan_alias() if moved == sorted(moved) else plan_allocation(call)
 
 
 def plan_same_or_copy(call: Call) -> MemoryPlan:
@@ -43,31 +41,18 @@ def plan_same_or_copy(call: Call) -> MemoryPlan:
     return plan_alias() if is_same else plan_allocation(call)
 
 
-def plan_cast(call: Call) -> MemoryPlan:
-    """Share the buffer if the type stays; ``CastOp`` never forwards."""
-    return plan_alias() if call.attr("SrcT") == call.attr("DstT") else plan_allocation(call)
-
-
 def plan_concat(call: Call) -> MemoryPlan:
     """Share the buffer if only one input has elements (``ConcatBaseOp``)."""
-    count = int(call.attr("N", len(call.inputs)))
     first = 1 if call.op.type == "Concat" else 0
-    full = [index for index in range(first, first + count) if call.input_size(index)]
+    sources = range(first, first + int(call.attr("N", len(call.inputs))))
+    full = [index for index in sources if call.input_size(index)]
     if len(full) == 1 and call.input_size(full[0]) == call.size():
         return plan_alias(full[0])
     return plan_allocation(call)
 
 
-def plan_pack(call: Call) -> MemoryPlan:
-    """Share the buffer of a single input (``PackOp``), else allocate."""
-    return plan_alias() if len(call.inputs) == 1 else plan_allocation(call)
-
-
 def plan_slice(call: Call) -> MemoryPlan:
-    """Share the whole input, or aligned rows of its first axis (``SliceOp``).
-
-    The view keeps the whole buffer alive.
-    """
+    """Share the whole input, or aligned rows of its first axis, which keep it alive (``SliceOp``)."""
     shape, out, begin = call.shape(0), call.out_shape(), call.value(1)
     if shape is None or out is None:
         return plan_allocation(call)
@@ -84,17 +69,15 @@ def plan_strided_slice(call: Call) -> MemoryPlan:
         return plan_allocation(call)
     if math.prod(shape) == math.prod(out):
         return plan_alias()
-    rows = find_rows(call, shape, len(strides))
+    rows = _find_rows(call, shape, len(strides))
     return plan_alias() if rows and _is_view(call, shape, *rows) else plan_allocation(call)
 
 
-def find_rows(call: Call, shape: tuple[int, ...], entries: int) -> tuple[int, int] | None:
+def _find_rows(call: Call, shape: tuple[int, ...], entries: int) -> tuple[int, int] | None:
     """Return the first row of a slice with stride 1, and the row after its last.
 
-    Masks and negative indices are resolved like in ``ValidateStridedSliceOp``.
-
-    Returns:
-        None if the slice cuts another axis, or depends on an unknown value.
+    Masks and negative indices are resolved like in ``ValidateStridedSliceOp``. None if the slice cuts
+    another axis, or depends on an unknown value.
     """
     if not shape:
         return None
@@ -121,9 +104,7 @@ def _find_span(
 ) -> tuple[int, int] | None:
     """Return the start and end of one entry of a slice on its axis; None if unknown."""
     begin, end = (
-        values[entry]
-        if (values := call.values[index]) is not None and entry < len(values)
-        else None
+        values[entry] if (values := call.value(index)) and entry < len(values) else None
         for index in (1, 2)
     )
     if masks["shrink_axis"] >> entry & 1:
@@ -131,10 +112,8 @@ def _find_span(
             return None
         start = begin + length if begin < 0 else begin
         return start, start + 1
-    if masks["begin"] >> entry & 1:
-        begin = 0
-    if masks["end"] >> entry & 1:
-        end = length
+    begin = 0 if masks["begin"] >> entry & 1 else begin
+    end = length if masks["end"] >> entry & 1 else end
     if begin is None or end is None:
         return None
     start, stop = (min(max(at + length if at < 0 else at, 0), length) for at in (begin, end))
@@ -155,24 +134,20 @@ def plan_split(call: Call) -> MemoryPlan:
     if len(call.op.outputs) == 1:
         return plan_alias(source)
     shape, axis = call.shape(source), call.value(axis_input)
-    if shape is not None and axis is not None and axis[0] % max(len(shape), 1) == 0:
-        row_bytes = call.input_size(source) // max(shape[0], 1)
-        if _is_aligned(row_bytes):
-            return MemoryPlan(outputs=tuple(alias(source) for _ in call.op.outputs))
-    return plan_allocation(call)
+    if shape is None or axis is None or axis[0] % max(len(shape), 1):
+        return plan_allocation(call)
+    if not _is_aligned(call.input_size(source) // max(shape[0], 1)):
+        return plan_allocation(call)
+    return MemoryPlan(outputs=(alias(source),) * len(call.op.outputs))
 
 
 def plan_unpack(call: Call) -> MemoryPlan:
     """Share aligned rows of the first axis, else allocate each used output (``UnpackOp``)."""
-    is_aligned = bool(call.op.outputs) and _is_aligned(call.size())
-    if int(call.attr("axis", 0)) == 0 and is_aligned:
-        return MemoryPlan(outputs=tuple(alias() for _ in call.op.outputs))
-    return MemoryPlan(
-        outputs=tuple(
-            Output(Way.NONE) if index in call.unused else output
-            for index, output in enumerate(allocate_all(call))
-        )
-    )
+    outputs = allocate_all(call)
+    if outputs and int(call.attr("axis", 0)) == 0 and _is_aligned(call.size()):
+        return MemoryPlan(outputs=(alias(),) * len(outputs))
+    used = (NO_BUFFER if at in call.unused else output for at, output in enumerate(outputs))
+    return MemoryPlan(outputs=tuple(used))
 
 
 def merge_axes(shape: tuple[int, ...], axes: Iterable[int]) -> list[tuple[int, bool]]:
@@ -203,7 +178,7 @@ def plan_reduction(call: Call) -> MemoryPlan:
     if shape is None or axes is None:
         return MemoryPlan(outputs=(result,))
     groups = merge_axes(shape, axes)
-    if not any(is_reduced for _, is_reduced in groups) and math.prod(shape) > 0:
+    if math.prod(shape) > 0 and not any(is_reduced for _, is_reduced in groups):
         return plan_alias()
     copy_bytes = (call.input_size(0),) if len(groups) > _MAX_REDUCED_GROUPS else ()
     return MemoryPlan(outputs=(result,), after_bytes=copy_bytes)

@@ -60,12 +60,9 @@ class Output:
     # buffer of an input; or no buffer
     way: Way
     size_bytes: int = 0
-    # inputs to forward, in the order in which they are tried, or the input to share
-    inputs: tuple[int, ...] = ()
-    # ``temp`` if the kernel allocates its result as a temporary, else ``output``
-    region: str = "output"
-    # whether it lies outside the memory of the device, and takes no bytes there
-    elsewhere: bool = False
+    inputs: tuple[int, ...] = ()  # inputs to forward, in order of trial, or the input to share
+    region: str = "output"  # ``temp`` if the kernel allocates its result as a temporary
+    elsewhere: bool = False  # whether it lies outside the memory of the device
 
     @property
     def is_known(self) -> bool:
@@ -73,17 +70,20 @@ class Output:
         return self.elsewhere or self.size_bytes > 0 or self.way is Way.ALIAS
 
 
+NO_BUFFER: Final = Output(Way.NONE)
+ELSEWHERE: Final = Output(Way.NONE, elsewhere=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """Requests of the first call with a ``key``, which tries the algorithms of a library."""
 
     key: tuple[object, ...]
-    copy_bytes: int  # A guarded copy of the result; skipped if it does not fit
+    copy_bytes: int  # a guarded copy of the result; skipped if it does not fit
     # workspace of each algorithm with guards. An algorithm is skipped if it does not fit; the
     # smallest is needed.
     scratch_bytes: tuple[int, ...]
-    # whether the kernel allocates another buffer afterwards, such as its output
-    is_early: bool = False
+    is_early: bool = False  # whether the kernel allocates another buffer afterwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,27 +109,21 @@ class MemoryPlan:
 
     outputs: tuple[Output, ...] = ()
     before_bytes: tuple[int, ...] = ()  # temporaries allocated before the outputs
-    # temporaries that are freed before the last output is allocated
-    scratch_bytes: tuple[int, ...] = ()
-    # temporaries allocated just before the last output that needs memory
-    amid_bytes: tuple[int, ...] = ()
+    scratch_bytes: tuple[int, ...] = ()  # temporaries freed before the last output is allocated
+    amid_bytes: tuple[int, ...] = ()  # temporaries allocated just before the last buffer
     after_bytes: tuple[int, ...] = ()  # temporaries allocated after the outputs
     # workspace allocated after everything else except what follows an early trial
     workspace: Workspace | None = None
-    # upper bound of a library's further memory during the run. The prediction leaves it out; the
-    # range contains it.
+    # upper bound of a library's further memory, which only the range contains
     unknown_bytes: int = 0
     trial: Trial | None = None
     variable: VariableAccess = VariableAccess.UNTOUCHED
     # input that becomes the value of the variable, or an element of a TensorList
     value: int | None = None
     lists: ListUse = ListUse.NO
-    # of each element, if the kernel makes a TensorList of a tensor
-    rows_bytes: tuple[int, ...] = ()
-    # whether the op has a rule; without one, each output is assumed to be allocated
-    modelled: bool = True
-    # whether results may lie in Python's memory, which this allocator does not count
-    borrows: bool = False
+    rows_bytes: tuple[int, ...] = ()  # of each element, if the kernel makes a list of a tensor
+    modelled: bool = True  # whether the op has a rule; else each output counts as allocated
+    borrows: bool = False  # whether results may lie in Python's memory, outside this allocator
     # requests of an XLA-compiled function, which replace everything except ``outputs``
     compiled: CompiledCall | None = None
     is_plain: bool = field(init=False, repr=False, compare=False)
@@ -153,34 +147,33 @@ start and end on it is copied instead of shared."""
 
 FLOAT_BYTES: Final = 4  # bytes of a ``float32``
 
-_UNKNOWN: Final = ThreadsNote()
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One op and the facts about its inputs."""
+    """One op and the facts about its inputs; sizes are 0 if unknown."""
 
     op: Op
     inputs: tuple[TensorSpec | None, ...]  # type and shape of each input; None if unknown
     # value of each input if it is a small constant, flat; else None
     values: tuple[tuple[int, ...] | None, ...]
     threads: int = 1  # intra-op threads, which determine the size of oneDNN's scratchpads
-    # outputs that no op uses (``OpKernelContext::output_required``)
-    unused: frozenset[int] = frozenset()
-    processor: ThreadsNote = _UNKNOWN
+    unused: frozenset[int] = frozenset()  # outputs without ``OpKernelContext::output_required``
+    processor: ThreadsNote = field(default_factory=ThreadsNote)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return the plain value of an attribute."""
         return self.op.attrs.get(name, default)
 
+    def _input(self, index: int) -> TensorSpec | None:
+        return self.inputs[index] if index < len(self.inputs) else None
+
     def shape(self, index: int) -> tuple[int, ...] | None:
         """Return the shape of an input; None unless it is fully known."""
-        return _find_known_shape(self.inputs[index] if index < len(self.inputs) else None)
+        return _find_known_shape(self._input(index))
 
     def dtype(self, index: int) -> str:
         """Return the element type of an input; empty if unknown."""
-        spec = self.inputs[index] if index < len(self.inputs) else None
-        return "" if spec is None else spec.dtype
+        return spec.dtype if (spec := self._input(index)) else ""
 
     def out_shape(self, index: int = 0) -> tuple[int, ...] | None:
         """Return the shape of an output; None unless it is fully known."""
@@ -191,13 +184,12 @@ class Call:
         return self.values[index] if index < len(self.values) else None
 
     def size(self, index: int = 0) -> int:
-        """Return the bytes of an output; 0 if unknown."""
+        """Return the bytes of an output."""
         return self.op.outputs[index].size_bytes or 0
 
     def input_size(self, index: int) -> int:
-        """Return the bytes of an input; 0 if unknown."""
-        spec = self.inputs[index] if index < len(self.inputs) else None
-        return 0 if spec is None else spec.size_bytes or 0
+        """Return the bytes of an input."""
+        return (spec.size_bytes or 0) if (spec := self._input(index)) else 0
 
     def item_bytes(self) -> int:
         """Return the bytes of one element of output 0; 4 if it has no elements."""
@@ -239,7 +231,7 @@ def alias(source: int = 0) -> Output:
     return Output(Way.ALIAS, inputs=(source,))
 
 
-def forward(call: Call, sources: Sequence[int], index: int = 0) -> Output:
+def forward(call: Call, sources: Iterable[int], index: int = 0) -> Output:
     """Return an output that takes the buffer of the first input without other users.
 
     The input must have the same element type and number of elements; its shape may differ
@@ -264,7 +256,7 @@ def plan_alias(source: int = 0) -> MemoryPlan:
     return MemoryPlan(outputs=(alias(source),))
 
 
-def plan_forward(call: Call, sources: Sequence[int]) -> MemoryPlan:
+def plan_forward(call: Call, sources: Iterable[int]) -> MemoryPlan:
     """Return the plan of a kernel that forwards an input to its only output."""
     return MemoryPlan(outputs=(forward(call, sources),))
 

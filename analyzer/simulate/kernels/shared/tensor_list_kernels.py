@@ -14,6 +14,7 @@ from analyzer.simulate.kernels.shared.op_call import (
     ListUse,
     MemoryPlan,
     Output,
+    Rule,
     Way,
     allocate_all,
     rule_table,
@@ -29,16 +30,19 @@ def is_list(call: Call) -> bool:
     return bool(call.op.outputs) and call.op.outputs[0].dtype == "variant"
 
 
-def _plan_list(use: ListUse, value: int | None, call: Call) -> MemoryPlan:
-    """Output a list, or an element of it, which is allocated if it was never set."""
-    element = [Output(Way.ALIAS, call.size(len(call.op.outputs) - 1))]
-    outputs = {ListUse.GET: element, ListUse.POP: [_HANDLE, *element]}.get(use, [_HANDLE])
-    return MemoryPlan(outputs=tuple(outputs), lists=use, value=value)
+def _plan_list(use: ListUse, value: int | None = None) -> Rule:
+    return lambda call: MemoryPlan(outputs=(_HANDLE,), lists=use, value=value)
 
 
-def _plan_tensors(use: ListUse, call: Call) -> MemoryPlan:
+def _plan_element(use: ListUse, call: Call) -> MemoryPlan:
+    """Output an element, which is allocated if it was never set, after the rest of the list."""
+    element = Output(Way.ALIAS, call.size(len(call.op.outputs) - 1))
+    return MemoryPlan(outputs=(_HANDLE, element) if use is ListUse.POP else (element,), lists=use)
+
+
+def _plan_tensors(use: ListUse) -> Rule:
     """Output the elements of a list."""
-    return MemoryPlan(outputs=allocate_all(call), lists=use)
+    return lambda call: MemoryPlan(outputs=allocate_all(call), lists=use)
 
 
 def _plan_unstack(call: Call) -> MemoryPlan:
@@ -49,19 +53,16 @@ def _plan_unstack(call: Call) -> MemoryPlan:
 
 
 RULES: Final = rule_table(
-    (partial(_plan_list, ListUse.NEW, None), "EmptyTensorList TensorListReserve"),
-    (partial(_plan_list, ListUse.PUSH, 1), "TensorListPushBack"),
-    (partial(_plan_list, ListUse.SET, 2), "TensorListSetItem"),
-    (partial(_plan_list, ListUse.RESIZE, None), "TensorListResize"),
-    (partial(_plan_list, ListUse.POP, None), "TensorListPopBack"),
-    (partial(_plan_list, ListUse.GET, None), "TensorListGetItem"),
+    (_plan_list(ListUse.NEW), "EmptyTensorList TensorListReserve"),
+    (_plan_list(ListUse.PUSH, 1), "TensorListPushBack"),
+    (_plan_list(ListUse.SET, 2), "TensorListSetItem"),
+    (_plan_list(ListUse.RESIZE), "TensorListResize"),
+    (partial(_plan_element, ListUse.POP), "TensorListPopBack"),
+    (partial(_plan_element, ListUse.GET), "TensorListGetItem"),
     # Hold references to the inputs (``WriteOptionalWithValueToOutput``, ``optional_ops.cc``).
-    (partial(_plan_list, ListUse.PACK, None), "OptionalNone OptionalFromValue"),
-    (
-        partial(_plan_tensors, ListUse.STACK),
-        "TensorListStack TensorListConcatV2 TensorListGather",
-    ),
-    (partial(_plan_tensors, ListUse.UNPACK), "OptionalGetValue"),
+    (_plan_list(ListUse.PACK), "OptionalNone OptionalFromValue"),
+    (_plan_tensors(ListUse.STACK), "TensorListStack TensorListConcatV2 TensorListGather"),
+    (_plan_tensors(ListUse.UNPACK), "OptionalGetValue"),
     (_plan_unstack, "TensorListFromTensor TensorListScatterV2"),
 )
 """Rules of ops for lists only; ``AddN`` and ``ZerosLike`` are with the other kernels."""

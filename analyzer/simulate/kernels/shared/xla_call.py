@@ -53,27 +53,35 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
     sources = dict(enumerate(_find_sources(call, plan)))
     aliased = {result: sources[p] for result, p in plan.aliases.items() if p in sources}
     given = [result for result in range(len(plan.outputs)) if result not in aliased]
-    place = _find_outputs(call, plan, given)
+    places = _find_outputs(call, plan, given)
     handed_on = {
-        place[result]: sources[p]
+        places[result]: sources[p]
         for result, p in plan.handed_on.items()
-        if result in place and p in sources
+        if result in places and p in sources
     }
-    requests = _list_requests(
-        plan, [result for result in given if result not in plan.handed_on], place
-    )
+    left = [result for result in given if result not in plan.handed_on]
+    requests = []  # in the order of XLA's allocations
+    for region in plan.regions:
+        if region.use is ValueUse.TEMPORARY:
+            requests.append((region.size_bytes, TEMPORARY))
+        elif region.use is ValueUse.OUTPUT:  # a region names its result, or else takes the next
+            known = [result for result in region.results if result in left]
+            result = None if region.is_tuple else next(iter(known or left), None)
+            if result is not None:
+                left.remove(result)
+            requests.append((region.size_bytes, places.get(result, TABLE)))
     requested = {output: size_bytes for size_bytes, output in requests}
-    outputs = []
-    for index in range(len(call.op.outputs)):
+
+    def find_output(index: int) -> Output:
         size_bytes = call.size(index)
         if index in handed_on:
-            outputs.append(Output(Way.ALIAS, size_bytes, (handed_on[index],)))
-        elif index in requested:
-            outputs.append(Output(Way.ALLOCATE, size_bytes or requested[index]))
-        else:  # a constant of the function
-            outputs.append(Output(Way.NONE, size_bytes))
+            return Output(Way.ALIAS, size_bytes, (handed_on[index],))
+        if index in requested:
+            return Output(Way.ALLOCATE, size_bytes or requested[index])
+        return Output(Way.NONE, size_bytes)  # a constant of the function
+
     return MemoryPlan(
-        outputs=tuple(outputs),
+        outputs=tuple(map(find_output, range(len(call.op.outputs)))),
         compiled=CompiledCall(
             requests=tuple(request for request in requests if request[0]),
             updates=tuple(
@@ -84,26 +92,6 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
             trials=plan.trials,
         ),
     )
-
-
-def _list_requests(
-    plan: BufferPlan, left: list[int], places: dict[int | None, int]
-) -> list[tuple[int, int]]:
-    """Return bytes and output index of each request, in the order of XLA's allocations.
-
-    ``left`` are the results to request, which the regions name, or else take in order.
-    """
-    requests = []
-    for region in plan.regions:
-        if region.use is ValueUse.TEMPORARY:
-            requests.append((region.size_bytes, TEMPORARY))
-        elif region.use is ValueUse.OUTPUT:
-            known = [result for result in region.results if result in left]
-            result = None if region.is_tuple else next(iter(known or left), None)
-            if result is not None:
-                left.remove(result)
-            requests.append((region.size_bytes, places.get(result, TABLE)))
-    return requests
 
 
 def _find_sources(call: Call, plan: BufferPlan) -> list[int]:
