@@ -10,22 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from msgspec import Struct
+
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import Bytes, Name, Shape, Text
 
 REQUEST_VERSION: Final = 1
 WATCH_VERSION: Final = 1
-
 CaptureKind: TypeAlias = Literal["run", "static", "trial"]
 """``run``: run the step and trace it. ``static``: take its graph and run nothing. ``trial``: run it and
 record only whether it succeeds."""
 
 DEFAULT_STEPS: Final = 3  # traced steps of a model
 BATCH_SIZE: Final = 32  # examples in a batch if neither the user nor the target says
-
-SCRIPT_STEPS: Final = 5
-"""Traced steps of a script: without the first and the last, two pairs of neighbours remain."""
-
+SCRIPT_STEPS: Final = 5  # traced; without the first and the last, two pairs of neighbours remain
 SCRIPT_WARMUP_STEPS: Final = 3
 """Steps of a script before the traced ones: functions are traced, slots made, iterators filled."""
 
@@ -125,65 +123,58 @@ class WatchRequest:
     schema_version: int = WATCH_VERSION
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Assumption:
-    """One setting."""
+    """One setting of a simulated card: its largest value, its default and the source of both."""
 
     name: str  # for ``--assume NAME=N``
     what: str
     most: int  # the largest value that TensorFlow accepts or that is plausible
-    source: str  # of the default and the upper bound
+    source: str
     usual: int = 0
     is_bytes: bool = True
 
 
 WORKSPACE: Final = Assumption(
-    name="workspace",
-    what="workspace of each convolution, in place of those of cuDNN's algorithms",
-    most=8 << 30,
-    source="TensorFlow rejects plans above TF_CUDNN_WORKSPACE_LIMIT_IN_MB (8 GiB; 4 GiB for fused "
+    "workspace",
+    "workspace of each convolution, in place of those of cuDNN's algorithms",
+    8 << 30,
+    "TensorFlow rejects plans above TF_CUDNN_WORKSPACE_LIMIT_IN_MB (8 GiB; 4 GiB for fused "
     "convolutions); if the workspace cannot be allocated, it uses a plan without one",
 )
 PRODUCT_WORKSPACE: Final = Assumption(
-    name="product-workspace",
-    what="workspace of each matrix product of cuBLASLt",
-    most=4 << 30,
-    source="TF_CUBLAS_WORKSPACE_LIMIT_IN_MB (4 GiB); cuBLASLt's heuristic chooses the size",
+    "product-workspace",
+    "workspace of each matrix product of cuBLASLt",
+    4 << 30,
+    "TF_CUBLAS_WORKSPACE_LIMIT_IN_MB (4 GiB); cuBLASLt's heuristic chooses the size",
 )
 RECURRENT_RESERVE: Final = Assumption(
-    name="recurrent-reserve",
-    what="elements reserved for each unit, time step and example of a recurrent layer (0 means 6 for "
+    "recurrent-reserve",
+    "elements reserved for each unit, time step and example of a recurrent layer (0 means 6 for "
     "an LSTM, 5 for a GRU, 2 for a simple one)",
-    most=12,
+    12,
+    "gates, state and its tanh; cuDNN does not document the layout, so the bound is twice that",
     is_bytes=False,
-    source="gates, state and its tanh; cuDNN does not document the layout, so the bound is twice that",
 )
 BATCH_NORM_RESERVE: Final = Assumption(
-    name="batch-norm-reserve",
-    what="reserve space of each batch normalization",
-    most=64 << 20,
-    source="cudnnGetBatchNormalizationTrainingExReserveSpaceSize: 0 without a fused activation, one "
+    "batch-norm-reserve",
+    "reserve space of each batch normalization",
+    64 << 20,
+    "cudnnGetBatchNormalizationTrainingExReserveSpaceSize: 0 without a fused activation, one "
     "bit an element with one",
 )
 CONTEXT: Final = Assumption(
-    name="context",
-    what="memory of the driver's context on a card",
-    usual=320 << 20,
-    most=450 << 20,
-    source="TensorFlow's start-up line in public logs of T4, V100, A100, H100, L4 and RTX 3090: 115 to "
+    "context",
+    "memory of the driver's context on a card",
+    450 << 20,
+    "TensorFlow's start-up line in public logs of T4, V100, A100, H100, L4 and RTX 3090: 115 to "
     "450 MiB",
+    usual=320 << 20,
 )
-ASSUMPTIONS: Final = (
-    WORKSPACE,
-    PRODUCT_WORKSPACE,
-    RECURRENT_RESERVE,
-    BATCH_NORM_RESERVE,
-    CONTEXT,
-)
+ASSUMPTIONS: Final = (WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredConvolution:
+class MeasuredConvolution(Struct, frozen=True, kw_only=True):
     """The scratch memory of one convolution in a trace."""
 
     op: Name
@@ -193,8 +184,7 @@ class MeasuredConvolution:
     algorithm: Text = ""  # by the names of its kernels; empty if unknown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LikeNote:
+class LikeNote(Struct, frozen=True, kw_only=True):
     """Figures of a trace."""
 
     trace: Text  # the user's path

@@ -6,9 +6,11 @@ A plan file is a gzipped line of JSON (``PlanHead``) followed by an HloProto.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
+
+from msgspec import Struct, to_builtins
 
 from analyzer.model.contract.fields import Bytes, Name, Text
 from analyzer.model.contract.reading import read_record
@@ -50,30 +52,26 @@ class PlanHead:
     module_sha256: Name = ""  # of the module that was compiled; empty if unknown
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionPlans:
+class FunctionPlans(Struct, frozen=True, kw_only=True):
     """A compiled function: the ops that call it, and a plan file for each kind of product."""
 
     ops: tuple[Name, ...]
     plans: dict[Products, Name]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompilerFailure:
+class CompilerFailure(Struct, frozen=True, kw_only=True):
     """The reason that a compiler made no plan, and what to do."""
 
     message: Text
     hint: Text = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardFile:
+class CardFile(Struct, frozen=True, kw_only=True):
     """The content of ``card.json``."""
 
     schema_version: int = CARD_VERSION
     card: Name
-    # in the order of the note's functions that have a module; None on failure
-    functions: tuple[FunctionPlans, ...] | None = None
+    functions: tuple[FunctionPlans, ...] | None = None  # as in the note; None on failure
     failed: CompilerFailure | None = None
 
     def __post_init__(self) -> None:
@@ -81,8 +79,7 @@ class CardFile:
             raise ValueError("it holds neither plans nor a failure")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileRequest:
+class CompileRequest(Struct, frozen=True, kw_only=True):
     """A request to compile a module."""
 
     library: str  # the compiler's shared library
@@ -90,8 +87,7 @@ class CompileRequest:
     schema_version: int = COMPILE_VERSION
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileAnswer:
+class CompileAnswer(Struct, frozen=True, kw_only=True):
     """The compiler's answer."""
 
     statistics: Statistics | None = None  # None if it refused the module
@@ -110,4 +106,4 @@ def read_card_file(path: Path) -> CardFile:
 
 def write_card_file(path: Path, card: CardFile) -> None:
     """Write ``card.json``."""
-    path.write_text(json.dumps(asdict(card), indent=1), encoding="utf-8")
+    path.write_text(json.dumps(to_builtins(card, str_keys=True), indent=1), encoding="utf-8")

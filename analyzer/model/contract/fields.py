@@ -12,10 +12,7 @@ from msgspec import Meta, Struct
 
 MOST_BYTES: Final = 1 << 50  # limit of the size of one buffer: 1 PiB
 MOST_EVENTS: Final = 1_000_000  # limit of a number of repetitions: steps, constants, compilations
-
-MOST_AXES: Final = 254
-"""Limit of the number of axes of a tensor (``tensor_shape.h``: ``MaxDimensions``)."""
-
+MOST_AXES: Final = 254  # limit of the axes of a tensor (``MaxDimensions`` in ``tensor_shape.h``)
 MOST_TOTAL: Final = (1 << 62) - 1  # limit of a sum, so that the sum of two such still fits 64 bits
 Bytes = Annotated[int, Meta(ge=0, le=MOST_BYTES)]  # a size in bytes
 Count = Annotated[int, Meta(ge=0, le=MOST_EVENTS)]  # a number of repetitions
@@ -25,24 +22,17 @@ Integer = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]  # a signed inte
 Address = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]  # a memory address
 Axis = Annotated[int, Meta(ge=-1, le=MOST_BYTES)]  # the size of an axis; -1 if unknown
 Shape = Annotated[tuple[Axis, ...], Meta(max_length=MOST_AXES)]  # the sizes of a tensor's axes
-
-Name = Annotated[str, Meta(max_length=1 << 16)]
-"""A short text: the name of an op, a tensor, a type, a device."""
-
+Name = Annotated[str, Meta(max_length=1 << 16)]  # the name of an op, a tensor, a type, a device
 Text = Annotated[str, Meta(max_length=1 << 20)]  # a message, or the text of an environment variable
 Total = Annotated[int, Meta(ge=0, le=MOST_TOTAL)]  # a sum of bytes, or a number of items
 Signed = Annotated[int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)]  # a difference of two totals
 
 Instant = Annotated[int, Meta(ge=-1, le=(1 << 40))]
 """The state just after a row of the events table; -1 is the state before the first event."""
-
 Picoseconds = Annotated[int, Meta(ge=-MOST_TOTAL, le=MOST_TOTAL)]  # a time on the trace's clock
 
-Cell = bool | Signed | float | Text | None
-"""A value in a finding's evidence; null for a number that JSON does not have."""
-
-EvidenceRow = dict[Name, Cell]
-"""One row of a finding's evidence, by column; all rows of a finding have the same columns."""
+Cell = bool | Signed | float | Text | None  # null for a number that JSON does not have
+EvidenceRow = dict[Name, Cell]  # by column; all rows of a finding have the same columns
 
 
 class ReportRecord(Struct, frozen=True):
@@ -87,12 +77,6 @@ def tensor_bytes(dtype: str, shape: tuple[int, ...] | None) -> int | None:
 
 def check_size(dtype: str, shape: tuple[int, ...] | None) -> None:
     """Raise a ValueError if a tensor has more than ``MOST_BYTES`` bytes or elements."""
-    if shape is None:
-        return
-    count = 1
-    for axis in shape:
-        count *= max(axis, 1)
-        if count > MOST_BYTES:
-            break
-    if count * ITEM_BYTES.get(dtype, 1) > MOST_BYTES:
-        raise ValueError(f"a tensor of shape [{','.join(map(str, shape[:8]))}] fits no computer")
+    elements = math.prod(max(axis, 1) for axis in shape or ())
+    if elements * ITEM_BYTES.get(dtype, 1) > MOST_BYTES:
+        raise ValueError(f"a tensor of shape {list(shape or ())[:8]} fits no computer")

@@ -24,35 +24,30 @@ from analyzer.model.contract.fields import (
 from analyzer.model.contract.reading import read_record
 from analyzer.model.contract.run_note import DAMAGED
 
+
+def op_types(text: str) -> frozenset[str]:
+    """Return the set of op types in a text, separated by white space."""
+    return frozenset(text.split())
+
+
 GRAPH_VERSION: Final = 1
 _MOST_EDGES: Final = 1 << 16  # limit of the inputs or outputs of one op
-
 _Names = Annotated[tuple[Name, ...], Meta(max_length=_MOST_EDGES)]
-
 _MOST_DIGITS: Final = 8  # digits of an output's index in a tensor's name
-ARGUMENT_TYPES: Final = frozenset({"_Arg", "_DeviceArg"})  # op types of a graph's arguments
-RESULT_TYPES: Final = frozenset({"_Retval", "_DeviceRetval"})  # op types of a graph's results
+ARGUMENT_TYPES: Final = op_types("_Arg _DeviceArg")  # op types of a graph's arguments
+RESULT_TYPES: Final = op_types("_Retval _DeviceRetval")  # op types of a graph's results
 
-FRAME_TYPES: Final = (
-    ARGUMENT_TYPES
-    | RESULT_TYPES
-    | {"Identity", "NoOp", "IteratorGetNext", "OptionalFromValue", "_Recv", "_HostRecv"}
+FRAME_TYPES: Final = op_types(
+    "_Arg _DeviceArg _Retval _DeviceRetval _Recv _HostRecv Identity NoOp IteratorGetNext"
+    " OptionalFromValue"
 )
 """Op types besides the call in a graph that only calls one function, with or without a data set."""
 
 _LEAST: Final = {
-    "_Arg": (0, 1),
-    "_DeviceArg": (0, 1),
-    "Const": (0, 1),
-    "Enter": (1, 1),
-    "Exit": (1, 1),
-    "Identity": (1, 1),
-    "LoopCond": (1, 1),
+    **dict.fromkeys(("_Arg", "_DeviceArg", "Const"), (0, 1)),
+    **dict.fromkeys(op_types("Enter Exit Identity LoopCond NextIteration RefEnter"), (1, 1)),
     "Merge": (1, 2),
-    "NextIteration": (1, 1),
-    "RefEnter": (1, 1),
-    "RefSwitch": (2, 2),
-    "Switch": (2, 2),
+    **dict.fromkeys(("RefSwitch", "Switch"), (2, 2)),
 }
 """Minimum number of inputs and outputs of op types with special treatment in the executor."""
 
@@ -104,34 +99,20 @@ Attribute = (
 """The value of an attribute; dtypes by name, shapes as lists."""
 
 
-class KnownAttributes(TypedDict, total=False):
-    """The attributes that the package reads, with the types of TensorFlow's op registry."""
-
-    N: Count
-    SrcT: str
-    DstT: str
-    axis: Integer
-    begin_mask: Integer
-    end_mask: Integer
-    shrink_axis_mask: Integer
-    data_format: str
-    dilations: list[Bytes]
-    strides: list[Bytes]
-    ksize: list[Bytes]
-    explicit_paddings: list[Bytes]
-    padding: str
-    equation: str
-    frame_name: Name
-    fused_ops: list[str]
-    index: Index
-    parallel_iterations: Count
-    rnn_mode: str
-    analyzer_place: Index
-    analyzer_merged_place: Index
-    analyzer_least_shapes: list[Shape | None]
-
-
-_ATTRIBUTES: Final = dict[str, Attribute]
+_ATTRIBUTE_TYPES: Final[dict[Any, str]] = {
+    str: "SrcT DstT data_format padding equation frame_name rnn_mode",
+    Integer: "axis begin_mask end_mask shrink_axis_mask",
+    Count: "N parallel_iterations",
+    Index: "index analyzer_place analyzer_merged_place",
+    list[Bytes]: "dilations strides explicit_paddings",
+    list[str]: "fused_ops",
+    list[Shape | None]: "analyzer_least_shapes",
+}
+_KnownAttributes: Final = msgspec.defstruct(
+    "_KnownAttributes",
+    [(name, kind, None) for kind, names in _ATTRIBUTE_TYPES.items() for name in op_types(names)],
+)
+"""The attributes that the package reads, with the types of TensorFlow's op registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,16 +137,14 @@ class TracedOp(msgspec.Struct, frozen=True, array_like=True):
     calls: tuple[Name, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TracedGraph:
+class TracedGraph(msgspec.Struct, frozen=True):
     """The traced graph of the step (``function`` is empty) or of one of its functions."""
 
     function: Name
     ops: tuple[TracedOp, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphFile:
+class GraphFile(msgspec.Struct, frozen=True, kw_only=True):
     """The content of ``graph.json.gz``."""
 
     schema_version: int = GRAPH_VERSION
@@ -217,30 +196,22 @@ def _check_op(op: Op) -> None:
     if op.type in ARGUMENT_TYPES and "index" not in op.attrs:
         raise ValueError("an argument without its index")
     if op.attrs:
-        msgspec.convert(op.attrs, _ATTRIBUTES)
-        msgspec.convert(op.attrs, KnownAttributes)
+        msgspec.convert(op.attrs, dict[str, Attribute])
+        msgspec.convert(op.attrs, _KnownAttributes)
 
 
 PLACE: Final = "analyzer_place"
-"""Attribute of an op: its position in the graph before oneDNN's pass moved the nodes it rewrote."""
-
 MERGED_PLACE: Final = "analyzer_merged_place"
-"""Attribute of an op: the same position of the bias gradient that the pass merged into it."""
-
 LEAST_SHAPES: Final = "analyzer_least_shapes"
-"""Attribute of an op: shapes of its outputs with one element, if the data decide the shapes and the
-upper bound was taken."""
+"""Attributes of an op: its position in the graph before oneDNN's pass moved the nodes it rewrote; that
+of the bias gradient that the pass merged into it; and the shapes of its outputs with one element, if
+the data decide the shapes and the upper bound was taken."""
 
 
 def split_tensor(tensor: str) -> tuple[str, int]:
     """Return op name and output index of a tensor named ``node:output``."""
     name, _, index = tensor.rpartition(":")
     return (name, int(index)) if name else (tensor, 0)
-
-
-def op_types(text: str) -> frozenset[str]:
-    """Return the set of op types in a text, separated by white space."""
-    return frozenset(text.split())
 
 
 CONVOLUTIONS: Final = op_types(

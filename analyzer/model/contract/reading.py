@@ -20,16 +20,11 @@ from analyzer.model.errors import TraceError
 _Record = TypeVar("_Record")
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
-
-MOST_UNPACKED_BYTES: Final = (1 << 31) - 1
-"""Limit of an unpacked file: the largest size of a protobuf message."""
-
+_MOST_BYTES: Final = (1 << 31) - 1  # limit of an unpacked file: that of a protobuf message
 _FREE_BYTES: Final = 8 << 20  # every file may unpack to this size, however small it is
-
 _MOST_RATIO: Final = 24
 """Limit of the ratio of compression above ``_FREE_BYTES``. Traces compress by 6, graphs by 16; a
 ratio of 1000 is an attempt to fill memory."""
-
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -37,7 +32,7 @@ class _Version(msgspec.Struct):
     schema_version: int = 0
 
 
-class NewerVersionError(ValueError):
+class _NewerVersionError(ValueError):
     """A newer version of the package wrote the record."""
 
 
@@ -57,7 +52,7 @@ def unpack(content: bytes, *, most_ratio: int = _MOST_RATIO) -> bytes:
 
     ``most_ratio`` limits the ratio of compression above 8 MiB.
     """
-    limit = min(_FREE_BYTES + most_ratio * len(content), MOST_UNPACKED_BYTES)
+    limit = min(_FREE_BYTES + most_ratio * len(content), _MOST_BYTES)
     parts: list[bytes] = []
     room, rest = limit, content
     try:
@@ -74,7 +69,7 @@ def unpack(content: bytes, *, most_ratio: int = _MOST_RATIO) -> bytes:
         raise ValueError(f"its compression is damaged: {error}") from None
     if not parts or rest.strip(b"\0"):
         raise ValueError("it is no gzip file")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(parts)
 
 
 def read_record(
@@ -98,7 +93,7 @@ def read_record(
         text = unpack(content) if path.suffix == ".gz" else content
         decoded = decode_record(text, record, version)
         check(decoded)
-    except NewerVersionError:
+    except _NewerVersionError:
         raise TraceError(
             f"{path} was written by a newer version.", hint="Upgrade tf-memory-analyzer."
         ) from None
@@ -113,7 +108,7 @@ def decode_record(content: bytes, record: type[_Record], version: int) -> _Recor
         # JSON can hold half a surrogate pair, UTF-8 cannot: replace it by "?".
         content = json.dumps(json.loads(content), ensure_ascii=False).encode("utf-8", "replace")
     if msgspec.json.decode(content, type=_Version).schema_version > version:
-        raise NewerVersionError
+        raise _NewerVersionError
     return msgspec.json.decode(content, type=record)
 
 
@@ -123,7 +118,7 @@ def read_regular_file(path: Path) -> bytes:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "is no regular file", str(path))
-        if status.st_size > MOST_UNPACKED_BYTES:
+        if status.st_size > _MOST_BYTES:
             raise ValueError(f"it has {status.st_size >> 20} MiB")
         return file.read()
 

@@ -6,13 +6,12 @@ New fields have defaults and unknown fields are ignored, so older and newer note
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.capture_request import LikeNote
@@ -38,12 +37,8 @@ MOST_STEPS: Final = 500
 """Limit of the steps of an estimate; each is simulated from the start, several times."""
 
 DAMAGED: Final = "Repeat the capture, or move the .xplane.pb to another folder and open it alone."
-"""Hint for a note or graph that cannot be read."""
-
 Mode = Literal["train", "infer", ""]  # training or inference; empty if unknown
-
-GraphKind = Literal["executed", "traced", ""]
-"""Whether the graph is the executor's or the traced one; empty if there is none."""
+GraphKind = Literal["executed", "traced", ""]  # the executor's or the traced graph; empty for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +67,7 @@ class VariableNote:
     argument: Index | None = None  # index among the arguments of the step's function
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(Struct, frozen=True):
     """One input tensor of the step; None for an unknown shape or address."""
 
     name: Name
@@ -82,20 +76,18 @@ class Input:
     address: Address | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BirthNote:
+class BirthNote(Struct, frozen=True):
     """How one variable was created."""
 
     variable: Index | None  # index in the note; None if the step does not use it
-    # as in ``check_requests``; the last buffer that stays is the value, others are constants that
-    # TensorFlow keeps on a card
+    # (buffer, bytes) for an allocation, (buffer, 0) for a free; the last buffer that stays is the
+    # value, others are constants that TensorFlow keeps on a card
     events: tuple[tuple[Index, Bytes], ...]
     traced: bool  # whether it was created while the step was traced, as slots are
     sharing: Name  # equal for variables with the same initial value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSize:
+class DataSize(Struct, frozen=True, kw_only=True):
     """A size that depends on data."""
 
     op: Name  # the op whose result has this size
@@ -104,8 +96,7 @@ class DataSize:
     basis: Literal["inputs", "told", "most"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledFunction:
+class CompiledFunction(Struct, frozen=True, kw_only=True):
     """A function of the step that XLA compiles, and its files."""
 
     ops: tuple[Name, ...]  # the ops that call it
@@ -113,8 +104,7 @@ class CompiledFunction:
     platform: Name  # the device that ``plan`` was compiled for
     module: Name | None = None  # the module before XLA's passes (gzip, HloModuleProto)
     plan: Name | None = None  # the compiled module with its buffer assignment
-    # inputs with values that are compiled in, and the op that needs each
-    fixed: tuple[tuple[Index, Name], ...] = ()
+    fixed: tuple[tuple[Index, Name], ...] = ()  # compiled-in inputs, and the op that needs each
     compilations: Count = 0  # in the run; 0 if nothing ran
 
 
@@ -164,13 +154,11 @@ class Failure:
     kind: FailureKind = FailureKind.OTHER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhantomNote:
+class PhantomNote(Struct, frozen=True, kw_only=True):
     """The simulated cards and the assumptions about them."""
 
     cards: tuple[Name, ...] = ()
-    # settings of ``ASSUMPTIONS`` that are not the default
-    assumed: Mapping[Name, Bytes] = field(default_factory=dict)
+    assumed: Mapping[Name, Bytes] = {}  # settings of ``ASSUMPTIONS`` that are not the default
     memory_limit_bytes: Bytes | None = None  # None for TensorFlow's own
 
 
@@ -194,13 +182,11 @@ class RunFile:
     # of the variables, before the first step and after each step
     snapshots: tuple[tuple[Address | None, ...], ...] = ()
     inputs: tuple[Input, ...] = ()
-    # how many variables were created before each input; None for all
-    inputs_after: tuple[Index | None, ...] = ()
+    inputs_after: tuple[Index | None, ...] = ()  # variables created before each; None for all
     gradients: frozenset[Name] = frozenset()  # gradients of parameters in the graph
     nested_gradients: frozenset[Name] = frozenset()  # the same inside functions
-    # index of a marker -> addresses of gradients
+    # index of a marker -> addresses of gradients; name scope -> kind and path of its object
     eager_gradients: Mapping[int, tuple[Address, ...]] = field(default_factory=dict)
-    # name scope -> kind and path of its object
     scopes: Mapping[Name, tuple[Name, Name]] = field(default_factory=dict)
     graph: Name | None = None  # its file; None for an eager step
     graph_kind: GraphKind = ""
@@ -212,8 +198,7 @@ class RunFile:
     threads: ThreadsNote = ThreadsNote()
     xla: tuple[CompiledFunction, ...] = ()
     sizes: tuple[DataSize, ...] = ()
-    # trip counts, branches and sizes that the user set
-    assumed: Mapping[Name, Bytes] = field(default_factory=dict)
+    assumed: Mapping[Name, Bytes] = field(default_factory=dict)  # trips, branches, sizes
     phantom: PhantomNote | None = None  # None for real devices
     like: LikeNote | None = None
     watch: WatchNote | None = None
@@ -249,39 +234,26 @@ def _check(run: RunFile) -> None:
         check_size(variable.dtype, variable.shape)
     for given in run.inputs:
         check_size(given.dtype, given.shape)
-    _check_births(run)
-
-
-def _check_births(run: RunFile) -> None:
-    """Check that each variable is born at most once, with a buffer only if it may have one."""
-    born = Counter(birth.variable for birth in run.births if birth.variable is not None)
-    for index, times in born.items():
-        if times > 1:
-            raise ValueError(f"{times} births of variable {index}")
+    born: set[int] = set()
     for birth in run.births:
-        if birth.variable is not None and birth.variable >= len(run.variables):
-            raise ValueError(f"a birth of the unknown variable {birth.variable}")
-        check_requests(birth.events)
-        if birth.variable is not None and not _may_hold(run.variables[birth.variable]):
-            freed = {number for number, size_bytes in birth.events if not size_bytes}
-            if {number for number, _ in birth.events} - freed:
-                raise ValueError(f"variable {birth.variable} is empty but has a buffer")
+        alive = _find_live_buffers(birth)
+        index = birth.variable
+        if index is None:
+            continue
+        if index in born:
+            raise ValueError(f"two births of variable {index}")
+        if index >= len(run.variables):
+            raise ValueError(f"a birth of the unknown variable {index}")
+        if alive and 0 in (run.variables[index].shape or ()):
+            raise ValueError(f"variable {index} is empty but has a buffer")
+        born.add(index)
 
 
-def _may_hold(variable: VariableNote) -> bool:
-    return variable.shape is None or 0 not in variable.shape
-
-
-def check_requests(events: tuple[tuple[int, int], ...]) -> None:
-    """Raise a ValueError if a buffer is freed before it is allocated, or allocated twice.
-
-    ``events`` are (number of a buffer, its bytes) for an allocation, (number, 0) for a free.
-    """
+def _find_live_buffers(birth: BirthNote) -> set[int]:
+    """Return the buffers that stay; raise a ValueError if one is allocated or freed twice."""
     alive: set[int] = set()
-    for number, size_bytes in events:
+    for number, size_bytes in birth.events:
         if bool(size_bytes) == (number in alive):
             raise ValueError(f"buffer {number} is {'allocated' if size_bytes else 'freed'} twice")
-        if size_bytes:
-            alive.add(number)
-        else:
-            alive.discard(number)
+        alive ^= {number}
+    return alive

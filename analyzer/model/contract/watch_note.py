@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from analyzer.model.contract.fields import Address, Bytes, Index, Name, Shape, Text
 
@@ -24,8 +24,7 @@ class Reading:
     host_bytes: Bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldTensors:
+class HeldTensors(Struct, frozen=True, kw_only=True):
     """Tensors of the traced steps that one Python object keeps alive after them."""
 
     holder: Text  # in words: the list ``kept`` of train.py
@@ -40,8 +39,7 @@ class HeldTensors:
     removes: bool = False  # whether the program also removes entries
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TapesNote:
+class TapesNote(Struct, frozen=True, kw_only=True):
     """Gradient tapes of one line that keep recorded tensors alive."""
 
     where: Name
@@ -56,8 +54,7 @@ RetraceCause = Literal["shape", "value", "object"]
 """The kind of the argument that changed: a tensor, a Python number or text, or another object."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retrace:
+class Retrace(Struct, frozen=True, kw_only=True):
     """A retracing of a function."""
 
     step: Index
@@ -66,8 +63,7 @@ class Retrace:
     cause: RetraceCause = "object"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedFunction:
+class TracedFunction(Struct, frozen=True, kw_only=True):
     """A function that TensorFlow traced."""
 
     name: Name
@@ -99,8 +95,7 @@ class LargeConstant:
     copies: Index = 1  # number of traced graphs that contain it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataStage:
+class DataStage(Struct, frozen=True, kw_only=True):
     """A stage of a ``tf.data`` pipeline that buffers elements."""
 
     kind: Literal["shuffle", "cache", "prefetch"]
@@ -109,8 +104,7 @@ class DataStage:
     element_bytes: Bytes | None = None  # None if a shape is open
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveModels:
+class LiveModels(Struct, frozen=True, kw_only=True):
     """Keras models that one line makes."""
 
     where: Name
@@ -120,8 +114,7 @@ class LiveModels:
     made: Index = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveChunk:
+class LiveChunk(Struct, frozen=True, kw_only=True):
     """A chunk of the memory pool at a failed allocation."""
 
     address: Address
@@ -130,8 +123,7 @@ class LiveChunk:
     variable: Name = ""  # path of the variable that it holds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedStep:
+class FailedStep(Struct, frozen=True, kw_only=True):
     """The live buffers at a failed allocation after the traced steps."""
 
     step: Index  # number of the failed step

@@ -10,47 +10,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from analyzer.model.contract.graph_note import Op, split_tensor
+from analyzer.model.contract.graph_note import Op, op_types, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 
-# op_kernel.h, forward_ref_input_to_ref_output / set_output(i, input(i)); control_flow_ops.cc;
-# list_kernels.cc: a list holds references to its elements.
-ALIAS_OPS: Final = frozenset(
-    {
-        "Bitcast",
-        "Enter",
-        "EnsureShape",
-        "Exit",
-        "ExpandDims",
-        "Identity",
-        "IdentityN",
-        "LoopCond",
-        "Merge",
-        "NextIteration",
-        "PreventGradient",
-        "RefEnter",
-        "RefExit",
-        "Reshape",
-        "Snapshot",
-        "Squeeze",
-        "StopGradient",
-        "Switch",
-        "_ReadVariablesOp",
-    }
+ALIAS_OPS: Final = op_types(
+    """
+    Bitcast Enter EnsureShape Exit ExpandDims Identity IdentityN LoopCond Merge NextIteration
+    PreventGradient RefEnter RefExit Reshape Snapshot Squeeze StopGradient Switch _ReadVariablesOp
+    """
 )
-LIST_OPS: Final = frozenset(
-    {
-        "TensorListPushBack",
-        "TensorListPopBack",
-        "TensorListSetItem",
-        "TensorListGetItem",
-        "TensorListFromTensor",
-        "TensorListResize",
-        "EmptyTensorList",
-        "TensorListReserve",
-    }
+"""Op types that pass buffers on (``forward_ref_input_to_ref_output`` and ``set_output(i, input(i))`` in
+``op_kernel.h``; ``control_flow_ops.cc``)."""
+
+_LIST_OPS: Final = op_types(
+    """
+    TensorListPushBack TensorListPopBack TensorListSetItem TensorListGetItem TensorListFromTensor
+    TensorListResize EmptyTensorList TensorListReserve
+    """
 )
-_ALL_INPUTS: Final = frozenset({"Merge", "NextIteration"})
+"""Op types of lists, which hold references to their elements (``list_kernels.cc``)."""
 
 
 class Sharing:
@@ -62,7 +40,8 @@ class Sharing:
         self._parent: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
         for op in structure.ops.values():
-            self._unite_op(op, own)
+            for tensor, index in self._find_shared(op, own) if op.outputs else ():
+                self._unite(tensor, f"{op.name}:{index}")
         self._members: dict[str, list[str]] = {}
         for tensor in self._parent:
             self._members.setdefault(self.root(tensor), []).append(tensor)
@@ -80,14 +59,10 @@ class Sharing:
         return self._members.get(self.root(tensor), [tensor])
 
     def consumers(self, tensor: str) -> Iterable[str]:
-        """Yield the names of the ops that use the buffer, except ops that only pass it on."""
-        seen = set()
-        for member in self.members(tensor):
-            for name in self._structure.consumers.get(member, ()):
-                op = self._structure.ops[name]
-                if name not in seen and op.type not in ALIAS_OPS:
-                    seen.add(name)
-                    yield name
+        """Return the names of the ops that use the buffer, except ops that only pass it on."""
+        structure = self._structure
+        users = (name for one in self.members(tensor) for name in structure.consumers.get(one, ()))
+        return [name for name in dict.fromkeys(users) if structure.ops[name].type not in ALIAS_OPS]
 
     def _unite(self, first: str, second: str) -> None:
         self._parent.setdefault(first, first)
@@ -96,62 +71,51 @@ class Sharing:
         if one != other:
             self._parent[other] = one
 
-    def _unite_op(self, op: Op, own: Collection[str]) -> None:
-        if not op.inputs or not op.outputs:
-            return
-        if op.type in ALIAS_OPS:
-            self._unite_aliases(op)
-        elif op.type in LIST_OPS:
+    def _find_shared(self, op: Op, own: Collection[str]) -> Iterable[tuple[str, int]]:
+        """Yield inputs of an op with the index of an output in the same buffer."""
+        outputs = range(len(op.outputs))
+        if op.type == "IdentityN":
+            yield from zip(op.inputs, outputs, strict=False)
+        elif op.type in ALIAS_OPS:
+            sources = op.inputs if op.type in ("Merge", "NextIteration") else op.inputs[:1]
+            for tensor in sources:
+                for index in range(2 if op.type == "Switch" else 1):
+                    yield tensor, index
+        elif op.type in _LIST_OPS:
             for tensor in op.inputs:
                 spec = self._structure.spec(tensor)
                 if spec is None or spec.dtype == "variant" or (spec.shape or ()) != ():
-                    for index in range(len(op.outputs)):
-                        self._unite(tensor, f"{op.name}:{index}")
+                    for index in outputs:
+                        yield tensor, index
         else:
-            self._unite_forwarded(op, own)
+            for index in outputs:
+                if f"{op.name}:{index}" not in own and (source := self._find_source(op, index)):
+                    yield source, index
 
-    def _unite_aliases(self, op: Op) -> None:
-        """Unite the inputs of an op that hands its inputs on with its outputs."""
-        if op.type == "IdentityN":
-            for index, tensor in enumerate(op.inputs[: len(op.outputs)]):
-                self._unite(tensor, f"{op.name}:{index}")
-            return
-        sources = op.inputs if op.type in _ALL_INPUTS else op.inputs[:1]
-        for tensor in sources:
-            for index in range(2) if op.type == "Switch" else range(1):
-                self._unite(tensor, f"{op.name}:{index}")
-
-    def _unite_forwarded(self, op: Op, own: Collection[str]) -> None:
-        """Unite each output without a buffer with the matching input that has the fewest consumers."""
-        ops, consumers = self._structure.ops, self._structure.consumers
-        for index, output in enumerate(op.outputs):
-            if f"{op.name}:{index}" in own:
-                continue
-            size_bytes = self._size(f"{op.name}:{index}")
-            if not size_bytes:
-                continue
-            makers = ((tensor, ops.get(split_tensor(tensor)[0])) for tensor in op.inputs)
-            candidates = [
-                tensor
-                for tensor, maker in makers
-                if (spec := self._structure.spec(tensor)) is not None
-                and spec.dtype == output.dtype
-                and self._size(tensor) == size_bytes
-                and maker is not None
-                and maker.type not in ("ReadVariableOp", "Const", "_Arg")
-            ]
-            if candidates:
-                fewest = min(candidates, key=lambda tensor: len(consumers.get(tensor, ())))
-                self._unite(fewest, f"{op.name}:{index}")
+    def _find_source(self, op: Op, index: int) -> str:
+        """Return the input that a kernel forwards: the matching one with the fewest consumers."""
+        structure = self._structure
+        size_bytes = self._size(f"{op.name}:{index}")
+        candidates = [
+            tensor
+            for tensor in op.inputs
+            if (spec := structure.spec(tensor)) is not None
+            and spec.dtype == op.outputs[index].dtype
+            and self._size(tensor) == size_bytes > 0
+            and structure.ops[split_tensor(tensor)[0]].type
+            not in ("ReadVariableOp", "Const", "_Arg")
+        ]
+        return min(
+            candidates, key=lambda tensor: len(structure.consumers.get(tensor, ())), default=""
+        )
 
     def _size(self, tensor: str) -> int:
         """Return the tensor's bytes, 0 if unknown.
 
         Ops that TensorFlow's optimiser made have no shape. Their output counts like the largest input.
         """
-        known = self._sizes.get(tensor)
-        if known is not None:
-            return known
+        if tensor in self._sizes:
+            return self._sizes[tensor]
         self._sizes[tensor] = 0  # stops at cycles
         spec = self._structure.spec(tensor)
         size_bytes = spec.size_bytes if spec is not None else 0

@@ -38,9 +38,7 @@ class GraphIndex:
         """Return the producer and the consumers of each tensor."""
         return TensorLinks(
             makers={
-                f"{name}:{index}": name
-                for name, op in self.ops.items()
-                for index in range(len(op.outputs))
+                tensor: op.name for op in self.ops.values() if op.outputs for tensor in _outputs(op)
             },
             readers={tensor: list(dict.fromkeys(ops)) for tensor, ops in self.consumers.items()},
             facts={name: (op.type, self.layers[name], op.source) for name, op in self.ops.items()},
@@ -65,7 +63,7 @@ def build_graph_index(
         scopes: Name scopes of layers and optimizers.
     """
     table = scopes or ScopeTable()
-    gradients, nested = frozenset(gradients), frozenset(nested_gradients)
+    gradients, nested = frozenset(gradients), dict.fromkeys(nested_gradients, True)
     by_name = {op.name: op for op in ops}
     consumers: dict[str, list[str]] = {}
     for op in ops:
@@ -73,12 +71,17 @@ def build_graph_index(
             consumers.setdefault(tensor, []).append(op.name)
     if not traced:
         traced = [TracedGraph("", tuple(TracedOp(op.name, op.inputs) for op in ops))]
+    present = frozenset(
+        tensor
+        for op in ops
+        for tensor in _outputs(op)
+        if tensor in gradients or (nested and find_inlined(tensor, nested))
+    )
     traced_phases = find_phases(traced, gradients, nested, table)
-    present = _present_gradients(by_name, gradients, nested)
-    phases = _phases_of_executed(by_name, consumers, traced_phases)
+    phases = _find_executed_phases(by_name, consumers, traced_phases)
     layers = {name: table.layer_of(name) for name in by_name}
-    _layers_of_updates(by_name, consumers, present, phases, layers)
-    return GraphIndex(by_name, consumers, frozenset(present), phases, layers)
+    layers |= _find_update_layers(by_name, consumers, present, phases, layers)
+    return GraphIndex(by_name, consumers, present, phases, layers)
 
 
 def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
@@ -92,67 +95,46 @@ def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
     return None
 
 
-def _present_gradients(
-    ops: Mapping[str, Op], gradients: frozenset[str], nested: frozenset[str]
-) -> set[str]:
-    """Return the recorded gradients that are tensors of this graph, by their names in it."""
-    inlined = dict.fromkeys(nested, True)
-    return {
-        tensor
-        for name, op in ops.items()
-        for tensor in (f"{name}:{index}" for index in range(max(len(op.outputs), 1)))
-        if tensor in gradients or (inlined and find_inlined(tensor, inlined))
-    }
+def _outputs(op: Op) -> list[str]:
+    return [f"{op.name}:{index}" for index in range(max(len(op.outputs), 1))]
 
 
-def _phases_of_executed(
+def _find_executed_phases(
     ops: Mapping[str, Op], consumers: Mapping[str, list[str]], traced: Mapping[str, Phase]
 ) -> dict[str, Phase]:
-    """Return the phase of each executed op; a new op gets that of its neighbours."""
-    phases: dict[str, Phase] = {}
-    unknown: list[str] = []
-    for name in ops:
-        phase = find_inlined(name, traced)
-        if phase is None:
-            unknown.append(name)
-        else:
-            phases[name] = phase
-    for name in unknown:
-        users = [
-            phases[user]
-            for index in range(max(len(ops[name].outputs), 1))
-            for user in consumers.get(f"{name}:{index}", ())
-            if user in phases
-        ]
-        producers = [
-            phases[producer]
-            for producer in (split_tensor(tensor)[0] for tensor in ops[name].inputs)
-            if producer in phases
-        ]
-        order = list(Phase)
-        # It runs before its first consumer and after its last producer.
-        phases[name] = (
-            min(users, key=order.index)
-            if users
-            else max(producers, key=order.index, default=Phase.FORWARD)
+    """Return the phase of each executed op; a new op gets that of its neighbours.
+
+    It runs before its first consumer and after its last producer.
+    """
+    order = list(Phase)
+    found = {name: find_inlined(name, traced) for name in ops}
+    phases = {name: phase for name, phase in found.items() if phase is not None}
+    for name in [name for name, phase in found.items() if phase is None]:
+        users = [user for tensor in _outputs(ops[name]) for user in consumers.get(tensor, ())]
+        producers = [split_tensor(tensor)[0] for tensor in ops[name].inputs]
+        later, earlier = (
+            [phases[one] for one in ones if one in phases] for ones in (users, producers)
         )
+        latest = max(earlier, key=order.index, default=Phase.FORWARD)
+        phases[name] = min(later, key=order.index, default=latest)
     return phases
 
 
-def _layers_of_updates(
+def _find_update_layers(
     ops: Mapping[str, Op],
     consumers: Mapping[str, list[str]],
-    gradients: set[str],
+    gradients: Iterable[str],
     phases: Mapping[str, Phase],
-    layers: dict[str, str],
-) -> None:
-    """Give each update op the layer of its gradient, if it has only one."""
+    layers: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the layer of each update op without one: that of its gradient, if it has only one."""
     owners: dict[str, set[str]] = {}
-    queue: deque[tuple[str, str]] = deque()
-    for tensor in gradients:
-        layer = layers.get(split_tensor(tensor)[0], "")
-        if layer:
-            queue.extend((name, layer) for name in consumers.get(tensor, ()))
+    queue = deque(
+        (name, layer)
+        for tensor in gradients
+        if (layer := layers.get(split_tensor(tensor)[0], ""))
+        for name in consumers.get(tensor, ())
+    )
     while queue:
         name, layer = queue.popleft()
         known = owners.setdefault(name, set())
@@ -160,8 +142,8 @@ def _layers_of_updates(
         if phases.get(name) is not Phase.UPDATE or layer in known or len(known) > 1:
             continue
         known.add(layer)
-        for index in range(max(len(ops[name].outputs), 1)):
-            queue.extend((after, layer) for after in consumers.get(f"{name}:{index}", ()))
-    for name, known in owners.items():
-        if phases.get(name) is Phase.UPDATE and len(known) == 1 and not layers[name]:
-            layers[name] = next(iter(known))
+        queue.extend(
+            (after, layer) for tensor in _outputs(ops[name]) for after in consumers.get(tensor, ())
+        )
+    alone = {name: min(known) for name, known in owners.items() if len(known) == 1}
+    return {name: layer for name, layer in alone.items() if not layers[name]}

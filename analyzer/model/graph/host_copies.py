@@ -36,9 +36,9 @@ COPY: Final = "_Recv"  # op type of a copy from the host to the card
 COPY_BACK: Final = "_HostRecv"  # op type of a copy from the card to the host
 
 HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
-"""Element types that lie in host memory, except outputs of ``DEVICE_INT32`` ops."""
+"""Element types that lie in host memory, except outputs of ``_DEVICE_INT32`` ops."""
 
-DEVICE_INT32: Final = op_types(
+_DEVICE_INT32: Final = op_types(
     """
     ArgMax ArgMin Bincount Cast CropAndResize DenseBincount DynamicPartition DynamicStitch Gather
     GatherNd GatherV2 Multinomial OneHot ParallelDynamicStitch RandomUniformInt ResourceGather
@@ -48,38 +48,32 @@ DEVICE_INT32: Final = op_types(
 )
 """Op types that make ``int32`` tensors on the card: indices, casts, moves of elements."""
 
-_DEVICE_INT32_INPUTS: Final[dict[str, tuple[int, ...]]] = {
-    **dict.fromkeys(
-        op_types("Bincount Cast DenseBincount SparseToDense Tile TopKV2 Transpose Unique UniqueV2"),
-        (0,),
-    ),
-    "CTCLossV2": (1, 2, 3),
-    "CropAndResize": (2,),
-    **dict.fromkeys(
-        op_types(
-            """
+
+def _inputs_by_type(rows: dict[tuple[int, ...], str]) -> dict[str, tuple[int, ...]]:
+    return {op_type: inputs for inputs, types in rows.items() for op_type in op_types(types)}
+
+
+_DEVICE_INT32_INPUTS: Final = _inputs_by_type(
+    {
+        (0,): "Bincount Cast DenseBincount SparseToDense Tile TopKV2 Transpose Unique UniqueV2",
+        (1,): """
             DynamicPartition InTopKV2 ResourceGather ResourceGatherNd ResourceScatterAdd
             ResourceScatterDiv ResourceScatterMax ResourceScatterMin ResourceScatterMul
             ResourceScatterNdAdd ResourceScatterNdUpdate ResourceScatterSub
             ResourceScatterUpdate SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum
             SparseSoftmaxCrossEntropyWithLogits TensorScatterAdd TensorScatterUpdate
             UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum
-            """
-        ),
-        (1,),
-    ),
-    **dict.fromkeys(op_types("Gather GatherNd GatherV2 MatMul ReverseSequence ScatterNd"), (0, 1)),
-    "OneHot": (0, 2, 3),
-    **dict.fromkeys(
-        op_types(
-            """
+            """,
+        (2,): "CropAndResize",
+        (0, 1): "Gather GatherNd GatherV2 MatMul ReverseSequence ScatterNd",
+        (0, 2, 3): "OneHot",
+        (1, 2): """
             Select SelectV2 SparseSegmentMean SparseSegmentMeanGrad SparseSegmentSqrtN
             SparseSegmentSum SparseSegmentSumGrad
-            """
-        ),
-        (1, 2),
-    ),
-}
+            """,
+        (1, 2, 3): "CTCLossV2",
+    }
+)
 """Inputs of type ``int32`` that the kernel reads on the card; it reads all others on the host."""
 
 _SHAPES: Final = op_types(
@@ -95,20 +89,17 @@ _SHAPES: Final = op_types(
 _COMPARISONS: Final = op_types("Equal NotEqual Less LessEqual Greater GreaterEqual")
 """Op types with host kernels for ``int32``; their result is also in host memory."""
 
-_HOST_INPUTS: Final[dict[str, tuple[int, ...]]] = {
-    "Switch": (1,),
-    "RefSwitch": (1,),
-    "LoopCond": (0,),
-    "If": (0,),
-    "StatelessIf": (0,),
-    "StatelessRandomGetKeyCounter": (0,),
-    "StatelessRandomGetKeyCounterAlg": (0,),
-    "Case": (0,),
-    "Assert": (0, 1, 2, 3, 4, 5, 6, 7),
-}
+_HOST_INPUTS: Final = _inputs_by_type(
+    {
+        (0,): "LoopCond If StatelessIf Case StatelessRandomGetKeyCounter"
+        " StatelessRandomGetKeyCounterAlg",
+        (1,): "Switch RefSwitch",
+        tuple(range(8)): "Assert",
+    }
+)
 """Inputs of other types that the kernel reads on the host, such as conditions of control flow."""
 
-HOST_ONLY: Final = op_types(
+_HOST_ONLY: Final = op_types(
     """
     AsString Assert BoostedTreesBucketize DecodeBmp DecodeCompressed DecodeCSV DecodeGif
     DecodeImage DecodeJpeg DecodePng DecodeRaw EagerPyFunc EditDistance EncodeJpeg EncodePng
@@ -127,7 +118,7 @@ HOST_ONLY: Final = op_types(
 
 def runs_on_host(op: Op) -> bool:
     """Say whether the op runs on the host: the user placed it there, or it has no GPU kernel."""
-    return op.type in HOST_ONLY or "CPU" in op.device.upper()
+    return op.type in _HOST_ONLY or "CPU" in op.device.upper()
 
 
 def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
@@ -137,9 +128,8 @@ def is_output_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -
         return True
     if op.type in _COMPARISONS:
         return bool(inputs) and inputs[0] is not None and inputs[0].dtype in HOST_TYPES
-    if dtype not in HOST_TYPES:
-        return False
-    return dtype != "int32" or op.type not in (*DEVICE_INT32, COPY)
+    is_on_card = dtype == "int32" and (op.type in _DEVICE_INT32 or op.type == COPY)
+    return dtype in HOST_TYPES and not is_on_card
 
 
 def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) -> bool:
@@ -153,45 +143,44 @@ def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) ->
         return True
     if spec.dtype == "int32":
         return index not in _DEVICE_INT32_INPUTS.get(op.type, ())
-    if spec.dtype in HOST_TYPES:
-        return True
-    return op.type in RESULT_TYPES  # the caller copies it if necessary
+    # The caller copies a result of the step if necessary.
+    return spec.dtype in HOST_TYPES or op.type in RESULT_TYPES
 
 
 def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
     """Return the graph with one copy of each tensor that a kernel reads in the other memory."""
-    listed = list(ops)
-    by_name = {op.name: op for op in listed}
-
-    def spec(tensor: str) -> TensorSpec | None:
-        name, output = split_tensor(tensor)
-        source = by_name.get(name)
-        return source.outputs[output] if source and output < len(source.outputs) else None
-
-    inputs = {op.name: tuple(spec(tensor) for tensor in op.inputs) for op in listed}
+    by_name = {op.name: op for op in ops}
+    specs = {
+        f"{op.name}:{index}": spec
+        for op in by_name.values()
+        for index, spec in enumerate(op.outputs)
+    }
+    inputs = {
+        op.name: tuple(specs.get("{}:{}".format(*split_tensor(tensor))) for tensor in op.inputs)
+        for op in by_name.values()
+    }
     result: list[Op] = []
     copies: dict[str, str] = {}
-    for op in listed:
+    for op in by_name.values():
         feeds = list(op.inputs)
-        for index, tensor in enumerate(op.inputs):
-            name, output = split_tensor(tensor)
-            source, kind = by_name.get(name), inputs[op.name][index]
-            if source is None or kind is None:
+        for index, (tensor, spec) in enumerate(zip(op.inputs, inputs[op.name], strict=True)):
+            if spec is None:
                 continue
+            name, output = split_tensor(tensor)
+            source = by_name[name]
             reads_host = is_input_on_host(op, index, inputs[op.name])
             if is_output_on_host(source, output, inputs[name]) == reads_host:
                 continue
             if reads_host and op.type in RESULT_TYPES:
                 continue
             if tensor not in copies:
-                place = "host" if reads_host else "gpu"
-                copies[tensor] = f"{name}/copy_to_{place}_{output}"
+                copies[tensor] = f"{name}/copy_to_{'host' if reads_host else 'gpu'}_{output}"
                 result.append(
                     Op(
                         name=copies[tensor],
                         type=COPY_BACK if reads_host else COPY,
                         inputs=(tensor,),
-                        outputs=(kind,),
+                        outputs=(spec,),
                         device=op.device,
                         source=source.source,
                     )
@@ -201,20 +190,19 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
     return result
 
 
-_SENDS: Final = op_types("_Send _HostSend")
-_RECEIVES: Final = op_types("_Recv _HostRecv")
-_CPU: Final = "device:CPU:"
-
-
 def join_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
     """Return the graph with a direct edge for each pair of send and receive between CPUs."""
     listed = tuple(ops)
-    sends = {key: op for op in listed if op.type in _SENDS and op.inputs and (key := _key(op))}
-    receives = {
-        op.name: sends[key] for op in listed if op.type in _RECEIVES and (key := _key(op)) in sends
+    sends = {
+        key: op
+        for op in listed
+        if op.type in ("_Send", "_HostSend") and op.inputs and (key := _find_pair_key(op))
     }
-    if not receives:
-        return listed
+    receives = {
+        op.name: sends[key]
+        for op in listed
+        if op.type in (COPY, COPY_BACK) and (key := _find_pair_key(op)) in sends
+    }
     gone = {*receives, *(send.name for send in receives.values())}
 
     def source(tensor: str) -> str:
@@ -231,29 +219,27 @@ def join_device_edges(ops: Iterable[Op]) -> tuple[Op, ...]:
         return tuple(dict.fromkeys(name for name in names if name not in gone))
 
     return tuple(
-        replace(op, inputs=tuple(map(source, op.inputs)), control_inputs=waits(op))
+        replace(op, inputs=tuple(map(source, op.inputs)), control_inputs=waits(op)) if gone else op
         for op in listed
         if op.name not in gone
     )
 
 
-def _key(op: Op) -> tuple[str, str, str] | None:
+def _find_pair_key(op: Op) -> tuple[str, str, str] | None:
     """Return the common key of a pair; None if one of its devices is no CPU."""
-    sent, received = (str(op.attrs.get(name, "")) for name in ("send_device", "recv_device"))
-    if _CPU not in sent or _CPU not in received:
-        return None
-    return str(op.attrs.get("tensor_name", "")), sent, received
+    name, sent, received = (
+        str(op.attrs.get(name, "")) for name in ("tensor_name", "send_device", "recv_device")
+    )
+    return (name, sent, received) if "device:CPU:" in sent and "device:CPU:" in received else None
 
 
 PACKED_ROLE: Final = "gradients packed for the all-reduce"
 REDUCED_ROLE: Final = "all-reduced gradients"
 
-COLLECTIVES: Final = frozenset(
-    {"CollectiveReduce", "CollectiveReduceV2", "CollectiveReduceV3", "NcclAllReduce"}
+COLLECTIVES: Final = op_types(
+    "CollectiveReduce CollectiveReduceV2 CollectiveReduceV3 NcclAllReduce"
 )
-_VIEWS: Final = frozenset({"Identity", "Reshape", "Squeeze", "ExpandDims"})
-_PACKS: Final = frozenset({"Concat", "ConcatV2", "Pack", "AddN"})
-_SPLITS: Final = frozenset({"Split", "SplitV", "Unpack"})
+_VIEWS: Final = op_types("Identity Reshape Squeeze ExpandDims")
 
 
 def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
@@ -262,44 +248,38 @@ def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
     for op in structure.ops.values():
         if op.type not in COLLECTIVES:
             continue
-        roles.update(dict.fromkeys(_outputs(structure, op.name), REDUCED_ROLE))
-        packed = _follow_views(structure, op.inputs[0]) if op.inputs else ""
-        source = structure.ops.get(split_tensor(packed)[0]) if packed else None
-        if source is not None and source.type in _PACKS:
+        roles.update(dict.fromkeys(_list_outputs(op), REDUCED_ROLE))
+        packed, source = "", op
+        for _ in structure.ops:  # follow views back to the op that packs the gradients
+            packed = source.inputs[0] if source.inputs else ""
+            found = structure.ops.get(split_tensor(packed)[0])
+            if found is None:
+                break
+            source = found
+            if source.type not in _VIEWS:
+                break
+        if source.type in ("Concat", "ConcatV2", "Pack", "AddN"):
             roles[packed] = PACKED_ROLE
-        for user in _users(structure, op.name):
-            if structure.ops[user].type in _SPLITS:
-                roles.update(dict.fromkeys(_outputs(structure, user), REDUCED_ROLE))
+        for user in _find_users(structure, op):
+            if user.type in ("Split", "SplitV", "Unpack"):
+                roles.update(dict.fromkeys(_list_outputs(user), REDUCED_ROLE))
     return roles
 
 
-def _outputs(structure: GraphIndex, name: str) -> list[str]:
-    return [f"{name}:{index}" for index in range(len(structure.ops[name].outputs))]
+def _list_outputs(op: Op) -> list[str]:
+    return [f"{op.name}:{index}" for index in range(len(op.outputs))]
 
 
-def _follow_views(structure: GraphIndex, tensor: str) -> str:
-    seen: set[str] = set()
-    while tensor not in seen:
-        seen.add(tensor)
-        op = structure.ops.get(split_tensor(tensor)[0])
-        if op is None or op.type not in _VIEWS or not op.inputs:
-            break
-        tensor = op.inputs[0]
-    return tensor
-
-
-def _users(structure: GraphIndex, name: str) -> list[str]:
+def _find_users(structure: GraphIndex, op: Op) -> Iterable[Op]:
     """Return the ops that use an op's outputs, following views."""
-    users, queue, seen = [], _outputs(structure, name), set()
+    users: dict[str, Op] = {}
+    queue = _list_outputs(op)
     while queue:
-        for user in structure.consumers.get(queue.pop(), ()):
-            if user in seen or user not in structure.ops:
-                continue
-            seen.add(user)
-            users.append(user)
-            if structure.ops[user].type in _VIEWS:
-                queue.extend(_outputs(structure, user))
-    return users
+        for name in structure.consumers.get(queue.pop(), ()):
+            if name not in users and (user := structure.ops.get(name)) is not None:
+                users[name] = user
+                queue += _list_outputs(user) if user.type in _VIEWS else ()
+    return users.values()
 
 
 ITERATOR: Final = "IteratorGetNext"  # op type that takes the next batch of a data set
@@ -346,6 +326,5 @@ def _is_copy(op: Op, tensor: str, structure: GraphIndex) -> bool:
         return op.inputs[0] == tensor
     if op.type not in SCALES:
         return False
-    other = next((one for one in op.inputs if one != tensor), "")
-    spec = structure.spec(other)
+    spec = structure.spec(next((one for one in op.inputs if one != tensor), ""))
     return spec is not None and spec.shape == ()

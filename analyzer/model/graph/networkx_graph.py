@@ -26,15 +26,9 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
 
     graph: nx.MultiDiGraph = nx.MultiDiGraph()
     for op in structure.ops.values():
-        graph.add_node(
-            ("op", op.name),
-            kind="op",
-            type=op.type,
-            layer=structure.layers[op.name],
-            phase=str(structure.phases[op.name]),
-            source=op.source,
-            device=op.device,
-        )
+        node = ("op", op.name)
+        facts = {"layer": structure.layers[op.name], "phase": str(structure.phases[op.name])}
+        graph.add_node(node, kind="op", type=op.type, **facts, source=op.source, device=op.device)
         for index, spec in enumerate(op.outputs):
             tensor = f"{op.name}:{index}"
             graph.add_node(
@@ -45,24 +39,24 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
                 size_bytes=spec.size_bytes,
                 gradient=tensor in structure.gradients,
             )
-            graph.add_edge(("op", op.name), ("tensor", tensor), index=index, control=False)
+            graph.add_edge(node, ("tensor", tensor), index=index, control=False)
     unknown = {"dtype": "", "shape": "", "size_bytes": None, "gradient": False}
-    for op in structure.ops.values():
+
+    def evidence(source: str, op: str) -> dict[str, str]:
+        found = structure.evidence.get((source, op))
+        return {} if found is None else {"evidence": str(found)}
+
+    for name, op in structure.ops.items():
         for index, tensor in enumerate(op.inputs):
             if ("tensor", tensor) not in graph:
                 graph.add_node(("tensor", tensor), kind="tensor", **unknown)
-            known = _evidence(structure, tensor, op.name)
-            graph.add_edge(("tensor", tensor), ("op", op.name), index=index, control=False, **known)
+            facts = evidence(tensor, name)
+            graph.add_edge(("tensor", tensor), ("op", name), index=index, control=False, **facts)
         for control in op.control_inputs:
             if ("op", control) in graph:
-                known = _evidence(structure, control, op.name)
-                graph.add_edge(("op", control), ("op", op.name), control=True, **known)
+                facts = evidence(control, name)
+                graph.add_edge(("op", control), ("op", name), control=True, **facts)
     return graph
-
-
-def _evidence(structure: GraphIndex, source: str, op: str) -> dict[str, str]:
-    found = structure.evidence.get((source, op))
-    return {} if found is None else {"evidence": str(found)}
 
 
 # Characters that XML 1.0 does not allow; op names in a trace are untrusted.

@@ -11,7 +11,7 @@ belongs to the layer ``conv1_conv``.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,9 +20,12 @@ from typing import Final
 from analyzer.model.choice import Choice
 from analyzer.model.contract.graph_note import TracedGraph, split_tensor
 
-_GRADIENT_SCOPES = frozenset({"gradient_tape", "gradients"})
-_ACCUMULATOR = "accumulator"
+_GRADIENT_SCOPES: Final = frozenset({"gradient_tape", "gradients"})
+_ACCUMULATOR: Final = "accumulator"
 """Name of the lists of a loop's gradient (``while_v2.py``, ``_build_accumulator_name``)."""
+_DEEPEST: Final = 256  # limit of the depth of scopes; Keras' have about ten levels
+
+Owner = tuple[str, str]  # kind and path of the object that opened a scope
 
 
 class Phase(Choice):
@@ -47,13 +50,10 @@ def find_phases(
     phases: dict[str, Phase] = {}
     inherited: dict[str, Phase] = {}
     for number, graph in enumerate(graphs):
-        tensors = set(gradients if number == 0 else nested_gradients)
-        fallback = inherited.get(graph.function, Phase.FORWARD)
-        phase_of = _classify(graph, tensors, scopes)
+        tensors = gradients if number == 0 else nested_gradients
+        phase_of = _classify(graph, {split_tensor(tensor)[0] for tensor in tensors}, scopes)
         for op in graph.ops:
-            phase = phase_of[op.name]
-            if phase is Phase.FORWARD:
-                phase = fallback
+            phase = phase_of.get(op.name) or inherited.get(graph.function, Phase.FORWARD)
             phases.setdefault(op.name, phase)
             for function in op.calls:
                 inherited.setdefault(function, phase)
@@ -70,34 +70,20 @@ def is_in_gradient_scope(name: str) -> bool:
     return is_gradient and _ACCUMULATOR not in parts
 
 
-def _invert(producers: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    consumers: dict[str, list[str]] = {}
+def _classify(graph: TracedGraph, gradient_ops: set[str], scopes: ScopeTable) -> dict[str, Phase]:
+    """Return the phases of the ops of a graph that are not forward."""
+    producers = {op.name: [split_tensor(tensor)[0] for tensor in op.inputs] for op in graph.ops}
+    consumers = defaultdict(list)
     for consumer, names in producers.items():
         for name in names:
-            consumers.setdefault(name, []).append(consumer)
-    return consumers
-
-
-def _classify(graph: TracedGraph, gradients: set[str], scopes: ScopeTable) -> dict[str, Phase]:
-    ops = {op.name: op for op in graph.ops}
-    makers = {name for name in (split_tensor(tensor)[0] for tensor in gradients) if name in ops}
-    named = {name for name in ops if is_in_gradient_scope(name)}
-    producers = {op.name: [split_tensor(tensor)[0] for tensor in op.inputs] for op in graph.ops}
-    consumers = _invert(producers)
+            consumers[name].append(consumer)
+    makers = gradient_ops & producers.keys()
+    named = set(filter(is_in_gradient_scope, producers))
     after = _reach(named | makers, consumers)
-    leads = _reach(makers, producers)
-    backward = named | makers | (after & leads)
-    phases = {}
-    for name in ops:
-        if name in backward:
-            phases[name] = Phase.BACKWARD
-        elif scopes.is_optimizer(name):
-            phases[name] = Phase.UPDATE
-        elif name in after:
-            phases[name] = Phase.UPDATE if makers else Phase.BACKWARD
-        else:
-            phases[name] = Phase.FORWARD
-    return phases
+    backward = named | makers | (after & _reach(makers, producers))
+    phases = dict.fromkeys(after, Phase.UPDATE if makers else Phase.BACKWARD)
+    phases |= dict.fromkeys(filter(scopes.is_optimizer, producers), Phase.UPDATE)
+    return phases | dict.fromkeys(backward, Phase.BACKWARD)
 
 
 def _reach(start: set[str], neighbours: Mapping[str, Iterable[str]]) -> set[str]:
@@ -105,15 +91,10 @@ def _reach(start: set[str], neighbours: Mapping[str, Iterable[str]]) -> set[str]
     seen = set(start)
     queue = deque(start)
     while queue:
-        for name in neighbours.get(queue.popleft(), ()):
-            if name not in seen:
-                seen.add(name)
-                queue.append(name)
+        new = set(neighbours.get(queue.popleft(), ())) - seen
+        seen |= new
+        queue.extend(new)
     return seen
-
-
-_DEEPEST: Final = 256  # limit of the depth of scopes; Keras' have about ten levels
-Owner = tuple[str, str]  # kind and path of the object that opened a scope
 
 
 @dataclass(frozen=True)
@@ -136,21 +117,22 @@ class ScopeTable:
         return {}
 
     def owner_of(self, op_name: str) -> Owner | None:
-        """Return the owner of the innermost known scope around the op, skipping unknown prefixes."""
+        """Return the owner of the innermost known scope around the op, skipping unknown prefixes.
+
+        It is the longest known scope at the first position where one begins.
+        """
         scope = op_name.rpartition("/")[0]
         if scope not in self._owners_by_scope:
-            self._owners_by_scope[scope] = self._search(scope)
+            parts = [part for part in scope.split("/") if part not in _GRADIENT_SCOPES]
+            starts = (at for at, part in enumerate(parts) if part in self._first_parts)
+            known = (
+                owner
+                for start in starts
+                for end in range(min(start + self._deepest, len(parts)), start, -1)
+                if (owner := self.owners.get("/".join(parts[start:end])))
+            )
+            self._owners_by_scope[scope] = next(known, None)
         return self._owners_by_scope[scope]
-
-    def _search(self, scope: str) -> Owner | None:
-        """Return the owner of the longest known scope, at the first position where one begins."""
-        parts = [part for part in scope.split("/") if part not in _GRADIENT_SCOPES]
-        for start, first in enumerate(parts):
-            most = min(start + self._deepest, len(parts)) if first in self._first_parts else start
-            for end in range(most, start, -1):
-                if owner := self.owners.get("/".join(parts[start:end])):
-                    return owner
-        return None
 
     def layer_of(self, op_name: str) -> str:
         """Return the path of the op's layer, empty for none.
@@ -158,14 +140,11 @@ class ScopeTable:
         Without recorded scopes (a trace of another program) it is the name scope, which Keras and
         ``tf.Module`` derive from the names of the layers.
         """
-        owner = self.owner_of(op_name)
-        if owner is not None:
-            return owner[1] if owner[0] == "layer" else ""
         if self.owners:
-            return ""
+            kind, path = self.owner_of(op_name) or ("", "")
+            return path if kind == "layer" else ""
         return "/".join(part for part in op_name.split("/")[:-1] if part not in _GRADIENT_SCOPES)
 
     def is_optimizer(self, op_name: str) -> bool:
         """Say whether the innermost known scope around the op is an optimizer's."""
-        owner = self.owner_of(op_name)
-        return owner is not None and owner[0] == "optimizer"
+        return (self.owner_of(op_name) or ("",))[0] == "optimizer"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from itertools import chain
 from typing import Final
 
 from analyzer.model.choice import Category
@@ -18,12 +19,11 @@ from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
 
 GRADIENT_ROLE: Final = "gradient"  # role of the gradient of a variable
-PASSED_GRADIENT_ROLE: Final = "gradient read in the backward pass"
-"""Role of the gradient of an activation."""
-KEPT_ROLES: Final = ("kept for the backward pass", "alive in backward")
+_PASSED_GRADIENT_ROLE: Final = "gradient read in the backward pass"  # of an activation
+_KEPT_ROLES: Final = ("kept for the backward pass", "alive in backward")
 """Roles of activations that wait for the backward pass, by their readers or only by their lifetime."""
-FORWARD_ROLE: Final = "read in the forward pass only"
-PASSING_ROLES: Final = frozenset({PASSED_GRADIENT_ROLE, FORWARD_ROLE})
+_FORWARD_ROLE: Final = "read in the forward pass only"
+PASSING_ROLES: Final = frozenset({_PASSED_GRADIENT_ROLE, _FORWARD_ROLE})
 """Roles of activations and gradients that are freed in the pass that made them."""
 _FLOATS: Final = frozenset(
     {"", "float16", "bfloat16", "float32", "float64", "complex64", "complex128", "half", "float"}
@@ -67,15 +67,15 @@ def describe_value(
         if of_variable:
             return Category.GRADIENT, GRADIENT_ROLE
         if carries_gradient and phase is Phase.BACKWARD:
-            return Category.GRADIENT, PASSED_GRADIENT_ROLE
+            return Category.GRADIENT, _PASSED_GRADIENT_ROLE
         kind = "optimizer" if phase is Phase.UPDATE else "backward"
         return Category.TEMPORARY, f"{kind} temporary"
     if infers:
         return Category.ACTIVATION, "activation"
     if is_kept or is_alive:
-        return Category.ACTIVATION, KEPT_ROLES[not is_kept]
+        return Category.ACTIVATION, _KEPT_ROLES[not is_kept]
     if is_activation:
-        return Category.ACTIVATION, FORWARD_ROLE
+        return Category.ACTIVATION, _FORWARD_ROLE
     return Category.TEMPORARY, "forward temporary"
 
 
@@ -97,22 +97,21 @@ def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
     lacks edges: there an op of the tape with two inputs reads a gradient unless both are known to be
     results of the forward pass.
     """
+    backward = {name for name, phase in structure.phases.items() if phase is Phase.BACKWARD}
     found = {
         op.name
         for op in structure.ops.values()
-        if structure.phases[op.name] is Phase.BACKWARD
+        if op.name in backward
         and (_GRADIENT_TYPE.fullmatch(op.type) or _reads_unknown_gradient(structure, op))
     }
     queue = deque(found)
     while queue:
         op = structure.ops[queue.popleft()]
-        for index, spec in enumerate(op.outputs):
-            if not is_float(spec.dtype):
-                continue
-            for user in structure.consumers.get(f"{op.name}:{index}", ()):
-                if user not in found and structure.phases[user] is Phase.BACKWARD:
-                    found.add(user)
-                    queue.append(user)
+        floats = (index for index, spec in enumerate(op.outputs) if is_float(spec.dtype))
+        users = (structure.consumers.get(f"{op.name}:{index}", ()) for index in floats)
+        new = backward.intersection(chain.from_iterable(users)) - found
+        found |= new
+        queue.extend(new)
     return frozenset(found)
 
 
