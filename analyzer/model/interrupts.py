@@ -14,18 +14,17 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final
 
-_UNIX_ENDS: Final = ("SIGTERM", "SIGHUP")
-ENDING: Final = (
-    signal.SIGINT,
-    *(getattr(signal, name) for name in _UNIX_ENDS if hasattr(signal, name)),
+ENDING: Final = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 """The signals that ask a process to end."""
 
 EXIT_BASE: Final = 128
 """A shell's exit status of a process that a signal ended: this plus the signal's number."""
 
-_PR_SET_PDEATHSIG: Final = 1
-"""Linux: the option of ``prctl(2)`` that sets the signal sent when the parent ends."""
+_PR_SET_PDEATHSIG: Final = 1  # option of ``prctl(2)``: the signal sent when the parent ends
+
+_Handler = Callable[[int, FrameType | None], None]
 
 
 class Terminated(BaseException):
@@ -87,27 +86,20 @@ def ignore_one_interrupt() -> Iterator[None]:
             before(number, frame)
         seen.append(number)
 
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+    with _handlers(interrupt, (signal.SIGINT,)) if callable(before) else contextlib.nullcontext():
         yield
-        return
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
-def _handlers(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle the signals that end a process, except ignored ones, inside the block."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _handlers(handler: _Handler, numbers: tuple[int, ...] = ENDING) -> Iterator[None]:
+    """Handle these signals, except ignored ones, inside the block of the main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    ignored = (signal.SIG_IGN, None)
+    handled = [number for number in numbers if is_main and signal.getsignal(number) not in ignored]
     earlier = {}
     try:
-        for number in ENDING:
-            if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                earlier[number] = signal.signal(number, handler)
+        for number in handled:
+            earlier[number] = signal.signal(number, handler)
         yield
     finally:
         for number, old in earlier.items():

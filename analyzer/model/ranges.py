@@ -57,7 +57,7 @@ class Range:
         return Range(self.low + other.low, self.high + other.high)
 
     def __sub__(self, other: Range) -> Range:
-        """Return the range of the difference: the least is low minus the other's high."""
+        """Return the range of the difference."""
         return Range(self.low - other.high, self.high - other.low)
 
     def shifted(self, by_bytes: int) -> Range:
@@ -112,8 +112,8 @@ class BoundedBytes:
 
     def at_most(self, size_bytes: int) -> BoundedBytes:
         """Return the size with all numbers lowered to ``size_bytes`` if they are above it."""
-        low, high = min(self.range.low, size_bytes), min(self.range.high, size_bytes)
-        return BoundedBytes(min(self.bytes, size_bytes), Range(low, high))
+        sizes = (self.bytes, self.range.low, self.range.high)
+        return BoundedBytes.around(*(min(size, size_bytes) for size in sizes))
 
     def __str__(self) -> str:
         shown, low, high = map(format_bytes, (self.bytes, self.range.low, self.range.high))

@@ -34,16 +34,12 @@ def round_up(size_bytes: _Sizes) -> _Sizes:
 
 def format_bytes(size_bytes: int | float) -> str:
     """Return a size in the largest binary unit in which it is at least 1: ``1.50 KiB``, ``1023 B``."""
-    sign = "-" if size_bytes < 0 else ""
-    size = abs(float(size_bytes))
-    unit = 0
+    sign, size, unit = "-" if size_bytes < 0 else "", abs(float(size_bytes)), 0
     # 1023.995 KiB would be rounded to 1024.00 KiB, so compare after rounding.
     while unit + 1 < len(_BINARY) and round(size, 2 if unit else 0) >= 1024:
         size /= 1024
         unit += 1
-    if unit == 0:
-        return f"{sign}{size:.0f} B"
-    digits = 2 if size < 100 else 1
+    digits = 0 if unit == 0 else 2 if size < 100 else 1
     return f"{sign}{size:.{digits}f} {_BINARY[unit]}"
 
 
@@ -55,15 +51,15 @@ def signed_bytes(size_bytes: int | float) -> str:
 def parse_bytes(text: str) -> int:
     """Return the bytes of a text such as ``10GiB`` (binary) or ``10GB`` (decimal)."""
     match = _SIZE.fullmatch(text)
-    factor = _FACTORS.get(match.group(2).lower()) if match else None
-    if match is not None and not match.group(2) and float(match.group(1)):
+    number, unit = match.groups() if match else ("", "")
+    if match is None or unit.lower() not in _FACTORS:
+        raise InputError(f"{text!r} is not a size.", hint="Write it as 10GiB, 512MiB or 16GB.")
+    if not unit and float(number):
         raise InputError(
             f"{text!r} is a size without a unit.",
             hint=f"Write it as {text.strip()}GiB or {text.strip()}MiB.",
         )
-    if match is None or factor is None:
-        raise InputError(f"{text!r} is not a size.", hint="Write it as 10GiB, 512MiB or 16GB.")
-    return round(float(match.group(1)) * factor)
+    return round(float(number) * _FACTORS[unit.lower()])
 
 
 def format_slope(per_step_bytes: float, low_bytes: float, high_bytes: float) -> str:

@@ -18,21 +18,18 @@ _OFF: Final = frozenset({"off", "0", "no", "none", "false"})
 def cache_folder() -> Path | None:
     """Return the path of the cache folder, which may not exist; None if it is switched off."""
     asked = os.environ.get(VARIABLE, "").strip()
-    if asked.lower() in _OFF:
-        return None
     if asked:
-        return Path(asked).expanduser()
+        return None if asked.lower() in _OFF else Path(asked).expanduser()
     base = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    except RuntimeError:  # no home folder
-        return None
-    return root / "tf-memory-analyzer"
+    with contextlib.suppress(RuntimeError):  # no home folder
+        return (
+            Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+        ) / "tf-memory-analyzer"
+    return None
 
 
 def create_cache_folder() -> None:
     """Create the cache folder if possible."""
-    root = cache_folder()
-    if root is not None:
+    if root := cache_folder():
         with contextlib.suppress(OSError):
             root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -241,7 +241,7 @@ def _check(run: RunFile) -> None:
         if index is None:
             continue
         if index in born:
-            raise ValueError(f"two births of variable {index}")
+            raise ValueError(f"2 births of variable {index}")
         if index >= len(run.variables):
             raise ValueError(f"a birth of the unknown variable {index}")
         if alive and 0 in (run.variables[index].shape or ()):

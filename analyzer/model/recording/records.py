@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from analyzer.model.choice import Choice
 from analyzer.model.contract.report.peak_figures import StatedRange, UnmodelledType
 from analyzer.model.contract.report.subject import Device as Device
@@ -74,8 +76,7 @@ _DAMAGE_TEXTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class Damage(Struct, frozen=True, kw_only=True):
     """A reason why a trace is incomplete or altered."""
 
     reason: DamageReason
@@ -89,8 +90,7 @@ class Damage:
         return f"{_DAMAGE_TEXTS[self.reason]} ({times(self.count)})."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CounterCheck:
+class CounterCheck(Struct, frozen=True, kw_only=True):
     """Comparison of the sum of one allocator's events with TensorFlow's bytes in use."""
 
     allocator: str
@@ -100,8 +100,7 @@ class CounterCheck:
     largest_difference_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Integrity:
+class Integrity(Struct, frozen=True, kw_only=True):
     """Whether a trace is complete: one check for each allocator, and the damages."""
 
     counters: tuple[CounterCheck, ...] = ()
@@ -113,8 +112,7 @@ class Integrity:
         return next(checks, CounterCheck(allocator=allocator, events=0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecompiledFunction:
+class RecompiledFunction(Struct, frozen=True, kw_only=True):
     """A function that XLA compiles in every step, because a value that changes is compiled in."""
 
     op: str  # the op that calls it
@@ -125,8 +123,7 @@ class RecompiledFunction:
     compilations: int = 0  # 0 in a prediction
 
 
-@dataclass(frozen=True, slots=True)
-class TensorLinks:
+class TensorLinks(Struct, frozen=True):
     """Producer and consumers of each tensor of a step's graph."""
 
     makers: Mapping[str, str]  # tensor -> op

@@ -19,14 +19,12 @@ import pandas as pd
 from analyzer.model.errors import AccountingError
 
 TRIAL: Final = "trial"  # region of buffers for trials of algorithms, which a kernel can do without
-TRIAL_ROLE: Final = "trial of an algorithm"
-"""Role of all buffers that a convolution requests for trials."""
-
-COPY_ROLE: Final = "layout copy"
-"""Role of a convolution's copy of an operand or result in the layout of cuDNN."""
-
+TRIAL_ROLE: Final = "trial of an algorithm"  # of all buffers of a convolution for trials
+COPY_ROLE: Final = "layout copy"  # of a convolution's copy of an operand or result for cuDNN
 WORKSPACE: Final = "workspace"
 """Region of a library's workspace, without which TensorFlow uses another algorithm."""
+IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
+"""Role of the rows for bytes of a compiled step's buffer that hold no value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +101,8 @@ ALLOCATIONS: Final[dict[str, Column]] = {
     ),
 }
 
-OPTIONAL: Final = frozenset({"part_of", "instruction"})
+_OPTIONAL: Final = frozenset({"part_of", "instruction"})
 """Columns that a table may lack if no row is part of another."""
-
-IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
-"""Role of the rows for bytes of a compiled step's buffer that hold no value."""
 
 
 def empty(columns: dict[str, Column]) -> pd.DataFrame:
@@ -118,23 +113,18 @@ def empty(columns: dict[str, Column]) -> pd.DataFrame:
 def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
     """Return ``table`` with exactly these columns, in this order and of these dtypes.
 
-    Missing columns of ``OPTIONAL`` are filled with empty values.
+    Missing columns of ``_OPTIONAL`` are filled with empty values.
     """
-    absent = {
-        name: "" if columns[name].dtype == "category" else pd.NA
-        for name in OPTIONAL
-        if name in columns and name not in table
-    }
+    missing = [name for name in columns if name not in table]
+    if wrong := set(missing) - _OPTIONAL:
+        raise AccountingError(f"the table lacks the columns {', '.join(sorted(wrong))}")
+    absent = {name: "" if columns[name].dtype == "category" else pd.NA for name in missing}
     if absent:
         table = table.assign(**absent)
-    missing = [name for name in columns if name not in table]
-    if missing:
-        raise AccountingError(f"the table lacks the columns {', '.join(missing)}")
+    fits = {name: str(table[name].dtype) == column.dtype for name, column in columns.items()}
     return pd.DataFrame(
         {
-            name: table[name]
-            if str(table[name].dtype) == column.dtype
-            else table[name].astype(column.dtype)
+            name: table[name] if fits[name] else table[name].astype(column.dtype)
             for name, column in columns.items()
         },
         copy=False,

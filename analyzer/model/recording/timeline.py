@@ -81,18 +81,15 @@ def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
 
 def timeline(allocations: pd.DataFrame, events: int) -> Timeline:
     """Return the timeline of one allocator's rows over ``events`` instants."""
-    born = allocations["born"].to_numpy()
-    dies = allocations["dies"].to_numpy()
-    idle = allocations[allocations["role"] == IDLE_ROLE]
+
+    def add(rows: pd.DataFrame, column: str) -> Instants:
+        born, dies, sizes = (rows[name].to_numpy() for name in ("born", "dies", column))
+        return running_sum(born, dies, sizes, events)
+
     return Timeline(
-        running_sum(born, dies, allocations["requested_bytes"].to_numpy(), events),
-        running_sum(born, dies, allocations["allocated_bytes"].to_numpy(), events),
-        running_sum(
-            idle["born"].to_numpy(),
-            idle["dies"].to_numpy(),
-            idle["requested_bytes"].to_numpy(),
-            events,
-        ),
+        add(allocations, "requested_bytes"),
+        add(allocations, "allocated_bytes"),
+        add(allocations[allocations["role"] == IDLE_ROLE], "requested_bytes"),
     )
 
 
@@ -103,17 +100,21 @@ def find_peak(line: Timeline, first: int, last: int) -> Peak:
     equal allocated peaks the first, as in TensorFlow's statistics. Inside a compiled step, whose buffer
     is constant, it is the instant with the fewest idle bytes.
     """
-    requested = line.requested[first + 1 : last + 2]
-    allocated = line.allocated[first + 1 : last + 2]
-    top = int(requested.max())
-    idle = line.idle[first + 1 : last + 2]
-    at_requested = _pick(np.flatnonzero(requested == top), -allocated, idle)
-    at_allocated = _pick(np.flatnonzero(allocated == allocated.max()), idle)
-    return Peak(top, first + at_requested, int(allocated[at_allocated]), first + at_allocated)
+    span = slice(first + 1, last + 2)
+    requested, allocated, idle = line.requested[span], line.allocated[span], line.idle[span]
+    at_requested = _pick(-requested, -allocated, idle)
+    at_allocated = _pick(-allocated, idle)
+    return Peak(
+        int(requested[at_requested]),
+        first + at_requested,
+        int(allocated[at_allocated]),
+        first + at_allocated,
+    )
 
 
-def _pick(candidates: np.ndarray, *keys: np.ndarray) -> int:
-    """Return the first candidate with the smallest first key, then the smallest next key."""
+def _pick(*keys: np.ndarray) -> int:
+    """Return the first index with the smallest first key, then the smallest next key."""
+    candidates = np.arange(len(keys[0]))
     for key in keys:
         candidates = candidates[key[candidates] == key[candidates].min()]
     return int(candidates[0])
@@ -122,17 +123,16 @@ def _pick(candidates: np.ndarray, *keys: np.ndarray) -> int:
 def alive_at(allocations: pd.DataFrame, instant: int) -> pd.DataFrame:
     """Return the rows alive at ``instant``, with their category at that instant."""
     alive = allocations[(allocations["born"] <= instant) & (allocations["dies"] > instant)]
-    later = (alive["turns_at"] > instant).fillna(False).to_numpy(dtype=bool)
+    later = (alive["turns_at"] > instant).fillna(False).astype(bool)
     if not later.any():
         return alive
-    categories = alive["category"].astype(object).to_numpy().copy()
-    categories[later] = Category.TEMPORARY.value
-    return alive.assign(category=pd.Categorical(categories))
+    categories = alive["category"].astype(object).mask(later, Category.TEMPORARY.value)
+    return alive.assign(category=categories.astype("category"))
 
 
-def sum_by_category(alive: pd.DataFrame, column: str = "requested_bytes") -> dict[str, int]:
-    """Return the bytes of each category, in the order of ``Category``."""
-    sums = alive.groupby("category", observed=True)[column].sum()
+def sum_by_category(alive: pd.DataFrame) -> dict[str, int]:
+    """Return the requested bytes of each category, in the order of ``Category``."""
+    sums = alive.groupby("category", observed=True)["requested_bytes"].sum()
     return {category.value: int(sums.get(category.value, 0)) for category in Category}
 
 
@@ -151,20 +151,16 @@ def undivided_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 UNPAIRED = -1
 
-_CARD: Final = re.compile(r"GPU_(\d+)_bfc")  # TensorFlow's name of a card's allocator
-
-Indexes = npt.NDArray[np.int64]
-
 
 def card_number(allocator: str) -> int | None:
     """Return TensorFlow's number of the card of an allocator; None if it is of no card."""
-    match = _CARD.fullmatch(allocator)
+    match = re.fullmatch(r"GPU_(\d+)_bfc", allocator)
     return None if match is None else int(match[1])
 
 
 def pair_events(
-    kind: Indexes, address: Indexes, allocator: Indexes | None = None
-) -> tuple[Indexes, npt.NDArray[np.bool_]]:
+    kind: Instants, address: Instants, allocator: Instants | None = None
+) -> tuple[Instants, npt.NDArray[np.bool_]]:
     """Return the allocation that each event ends or ``UNPAIRED``, and if its address occurred before.
 
     An allocation also ends an earlier one at its address: the free in between is missing. Arrays have
@@ -184,10 +180,10 @@ def pair_events(
     return partner, seen
 
 
-PINNED: Final = "gpu_host_bfc"  # TensorFlow's name of the allocator of pinned host memory
-
-HOST_ALLOCATORS: Final = ("bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", "xla_gpu_host_bfc", PINNED)
-"""TensorFlow's names of allocators of host memory."""
+HOST_ALLOCATORS: Final = frozenset(
+    {"bfc_cpu_allocator_for_gpu", "mklcpu", "cpu", "xla_gpu_host_bfc", "gpu_host_bfc"}
+)
+"""TensorFlow's names of allocators of host memory; ``gpu_host_bfc`` is for pinned memory."""
 
 
 def device_allocators(events: pd.DataFrame) -> list[str]:
