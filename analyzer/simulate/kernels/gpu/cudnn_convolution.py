@@ -61,11 +61,8 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
 
     Each pass copies the filter, the image if its padding is asymmetric, and its tensors to change the
     layout; a tensor with one channel needs no change. The side input of a fused ``Add``
-    (``_FusedConv2D``) is forwarded.
-
-    Args:
-        direction: One of ``PASSES``: ``LaunchConvOpImpl``, ``LaunchConv2DBackpropInputOp`` and
-            ``LaunchConv2DBackpropFilterOp``.
+    (``_FusedConv2D``) is forwarded. ``direction`` is one of ``PASSES``: ``LaunchConvOpImpl``,
+    ``LaunchConv2DBackpropInputOp`` and ``LaunchConv2DBackpropFilterOp``.
     """
     is_sum = "Add" in (call.attr("fused_ops") or [])
     first = forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call)
