@@ -9,14 +9,14 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import keras
 import tensorflow as tf
 from numpy.linalg import LinAlgError
 
 from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph
-from analyzer.capture.graph.gpu_graph import build_gpu_graph, explain_custom_jit, pretend_gpu
+from analyzer.capture.graph.gpu_graph import build_gpu_graph, pretend_gpu
 from analyzer.capture.graph.plain_graphs import read_inner_ops
 from analyzer.capture.initializers.hollow_variables import build_slots, record_births
 from analyzer.capture.initializers.slot_order import sort_slots_by_creation
@@ -33,12 +33,7 @@ from analyzer.capture.run.step_capture import Captured, Capturing, describe_capt
 from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
 from analyzer.capture.targets.keras_api import get_optimizer_variables, has_own_step
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.xla.xla_lowering import (
-    LoweredFunction,
-    build_compiled_graph,
-    compile_calls,
-    is_compiled,
-)
+from analyzer.capture.xla.xla_lowering import build_compiled_graph, compile_calls, is_compiled
 from analyzer.cards import Gpu, find_gpu
 from analyzer.cards.xla_compiler import has_compiler
 from analyzer.model.contract.capture_request import CaptureOptions
@@ -47,6 +42,15 @@ from analyzer.model.errors import TargetError
 from analyzer.model.gc_pause import pause_collector
 from analyzer.model.graph.host_copies import VARIABLES_ON_HOST, insert_host_copies
 from analyzer.model.units import GRANULE_BYTES, format_bytes
+
+_ZEROS_ERRORS: Final = (tf.errors.OpError, ArithmeticError, AssertionError, LinAlgError)
+"""Errors of code that may have failed because the weights are zeros."""
+_CUSTOM_JIT: Final = {
+    True: "Estimated with XLA: the tf.function has jit_compile=True; --no-jit runs it op by op.",
+    False: "Estimated op by op: the tf.function has no jit_compile=True. Keras' fit would compile the "
+    "same model's step with XLA, and needs a different amount.",
+}
+"""Sentence on the use of XLA for a custom ``tf.function`` on a GPU."""
 
 
 def capture_unrun_step(
@@ -64,7 +68,10 @@ def capture_unrun_step(
     try:
         return _capture(make, report, options, dump, hollow=True)
     except (TargetError, tf.errors.OpError) as error:
-        if not _may_need_values(error):
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, _ZEROS_ERRORS):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
             raise
     os.chdir(folder)  # the code of the target may have changed it
     keras.utils.clear_session()
@@ -77,15 +84,6 @@ def capture_unrun_step(
 def capture_unrun_live_step(make: Callable[[], Program], options: CaptureOptions) -> Captured:
     """Capture the graph of a step in this process, with its variables as they are."""
     return _capture(make, lambda stage, share: None, options, None, hollow=False)
-
-
-def _may_need_values(error: BaseException | None) -> bool:
-    """Say whether code may have failed because weights are zeros: an arithmetic error, or a check."""
-    while error is not None:
-        if isinstance(error, tf.errors.OpError | ArithmeticError | AssertionError | LinAlgError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _capture(
@@ -107,7 +105,7 @@ def _capture(
         program = make()
         _check_traceable(program)
         if gpu is not None:
-            program.messages.append(program.jit_reason or explain_custom_jit(program.config.jit))
+            program.messages.append(program.jit_reason or _CUSTOM_JIT[bool(program.config.jit)])
         _build_slots(program, hollow=hollow)
         report(f"tracing the step{_describe_first_bound(program)}", 0.2)
         (variables := StepVariables(program)).refresh()
@@ -118,7 +116,12 @@ def _capture(
         step = _build_graph(program, function, gpu, options)
         slots = sort_slots_by_creation(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
-        compiled = _compile(program, function, step, options, dump)
+        # Compiling for the CPU takes most of the time: skip it if a card's compiler will be used.
+        is_for_card = bool(options.gpu) and not options.cpu_plan and has_compiler()
+        compiled, messages = compile_calls(
+            function, step.ops, dump, args=program.args, plans=not is_for_card
+        )
+        program.messages.extend(messages)
         report("reading the graph", 0.9)
         capture = describe_capture(
             Capturing(
@@ -183,31 +186,17 @@ def _build_graph(
     program: Program, function: Any, gpu: Gpu | None, options: CaptureOptions
 ) -> StaticStep:
     """Return the graph that the executor would run, on the CPU or on a card."""
-    if program.config.jit:
-        step = build_compiled_graph(function, program.args)
-        if gpu is None:
-            return step
-        # Placement on this machine knew only the CPU.
-        ops = [replace(op, device="") for op in step.ops]
-        is_called = not is_compiled(function)  # its arguments come from an iterator on the host
-        return replace(step, ops=tuple(insert_host_copies(ops) if is_called else ops))
-    if gpu is None:
+    if gpu is not None and not program.config.jit:
+        limit_bytes, assumed = options.memory_limit_bytes, options.assume
+        return build_gpu_graph(function, gpu, limit_bytes, given=program.args, assumed=assumed)
+    if not program.config.jit:
         return build_executor_graph(function, program.args, options.assume)
-    limit_bytes = options.memory_limit_bytes
-    return build_gpu_graph(function, gpu, limit_bytes, given=program.args, assumed=options.assume)
-
-
-def _compile(
-    program: Program, function: Any, step: StaticStep, options: CaptureOptions, dump: Path | None
-) -> list[LoweredFunction]:
-    """Lower the functions that XLA compiles; add a message for each that cannot be compiled."""
-    # Compiling for the CPU takes most of the time: skip it if a card's compiler will be used.
-    is_for_card = bool(options.gpu) and not options.cpu_plan and has_compiler()
-    compiled, messages = compile_calls(
-        function, step.ops, dump, args=program.args, plans=not is_for_card
-    )
-    program.messages.extend(messages)
-    return compiled
+    step = build_compiled_graph(function, program.args)
+    if gpu is None:
+        return step
+    ops = [replace(op, device="") for op in step.ops]  # placement here knew only the CPU
+    is_called = not is_compiled(function)  # its arguments come from an iterator on the host
+    return replace(step, ops=tuple(insert_host_copies(ops) if is_called else ops))
 
 
 def _note_births(births: list[Birth], variables: list[Any]) -> tuple[BirthNote, ...]:
@@ -238,10 +227,9 @@ def _note_threads() -> ThreadsNote:
     inter = threading.get_inter_op_parallelism_threads() or _read_count("TF_NUM_INTEROP_THREADS")
     # Grappler's cluster of this machine has the caches that Eigen reads (``GetLocalCPUInfo``).
     cluster = grappler_cluster.Cluster(disable_detailed_stats=True)
-    processors = [
-        device.properties for device in cluster.ListDevices() if device.properties.type == "CPU"
-    ]
+    devices = [device.properties for device in cluster.ListDevices()]
     cluster.Shutdown()
+    processors = [one for one in devices if one.type == "CPU"]
     return ThreadsNote(
         intra_op=intra or cores,
         inter_op=inter or cores,
@@ -271,9 +259,9 @@ def _read_count(name: str) -> int:
 def _describe_first_bound(program: Program) -> str:
     """Return a first bound of the step's peak, to append to a stage; empty if no model is known.
 
-    The lower bound holds on every device: parameters and slots live as long as the process. The upper
-    one is rough. It adds a gradient of each parameter, and the output of each layer twice: kept for the
-    backward pass, and as a gradient or a temporary. Tensors inside a layer are not known yet.
+    The lower bound are parameters and slots, which live as long as the process. The rough upper one adds
+    a gradient of each parameter, and the output of each layer twice: for the backward pass, and as a
+    gradient or a temporary.
     """
     variables = {id(one): one for model in program.models for one in model.variables}
     for optimizer in program.optimizers:

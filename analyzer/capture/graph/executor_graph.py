@@ -85,11 +85,10 @@ def read_step(
 
 def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
     index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
-    if not 0 <= index < len(given) or not hasattr(given[index], "numpy"):
+    tensor: Any = given[index] if 0 <= index < len(given) else None
+    if not hasattr(tensor, "numpy") or tensor.shape.num_elements() != 1:
         return {}
-    tensor = given[index]
-    is_number = tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool
-    if not is_number or tensor.shape.num_elements() != 1:
+    if not (tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool):
         return {}
     value = {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
     return {"value": {**value, "values": [tensor.numpy().item()]}}
@@ -130,24 +129,20 @@ def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:
         ]
         partitions += own
         if own:
-            for node in collected.post_optimization_graph.node:
-                places.setdefault(node.name, {PLACE: len(places)})
-            _add_merged_places(collected.post_optimization_graph, places)
+            _add_places(collected.post_optimization_graph.node, places)
     if not partitions:
         raise TargetError("TensorFlow returned no graph for the step.")
     return partitions, places
 
 
-def _add_merged_places(graph_def: Any, places: dict[str, dict[str, int]]) -> None:
-    """Add to each filter gradient the place of the bias gradient that oneDNN's pass merges into it."""
-    biases = {
-        node.input[0]: places[node.name][PLACE]
-        for node in graph_def.node
-        if node.op == "BiasAddGrad"
-    }
-    for node in graph_def.node:
+def _add_places(nodes: Sequence[Any], places: dict[str, dict[str, int]]) -> None:
+    """Add the nodes' places, and to a filter gradient that of the bias gradient merged into it."""
+    for node in nodes:
+        places.setdefault(node.name, {PLACE: len(places)})
+    biases = {node.input[0]: node.name for node in nodes if node.op == "BiasAddGrad"}
+    for node in nodes:
         if node.op == "Conv2DBackpropFilter" and node.input[2] in biases:
-            places[node.name][MERGED_PLACE] = biases[node.input[2]]
+            places[node.name][MERGED_PLACE] = places[biases[node.input[2]]][PLACE]
 
 
 def _collect() -> Any:

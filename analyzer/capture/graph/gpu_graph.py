@@ -22,11 +22,7 @@ from unittest.mock import patch
 
 import tensorflow as tf
 
-from analyzer.capture.graph.executor_graph import (
-    StaticStep,
-    get_handle_type,
-    read_step,
-)
+from analyzer.capture.graph.executor_graph import StaticStep, get_handle_type, read_step
 from analyzer.capture.private_names import (
     CPU_ONLY,
     IS_GPU_AVAILABLE,
@@ -56,10 +52,9 @@ _ARGUMENT: Final = "_ParallelConcatStart"
 folded. (TensorFlow's Python interface to the optimiser drops the shape of an ``_Arg``.)"""
 _CLASS: Final = "_class"
 _CLASS_COPY: Final = "_analyzer_class"
-"""Attribute with the ops that an op is placed with (``colocate_with``), and a copy of it. TensorFlow's
-Python interface to the optimiser drops it (``ignore_colocation`` of ``ItemConfig``). At run time it is
-present, and ops that differ only in it are not merged (``UniqueNodes``): values that two calls of one
-tape have in common are computed twice, from the first sum on."""
+"""Attribute with the ops that an op is placed with (``colocate_with``), and a copy of it, because
+TensorFlow's Python interface drops it (``ignore_colocation`` of ``ItemConfig``). At run time, ops that
+differ only in it are not merged (``UniqueNodes``)."""
 _MAX_VALUES: Final = 1 << 16  # constants with more values than this lose them
 _CUDA: Final = "12050"
 _CUDNN: Final = "90300"
@@ -94,13 +89,9 @@ def _wrap_body(function: Any) -> Any:
         tensor.op.name: argument.name
         for tensor, argument in zip(function.inputs, signature.input_arg, strict=True)
     }
-    graph_def = graph_pb2.GraphDef()
-    graph_def.versions.CopyFrom(body.versions)
-    graph_def.library.CopyFrom(body.library)
-    for index, tensor in enumerate(function.inputs):
-        node = graph_def.node.add()
-        node.name = names[tensor.op.name]
-        _make_argument(node, function, index)
+    graph_def = graph_pb2.GraphDef(versions=body.versions, library=body.library)
+    for index, name in enumerate(names.values()):
+        _make_argument(graph_def.node.add(name=name), function, index)
     for node in body.node:
         if node.name in names:
             continue
@@ -108,16 +99,12 @@ def _wrap_body(function: Any) -> Any:
         copy.CopyFrom(node)
         for position, name in enumerate(copy.input):
             source, mark, rest = name.removeprefix("^").partition(":")
-            if source in names:
-                start = "^" if name.startswith("^") else ""
-                copy.input[position] = f"{start}{names[source]}{mark}{rest}"
-    for index, (tensor, result) in enumerate(
-        zip(function.graph.outputs, signature.output_arg, strict=True)
-    ):
-        node = graph_def.node.add()
-        node.name, node.op = f"{result.name}_RetVal", "_Retval"
-        source = names.get(tensor.op.name, tensor.op.name)
-        node.input.append(f"{source}:{tensor.value_index}")
+            start = "^" if name.startswith("^") else ""
+            copy.input[position] = f"{start}{names.get(source, source)}{mark}{rest}"
+    results = zip(function.graph.outputs, signature.output_arg, strict=True)
+    for index, (tensor, result) in enumerate(results):
+        source = f"{names.get(tensor.op.name, tensor.op.name)}:{tensor.value_index}"
+        node = graph_def.node.add(name=f"{result.name}_RetVal", op="_Retval", input=[source])
         node.attr["T"].type = tensor.dtype.as_datatype_enum
         node.attr["index"].i = index
     return graph_def
@@ -134,8 +121,7 @@ def _make_item(graph_def: Any, function: Any) -> Any:
     fetched = [n.name for n in graph_def.node if n.op == "_Retval" or n.name in effects]
     if not fetched:
         raise ValueError("it returns nothing and changes nothing")
-    meta = meta_graph_pb2.MetaGraphDef()
-    meta.graph_def.CopyFrom(graph_def)
+    meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
     meta.collection_def["train_op"].node_list.value.extend(fetched)
     return meta
 
@@ -143,20 +129,19 @@ def _make_item(graph_def: Any, function: Any) -> Any:
 def _make_argument(node: Any, function: Any, index: int) -> None:
     """Make a node an argument with its shape, or with the type of the variable behind a handle."""
     tensor = function.inputs[index]
-    first = len(function.inputs) - len(function.captured_inputs)
     node.attr["index"].i = index
-    if tensor.dtype == tf.resource:
-        captured = function.captured_inputs[index - first] if index >= first else tensor
-        node.op = "_Arg"
-        node.attr["T"].type = tensor.dtype.as_datatype_enum
-        dtype, shape = get_handle_type(captured)
-        if dtype is not None:
-            node.attr["_handle_dtypes"].list.type.append(dtype.as_datatype_enum)
-            node.attr["_handle_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
+    if tensor.dtype != tf.resource:
+        node.op = _ARGUMENT
+        node.attr["dtype"].type = tensor.dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
         return
-    node.op = _ARGUMENT
-    node.attr["dtype"].type = tensor.dtype.as_datatype_enum
-    node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
+    captured = index - len(function.inputs) + len(function.captured_inputs)
+    node.op = "_Arg"
+    node.attr["T"].type = tensor.dtype.as_datatype_enum
+    dtype, shape = get_handle_type(function.captured_inputs[captured] if captured >= 0 else tensor)
+    if dtype is not None:
+        node.attr["_handle_dtypes"].list.type.append(dtype.as_datatype_enum)
+        node.attr["_handle_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
 
 
 def _optimize(meta: Any, devices: list[Any]) -> Any:
@@ -165,9 +150,8 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
     rewrites = config.graph_options.rewrite_options
     rewrites.min_graph_nodes = -1
     if not any(node.op == "_Retval" for node in meta.graph_def.node):
-        # The runtime fetches a function's results. Without results, the dependency pass considers every
-        # value needed and removes no Identity (DependencyOptimizer::SafeToRemoveIdentity,
-        # SafeToConvertToNoOp). Here the side effects are fetched, and it would remove them.
+        # The runtime fetches a function's results. Here the side effects are fetched, and without
+        # results the dependency pass would remove them (DependencyOptimizer::SafeToConvertToNoOp).
         rewrites.dependency_optimization = rewrites.OFF
     cluster = grappler_cluster.Cluster(devices=devices)
     with _discard_cpp_messages():
@@ -176,22 +160,18 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
         if _CLASS_COPY in node.attr:
             del node.attr[_CLASS_COPY]
         if node.op == "Const":
-            _drop_many_values(node.attr["value"].tensor)
+            # Only the shape of a large constant matters, and copying the values takes seconds.
+            tensor = node.attr["value"].tensor
+            for field, values in tensor.ListFields():
+                is_content = field.name == "tensor_content" or field.name.endswith("_val")
+                if is_content and len(values) > _MAX_VALUES:
+                    tensor.ClearField(field.name)
         if node.op == _ARGUMENT and "index" in node.attr:
             dtype, index = node.attr["dtype"].type, node.attr["index"].i
             node.op = "_Arg"
             node.attr.clear()
             node.attr["T"].type, node.attr["index"].i = dtype, index
     return graph_def
-
-
-def _drop_many_values(tensor: Any) -> None:
-    """Empty a large constant, such as a mask: only its shape matters, and copying it takes seconds."""
-    for field, values in tensor.ListFields():
-        if field.name == "tensor_content" or field.name.endswith("_val"):
-            if len(values) > _MAX_VALUES:
-                tensor.ClearField(field.name)
-            return
 
 
 @contextlib.contextmanager
@@ -211,32 +191,31 @@ def _discard_cpp_messages() -> Iterator[None]:
 def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     """Return the properties of the card and the host for the optimiser.
 
-    The memory is the allocator's limit (``VirtualCluster``'s constructor stores ``memory_limit``). If
-    the peak that the optimiser estimates is above 80 % of it, sums are rewritten and tensors swapped to
-    the host (``memory_optimizer.cc``). That peak depends on the ops' costs, and these on clock,
-    multiprocessors and bandwidth (``OpLevelCostEstimator::GetDeviceInfo``; units as in
-    ``GetLocalGPUInfo``).
+    Above 80 % of ``memory_size`` (the allocator's limit: ``VirtualCluster``'s constructor), sums are
+    rewritten and tensors swapped to the host (``memory_optimizer.cc``). The optimiser's estimate of the
+    peak depends on the ops' costs, and these on clock, multiprocessors and bandwidth
+    (``OpLevelCostEstimator::GetDeviceInfo``; units as in ``GetLocalGPUInfo``).
     """
-    card = device_properties_pb2.NamedDevice(name=_CARD)
-    properties = card.properties
-    properties.type = "GPU"
-    properties.vendor = "NVIDIA"
-    properties.model = gpu.name
     own = memory_limit(gpu).bytes
-    properties.memory_size = own if limit_bytes is None else min(limit_bytes, own)
-    properties.frequency = round(gpu.clock_mhz)
-    properties.num_cores = gpu.sm_count
-    properties.bandwidth = gpu.bandwidth_bytes_s // 1000
-    properties.l2_cache_size = gpu.l2_bytes
+    properties = device_properties_pb2.DeviceProperties(
+        type="GPU",
+        vendor="NVIDIA",
+        model=gpu.name,
+        memory_size=own if limit_bytes is None else min(limit_bytes, own),
+        frequency=round(gpu.clock_mhz),
+        num_cores=gpu.sm_count,
+        bandwidth=gpu.bandwidth_bytes_s // 1000,
+        l2_cache_size=gpu.l2_bytes,
+    )
     major, minor = gpu.compute_capability
     properties.environment["architecture"] = f"{major}.{minor}"
     properties.environment["cuda"] = _CUDA
     properties.environment["cudnn"] = _CUDNN
-    host = device_properties_pb2.NamedDevice(name=_HOST)
-    host.properties.type = "CPU"
-    host.properties.num_cores = 1
-    host.properties.frequency = 1000
-    return [card, host]
+    host = device_properties_pb2.DeviceProperties(type="CPU", num_cores=1, frequency=1000)
+    return [
+        device_properties_pb2.NamedDevice(name=_CARD, properties=properties),
+        device_properties_pb2.NamedDevice(name=_HOST, properties=host),
+    ]
 
 
 _RESOLVED: Final = "_analyzer_auto_jit"  # set on a model if Keras chose its ``jit_compile``
@@ -259,19 +238,14 @@ def _resolve_jit(model: Any) -> bool:
     if is_distributed(model):
         return False
     for layer in get_layers(model):
-        if _uses_cudnn(layer):
-            layer.supports_jit = False  # as the layer says itself when it is made on a GPU machine
+        cell = getattr(layer, "cell", None)
+        if cell is None or getattr(layer, "use_cudnn", None) not in ("auto", True):
+            continue
+        options = {"reset_after": cell.reset_after} if hasattr(cell, "reset_after") else {}
+        activations = cell.activation, cell.recurrent_activation
+        if keras_backend.cudnn_ok(*activations, layer.unroll, cell.use_bias, **options):
+            layer.supports_jit = False  # as an LSTM says itself when it is made on a GPU machine
     return bool(keras_trainer.model_supports_jit(model))
-
-
-def _uses_cudnn(layer: Any) -> bool:
-    """Say whether an LSTM or GRU uses cuDNN's kernel; it may have been made before the block."""
-    cell = getattr(layer, "cell", None)
-    if cell is None or getattr(layer, "use_cudnn", None) not in ("auto", True):
-        return False
-    options = {"reset_after": cell.reset_after} if hasattr(cell, "reset_after") else {}
-    activations = cell.activation, cell.recurrent_activation
-    return bool(keras_backend.cudnn_ok(*activations, layer.unroll, cell.use_bias, **options))
 
 
 def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
@@ -292,16 +266,4 @@ def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
     return (
         f"{how}: the model has jit_compile=False or is distributed. With jit_compile='auto' Keras' "
         "fit would use XLA on a GPU (--jit)."
-    )
-
-
-def explain_custom_jit(jit: bool | None) -> str:
-    """Return a sentence on why a custom ``tf.function`` uses XLA, or not."""
-    if jit:
-        return (
-            "Estimated with XLA: the tf.function has jit_compile=True; --no-jit runs it op by op."
-        )
-    return (
-        "Estimated op by op: the tf.function has no jit_compile=True. Keras' fit would compile the "
-        "same model's step with XLA, and needs a different amount."
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -34,44 +35,40 @@ def read_executed_ops(
     for graph_def in partitions:
         for node in graph_def.node:
             nodes.setdefault(node.name, node)
-    return [_read_op(node, traced, sources) for node in nodes.values()]
-
-
-def _read_op(
-    node: Any, traced: Mapping[str, tuple[TensorSpec, ...]], sources: Mapping[str, str]
-) -> Op:
-    values = {key: _get_plain_attribute(key, attr) for key, attr in node.attr.items()}
-    return Op(
-        name=node.name,
-        type=node.op,
-        inputs=tuple(n if ":" in n else f"{n}:0" for n in node.input if not n.startswith("^")),
-        control_inputs=tuple(name[1:] for name in node.input if name.startswith("^")),
-        outputs=_get_outputs(node, find_inlined(node.name, traced) or ()),
-        device=node.device,
-        attrs={key: value for key, value in values.items() if value is not None},
-        source=find_inlined(node.name, sources) or "",
-    )
+    ops = []
+    for node in nodes.values():
+        values = {key: _get_plain_attribute(key, attr) for key, attr in node.attr.items()}
+        inputs = (name for name in node.input if not name.startswith("^"))
+        ops.append(
+            Op(
+                name=node.name,
+                type=node.op,
+                inputs=tuple(name if ":" in name else f"{name}:0" for name in inputs),
+                control_inputs=tuple(name[1:] for name in node.input if name.startswith("^")),
+                outputs=_get_outputs(node, find_inlined(node.name, traced) or ()),
+                device=node.device,
+                attrs={key: value for key, value in values.items() if value is not None},
+                source=find_inlined(node.name, sources) or "",
+            )
+        )
+    return ops
 
 
 def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     """Return a node's output specs: those of the traced op if the types agree."""
-    dtypes = get_output_dtypes(node)
+    own = tuple(TensorSpec(dtype, _get_declared_shape(node)) for dtype in get_output_dtypes(node))
     if node.op == "_Arg":
-        return known or tuple(TensorSpec(dtype, None) for dtype in dtypes)
-    return tuple(
-        known[index]
-        if index < len(known) and known[index].dtype == dtype
-        else TensorSpec(dtype, _get_declared_shape(node))
-        for index, dtype in enumerate(dtypes)
-    )
+        return known or own
+    agreeing = zip_longest(known[: len(own)], own)
+    return tuple(spec if spec and spec.dtype == one.dtype else one for spec, one in agreeing)
 
 
 def _get_declared_shape(node: Any) -> tuple[int, ...] | None:
     """Return the shape stated by a constant or placeholder."""
-    for key in ("value", "shape"):
-        attr = node.attr.get(key)
-        if attr is not None and attr.WhichOneof("value") in ("tensor", "shape"):
-            shape = attr.tensor.tensor_shape if attr.HasField("tensor") else attr.shape
+    for key, field in (("value", "tensor"), ("shape", "shape")):
+        if key in node.attr and node.attr[key].HasField(field):
+            attr = node.attr[key]
+            shape = attr.tensor.tensor_shape if field == "tensor" else attr.shape
             return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
     return None
 
@@ -99,15 +96,12 @@ def _get_dtype_name(number: int) -> str:
 
 def _get_plain_attribute(key: str, attr: Any) -> Any:
     """Return an attribute as plain values; None if it does not matter for memory."""
-    field = attr.WhichOneof("value")
     if key.startswith("_") and key not in _PRIVATE_ATTRIBUTES:
         return None
-    if field == "list":
-        return [
-            _get_plain_value(kind.name, value)
-            for kind, values in attr.list.ListFields()
-            for value in values
-        ]
+    if attr.HasField("list"):
+        fields = attr.list.ListFields()
+        return [_get_plain_value(kind.name, value) for kind, values in fields for value in values]
+    field = attr.WhichOneof("value")
     if field is None or (field == "s" and len(attr.s) > _MAX_TEXT):
         return None
     return _get_plain_value(field, getattr(attr, field))
@@ -116,6 +110,8 @@ def _get_plain_attribute(key: str, attr: Any) -> Any:
 def _get_plain_value(field: str, value: Any) -> Any:
     """Return the value of a field of ``AttrValue`` or of its list."""
     match field:
+        case "i" | "f" | "b":
+            return value
         case "s":
             return decode_name(value)
         case "type":
@@ -126,7 +122,7 @@ def _get_plain_value(field: str, value: Any) -> Any:
             return {"function": value.name}
         case "tensor":
             return _get_plain_tensor(value)
-    return value if field in ("i", "f", "b") else None
+    return None
 
 
 def _get_plain_tensor(tensor: Any) -> dict[str, Any]:
@@ -199,14 +195,15 @@ def collect_function_graphs(function: Any) -> dict[str, Any]:
     return known
 
 
-def read_inner_ops(function: Any, names: Iterable[str]) -> list[Op]:
+def read_inner_ops(function: Any, names: Sequence[str]) -> list[Op]:
     """Return the traced ops of named functions; each function is one op of the executed step."""
+    if not names:
+        return []
     ops: dict[str, Op] = {}
-    if wanted := list(names):
-        known, sources = collect_function_graphs(function), find_sources(function.graph)
-        for graph in (known[name] for name in wanted if name in known):
-            for op in read_traced_ops(graph, sources):
-                ops.setdefault(op.name, op)
+    known, sources = collect_function_graphs(function), find_sources(function.graph)
+    for graph in (known[name] for name in names if name in known):
+        for op in read_traced_ops(graph, sources):
+            ops.setdefault(op.name, op)
     return list(ops.values())
 
 

@@ -53,10 +53,10 @@ class Known:
 
 
 def read_arguments(function: Any, given: Sequence[Any] = ()) -> Known:
-    """Return shapes and sizes of a concrete function's arguments.
+    """Return the shapes of a concrete function's arguments, and their values if they may be shapes.
 
-    The shapes of the call's tensors (``given``) are known even if the function leaves axes open. The
-    shape of a sparse tensor is one of its parts, and decides the shapes of its products.
+    Axes that the function leaves open come from the call's tensors (``given``). The shape of a sparse
+    tensor is one of its parts, and decides the shapes of its products.
     """
     known = {
         index: tensor
@@ -86,21 +86,26 @@ def infer_graph(graph_def: Any, known: Known) -> tuple[Outputs, tf.Graph]:
     graph = tf.Graph()
     with graph.as_default():
         tf.import_graph_def(copy, name="")
+    pins = {node.name for node in copy.node if _MARK in node.name}
     outputs: Outputs = {}
     for node in graph_def.node:
+        if node.op in RESULT_TYPES:
+            outputs[node.name] = ()
+            continue
         specs = [_read_spec(tensor) for tensor in graph.get_operation_by_name(node.name).outputs]
         if node.name in biases:
             specs.append(_read_spec(graph.get_tensor_by_name(f"{biases[node.name]}:0")))
-        if _has_workspace(node.op) and len(specs) == 1:
+        elif re.fullmatch("_Mkl.*MaxPool(?!.*Grad).*", node.op) and len(specs) == 1:
+            # oneDNN's max pooling has a second output, a byte for each maximum.
             specs.append(TensorSpec("uint8", specs[0].shape))
-        if node.op == "Merge" and len(specs) == 1:
+        elif node.op == "Merge" and len(specs) == 1:
             specs.append(TensorSpec("int32", ()))
         for index, spec in enumerate(specs):
-            name = f"{node.name}:{index}"
-            if name in known.shapes:
-                pinned = graph.get_tensor_by_name(f"{_get_pin_name(name)}:0")
-                specs[index] = TensorSpec(spec.dtype, get_shape(pinned))
-        outputs[node.name] = () if node.op in RESULT_TYPES else tuple(specs)
+            pin = _get_pin_name(f"{node.name}:{index}")
+            if pin in pins:
+                shape = get_shape(graph.get_tensor_by_name(f"{pin}:0"))
+                specs[index] = TensorSpec(spec.dtype, shape)
+        outputs[node.name] = tuple(specs)
     return outputs, graph
 
 
@@ -132,21 +137,23 @@ def _get_pin_name(tensor: str) -> str:
 
 def _make_importable(graph_def: Any, known: Known) -> tuple[Any, dict[str, str]]:
     """Return a copy that can be imported, and the node with the bias' shape of a fused gradient."""
-    copy = graph_pb2.GraphDef()
-    copy.versions.CopyFrom(graph_def.versions)
-    copy.library.CopyFrom(graph_def.library)
-    types = {node.name: node.op for node in graph_def.node}
+    copy = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    nodes = {node.name: node for node in graph_def.node}
+    biases = {}
     for node in graph_def.node:
-        _rewrite(_add_twin(copy, node), node, types, known)
-    biases = {
-        node.name: _add_bias(copy, node)
-        for node in graph_def.node
-        if node.op.startswith("_Mkl")
-        and node.op.endswith(_BIAS_SUFFIX)
-        and "BackpropFilter" in node.op
-    }
+        twin = copy.node.add()
+        twin.CopyFrom(node)
+        twin.device = ""
+        for key in [key for key in twin.attr if key.startswith("_")]:
+            del twin.attr[key]
+        _rewrite(twin, node, nodes, known)
+        if re.fullmatch(rf"_Mkl.*BackpropFilter.*{_BIAS_SUFFIX}", node.op):
+            bias = copy.node.add(name=f"{node.name}/analyzer_bias", input=[node.input[2]])
+            _retype(bias, "BiasAddGrad", T=node.attr["T"].type)
+            bias.attr["data_format"].CopyFrom(node.attr["data_format"])
+            biases[node.name] = bias.name
     redirects = {f"{name}:1": bias for name, bias in biases.items()}
-    redirects |= _skip_switches(graph_def) | _pin_known(copy, graph_def, known)
+    redirects |= _skip_switches(nodes) | _pin_known(copy, nodes, known)
     for node in copy.node:
         for index, name in enumerate(node.input):
             if name in redirects and _MARK not in node.name:
@@ -154,34 +161,23 @@ def _make_importable(graph_def: Any, known: Known) -> tuple[Any, dict[str, str]]
     return copy, biases
 
 
-def _add_twin(copy: Any, node: Any) -> Any:
-    """Add a copy of a node without its device and private attributes."""
-    twin = copy.node.add()
-    twin.CopyFrom(node)
-    twin.device = ""
-    for key in [key for key in twin.attr if key.startswith("_")]:
-        del twin.attr[key]
-    return twin
-
-
-def _rewrite(twin: Any, node: Any, types: Mapping[str, str], known: Known) -> None:
+def _rewrite(twin: Any, node: Any, nodes: Mapping[str, Any], known: Known) -> None:
     """Turn the copy of a node that cannot be imported into one with the same output shapes."""
-    sources = [types.get(get_node_name(name)) for name in node.input]
+    firsts = [
+        name
+        for name in node.input
+        if (source := nodes.get(get_node_name(name))) is None or source.op != "NextIteration"
+    ]
+    is_loop_head = node.op == "Merge" and len(firsts) < len(node.input)
     if node.op in ARGUMENT_TYPES:
         _state_argument(twin, node, known)
-    elif node.op in RESULT_TYPES or node.op in _LOOP:
+    elif node.op in RESULT_TYPES or node.op in _LOOP or is_loop_head:
         _retype(twin, "Identity", T=node.attr["T"].type)
-    elif node.op == "Merge" and "NextIteration" in sources:
-        _retype(twin, "Identity", T=node.attr["T"].type)
-        del twin.input[:]
-        for name, source in zip(node.input, sources, strict=True):
-            if source != "NextIteration":
-                twin.input.append(name)
+        twin.input[:] = firsts
     elif node.op == "LookupTableFindV2":
         # Its shape function asks the table for the shape of its values, and no table exists here.
         # Except in tables made by hand, values are scalars: the result has the shape of the keys.
-        del twin.input[:]
-        twin.input.append(node.input[1])
+        twin.input[:] = [node.input[1]]
         _retype(twin, "Cast", SrcT=node.attr["Tin"].type, DstT=node.attr["Tout"].type)
     elif node.op.startswith("_Mkl"):
         _make_plain(twin, node.op)
@@ -195,49 +191,37 @@ def _retype(node: Any, kind: str, **types: int) -> None:
         node.attr[name].type = dtype
 
 
-def _has_workspace(kind: str) -> bool:
-    """Say whether an op is oneDNN's max pooling: its second output has a byte for each maximum."""
-    return kind.startswith("_Mkl") and "MaxPool" in kind and "Grad" not in kind
-
-
-def _pin_known(copy: Any, graph_def: Any, known: Known) -> dict[str, str]:
+def _pin_known(copy: Any, nodes: Mapping[str, Any], known: Known) -> dict[str, str]:
     """Add a node for each known shape or value; return which input it replaces."""
-    nodes = {node.name: node for node in graph_def.node}
     redirects: dict[str, str] = {}
     for tensor, value in known.values.items():
-        pin = copy.node.add()
-        pin.name = f"{_get_pin_name(tensor)}_value"
-        _make_constant(pin, value)
-        redirects[tensor] = pin.name
+        redirects[tensor] = f"{_get_pin_name(tensor)}_value"
+        _make_constant(copy.node.add(name=redirects[tensor]), value)
     for tensor, shape in known.shapes.items():
         name, _, index = tensor.rpartition(":")
         if name in nodes:
-            pin = copy.node.add()
-            pin.name = _get_pin_name(tensor)
-            pin.input.append(tensor)
+            pin = copy.node.add(name=_get_pin_name(tensor), input=[tensor])
             dtype = tf.dtypes.as_dtype(get_output_dtypes(nodes[name])[int(index)])
             _retype(pin, "EnsureShape", T=dtype.as_datatype_enum)
             _set_shape(pin, shape)
             redirects.setdefault(tensor, f"{pin.name}:0")
-    return redirects | {
-        tensor.removesuffix(":0"): pin for tensor, pin in redirects.items() if tensor[-2:] == ":0"
-    }
+    firsts = [tensor for tensor in redirects if tensor.endswith(":0")]
+    return redirects | {tensor[:-2]: redirects[tensor] for tensor in firsts}
 
 
-def _skip_switches(graph_def: Any) -> dict[str, str]:
+def _skip_switches(nodes: Mapping[str, Any]) -> dict[str, str]:
     """Return, for each constant that reaches a branch through a ``Switch``, the constant itself.
 
     Shape functions that need a constant's value do not look through a ``Switch``; the size of a
     densified gradient in a branch is such a value.
     """
-    nodes = {node.name: node for node in graph_def.node}
     redirects: dict[str, str] = {}
-    for node in graph_def.node:
+    for name, node in nodes.items():
         source = node
         while source is not None and source.op in ("Switch", "RefSwitch"):
             source = nodes.get(get_node_name(source.input[0]))
         if source is not None and source is not node and source.op in ("Const", "HostConst"):
-            redirects |= {node.name: source.name, f"{node.name}:1": source.name}
+            redirects |= {name: source.name, f"{name}:1": source.name}
     return redirects
 
 
@@ -272,44 +256,27 @@ def _make_plain(twin: Any, kind: str) -> None:
     """Turn a oneDNN node into the op that it replaces, without its extra inputs and attributes."""
     if "BackpropFilter" in kind:
         kind = kind.removesuffix(_BIAS_SUFFIX)
-    plain = next((name for name in _list_plain_names(kind) if _accepts(name, twin)), None)
-    if plain is None:
-        return
-    twin.op = plain
-    definition = op_def_registry.get(plain)
-    if not any(arg.number_attr or arg.type_list_attr for arg in definition.input_arg):
-        data = [name for name in twin.input if not name.startswith("^")]
-        controls = [name for name in twin.input if name.startswith("^")]
-        del twin.input[:]
-        twin.input.extend([*data[: len(definition.input_arg)], *controls])
-    for key in set(twin.attr) - {attr.name for attr in definition.attr}:
-        del twin.attr[key]
-
-
-def _accepts(name: str, node: Any) -> bool:
-    """Say whether an op exists and accepts the node's element type, such as bfloat16."""
-    definition = op_def_registry.get(name)
-    if definition is None:
-        return False
-    allowed = next((a.allowed_values.list.type for a in definition.attr if a.name == "T"), ())
-    return not allowed or "T" not in node.attr or node.attr["T"].type in allowed
-
-
-def _list_plain_names(kind: str) -> list[str]:
-    """Return the ops that a oneDNN node may replace, the likeliest first, unfused ones last."""
-    names = []
+    names = []  # of ops that it may replace, the likeliest first
     for prefix in _PREFIXES:
         if kind.startswith(prefix):
             core = kind.removeprefix(prefix)
             fused = f"_Fused{core}" if prefix == "_MklFused" else f"_{core}"
             names += [fused, core, f"{core}V2", f"{core}V3"]
-    return [*names, *(name.removeprefix("_Fused") for name in names if name.startswith("_Fused"))]
+    names += [name.removeprefix("_Fused") for name in names if name.startswith("_Fused")]
+    definitions = map(op_def_registry.get, names)
+    plain = next((one for one in definitions if one is not None and _accepts(one, twin)), None)
+    if plain is None:
+        return
+    twin.op = plain.name
+    if not any(arg.number_attr or arg.type_list_attr for arg in plain.input_arg):
+        data = [name for name in twin.input if not name.startswith("^")]
+        controls = [name for name in twin.input if name.startswith("^")]
+        twin.input[:] = [*data[: len(plain.input_arg)], *controls]
+    for key in set(twin.attr) - {attr.name for attr in plain.attr}:
+        del twin.attr[key]
 
 
-def _add_bias(copy: Any, node: Any) -> str:
-    bias = copy.node.add()
-    bias.name = f"{node.name}/analyzer_bias"
-    bias.input.append(node.input[2])
-    _retype(bias, "BiasAddGrad", T=node.attr["T"].type)
-    bias.attr["data_format"].CopyFrom(node.attr["data_format"])
-    return str(bias.name)
+def _accepts(definition: Any, node: Any) -> bool:
+    """Say whether an op accepts the node's element type, such as bfloat16."""
+    allowed = next((a.allowed_values.list.type for a in definition.attr if a.name == "T"), ())
+    return not allowed or "T" not in node.attr or node.attr["T"].type in allowed

@@ -9,8 +9,7 @@ so the elements' shapes are inferred here.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -29,16 +28,24 @@ _MERGES: Final = frozenset({"Merge", "RefMerge"})
 _CONTROL_FLOW: Final = _MERGES | {"Switch", "RefSwitch", "Enter", "Exit", "NextIteration"}
 _NOT_EVALUATED: Final = (
     _CONTROL_FLOW
-    | {"_SwitchN", "LoopCond", "Placeholder", "VarHandleOp"}
+    | {"_SwitchN", "LoopCond", "Placeholder", "VarHandleOp", "LookupTableFindV2"}
     | {"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval"}
 )
-_SEGMENTS: Final = {
-    **dict.fromkeys(["SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd"], 1),
-    **dict.fromkeys(["SegmentSumV2", "SegmentProdV2", "SegmentMaxV2", "SegmentMinV2"], 1),
-    **dict.fromkeys(["SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"], 2),
-}
-"""Segment sums -> the input with the rows' segments in rising order: the last one gives their number
-(``SegmentReductionOp``, ``SparseSegmentReductionOpBase``)."""
+_SEGMENTS: Final = (
+    "SegmentSum SegmentMean SegmentMax SegmentMin SegmentProd SegmentSumV2 SegmentProdV2 "
+    "SegmentMaxV2 SegmentMinV2 SparseSegmentSum SparseSegmentMean SparseSegmentSqrtN"
+)
+_DATA_INPUTS: Final = dict.fromkeys(_SEGMENTS.split(), (0,)) | {"RaggedTensorToTensor": (1, 2)}
+"""Ops whose output shape depends on the values of some inputs -> the other inputs
+(``SegmentReductionOp``, ``SparseSegmentReductionOpBase``, ``RaggedTensorToTensorBaseOp``)."""
+
+
+class InferredShape(NamedTuple):
+    """The shape of a tensor; ``decides`` if no open input of its op explains it."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    decides: bool
 
 
 class Evaluator:
@@ -57,30 +64,21 @@ class Evaluator:
             if not hasattr(tensor, "numpy") or (tensor.dtype.is_floating and is_stand_in(tensor)):
                 continue
             if tensor.dtype == function.inputs[index].dtype:
-                self._fed[node.name] = tensor
-        self._unknown = self._find_unknown()
+                self._fed[node.name] = tensor.numpy()
+        self._known = set(self._fed)
+        for op in graph.get_operations():  # each after its inputs
+            sources = [
+                *(tensor.op.name for tensor in op.inputs),
+                *(c.name for c in op.control_inputs),
+            ]
+            if self._known.issuperset(sources) and self._can_evaluate(op):
+                self._known.add(op.name)
 
-    def _find_unknown(self) -> set[str]:
-        """Return the nodes that do not follow from the inputs, and all that read them."""
-        readers = defaultdict(list)
-        for node in self._nodes.values():
-            for source in node.input:
-                readers[get_node_name(source)].append(node.name)
-        unknown = {
-            name
-            for name, node in self._nodes.items()
-            if name not in self._fed and not self._can_evaluate(node)
-        }
-        pending = list(unknown)
-        while pending:
-            reached = set(readers[pending.pop()]) - unknown
-            unknown |= reached
-            pending += reached
-        return unknown
-
-    def _can_evaluate(self, node: Any) -> bool:
+    def _can_evaluate(self, op: Any) -> bool:
+        if op.name not in self._nodes:
+            return True  # it states a known shape or value
+        node, specs = self._nodes[op.name], self._outputs.get(op.name, ())
         definition = op_def_registry.get(node.op)
-        specs = self._outputs.get(node.name, ())
         return (
             definition is not None
             and not definition.is_stateful
@@ -90,100 +88,71 @@ class Evaluator:
             and all((spec.size_bytes or 0) <= _MAX_BYTES for spec in specs)
         )
 
-    def _is_known(self, source: str) -> bool:
-        return get_node_name(source) not in self._unknown
+    def infer_shapes(self) -> Iterator[InferredShape]:
+        """Yield shapes of open tensors: evaluated ones, and those that only integers decide."""
+        for name, specs in self._outputs.items():
+            if name in self._fed or not any(map(is_open, specs)):
+                continue
+            node = self._nodes[name]
+            feeds = {} if name in self._known else self._feed_data(node)
+            if feeds is None:
+                continue
+            tensors = [f"{name}:{i}" for i, spec in enumerate(specs) if is_open(spec)]
+            inputs = (look_up_spec(self._outputs, source) for source in node.input)
+            decides = bool(feeds) or not any(spec is not None and is_open(spec) for spec in inputs)
+            for tensor, value in self._evaluate(tensors, feeds).items():
+                yield InferredShape(tensor, value.shape, decides and bool(value.shape))
 
-    def evaluate_open_tensors(self) -> dict[str, Any]:
-        """Return the values of tensors of unknown shape."""
-        return self._evaluate(
-            f"{name}:{index}"
-            for name, specs in self._outputs.items()
-            for index, spec in enumerate(specs)
-            if is_open(spec) and self._is_known(name) and name not in self._fed
-        )
-
-    def has_open_input(self, name: str) -> bool:
-        """Say whether the shape of one of an op's inputs is unknown."""
-        specs = (look_up_spec(self._outputs, source) for source in self._nodes[name].input)
-        return any(spec is not None and is_open(spec) for spec in specs)
+    def _feed_data(self, node: Any) -> dict[str, Any] | None:
+        """Return zeros for the inputs whose values do not matter; None if another is unknown."""
+        if node.op not in _DATA_INPUTS:
+            return None
+        feeds = {}
+        tensors = self._graph.get_operation_by_name(node.name).inputs
+        for position, (source, tensor) in enumerate(zip(node.input, tensors, strict=False)):
+            spec = look_up_spec(self._outputs, source)
+            if position in _DATA_INPUTS[node.op]:
+                if spec is None or is_open(spec) or (spec.size_bytes or 0) > _MAX_BYTES:
+                    return None
+                feeds[tensor.name] = np.zeros(spec.shape or (), tensor.dtype.as_numpy_dtype)
+            elif get_node_name(source) not in self._known:
+                return None
+        return feeds
 
     def evaluate_numbers(self) -> dict[str, Any]:
         """Return the values of small integer inputs of ops with an unknown output shape."""
         wanted = {
-            _get_tensor_name(source)
+            get_tensor_name(source)
             for name, specs in self._outputs.items()
-            if any(map(is_open, specs)) and not self._is_known(name)
+            if any(map(is_open, specs)) and name not in self._known
             for source in self._nodes[name].input
             if source[0] != "^" and self._is_number(source)
         }
-        return self._evaluate(sorted(wanted))
+        return self._evaluate(sorted(wanted), {})
 
     def _is_number(self, source: str) -> bool:
-        spec = look_up_spec(self._outputs, source)
+        spec, name = look_up_spec(self._outputs, source), get_node_name(source)
         return (
-            self._is_known(source)
-            and self._nodes[get_node_name(source)].op not in ("Const", "HostConst")
+            name in self._known
+            and self._nodes[name].op not in ("Const", "HostConst")
             and spec is not None
             and spec.dtype in ("int32", "int64")
             and not is_open(spec)
             and math.prod(spec.shape or ()) <= _MAX_NUMBERS
         )
 
-    def infer_special_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return shapes that follow from integers, for ops whose shape function ignores them."""
-        shapes: dict[str, tuple[int, ...] | None] = {}
-        for name, specs in self._outputs.items():
-            node = self._nodes[name]
-            if specs and is_open(specs[0]) and not self._is_known(name):
-                if node.op in _SEGMENTS:
-                    shapes[name] = self._infer_segments(node)
-                elif node.op == "RaggedTensorToTensor":
-                    shapes[name] = self._infer_padded(node)
-        return {name: shape for name, shape in shapes.items() if shape is not None}
-
-    def _infer_segments(self, node: Any) -> tuple[int, ...] | None:
-        data = look_up_spec(self._outputs, node.input[0])
-        ids = _get_tensor_name(node.input[_SEGMENTS[node.op]])
-        if data is None or not data.shape or not self._is_known(ids):
-            return None
-        value = self._evaluate([ids]).get(ids)
-        if value is None or any(axis < 0 for axis in data.shape[1:]):
-            return None
-        return (int(value[-1]) + 1 if len(value) else 0, *data.shape[1:])
-
-    def _infer_padded(self, node: Any) -> tuple[int, ...] | None:
-        """Return the shape of a padded ragged tensor, computed with one-byte elements."""
-        values = look_up_spec(self._outputs, node.input[1])
-        if values is None or is_open(values) or math.prod(values.shape or ()) > _MAX_BYTES:
-            return None
-        numbers = [node.input[0], *(name for name in node.input[3:] if name[0] != "^")]
-        if not all(map(self._is_known, numbers)):
-            return None
-        shape, *rows = (self._graph.get_tensor_by_name(_get_tensor_name(n)) for n in numbers)
-        kinds = node.attr["row_partition_types"].list.s
-        with self._graph.as_default():
-            padded = tf.raw_ops.RaggedTensorToTensor(
-                shape=shape,
-                values=tf.zeros(values.shape, tf.uint8),
-                default_value=tf.zeros((), tf.uint8),
-                row_partition_tensors=rows,
-                row_partition_types=[kind.decode() for kind in kinds],
-            )
-        value = self._evaluate([padded.name]).get(padded.name)
-        return None if value is None else tuple(value.shape)
-
-    def _evaluate(self, tensors: Iterable[str]) -> dict[str, Any]:
+    def _evaluate(self, tensors: Sequence[str], data: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of the tensors that can be evaluated."""
         feeds = {
-            f"{name}:0": tensor.numpy()
-            for name, tensor in self._fed.items()
+            f"{name}:0": value
+            for name, value in self._fed.items()
             if self._graph.get_operation_by_name(name).type == "Placeholder"
         }
         values: dict[str, Any] = {}
         with tf.compat.v1.Session(graph=self._graph) as session:
             for tensor in tensors:
                 try:
-                    values[tensor] = np.asarray(session.run(tensor, feeds))
+                    values[tensor] = np.asarray(session.run(tensor, {**feeds, **data}))
                 except (tf.errors.OpError, ValueError):
                     continue
         return values
@@ -193,8 +162,7 @@ _PUT: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 """Ops that put an element into a list -> the input that is the element."""
 _TAKE: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "TensorListStack": 0}
 """Ops that take elements from a list -> the output with the element, or with all of them."""
-_RESERVE: Final = "TensorListReserve"
-_MAKE: Final = ("EmptyTensorList", _RESERVE)
+_MAKE: Final = ("EmptyTensorList", "TensorListReserve")
 _PASS_ON: Final = _CONTROL_FLOW | {"Identity", "TensorListPopBack", *_PUT, *_MAKE}
 """Ops that make a list or pass it on."""
 
@@ -211,66 +179,53 @@ def infer_list_elements(graph_def: Any, graph: Any, outputs: Outputs) -> Iterato
     """Yield the known properties of each tensor that an executed graph takes from a list."""
     nodes = {node.name: node for node in graph_def.node}
     for node in graph_def.node:
-        if node.op not in _TAKE:
-            continue
-        elements, makers = _trace_list(nodes, node.input[0])
+        elements, makers = _trace_list(nodes, node.input[0]) if node.op in _TAKE else (set(), [])
         if elements:
-            element = _merge_elements(f"{node.name}:{_TAKE[node.op]}", elements, graph, outputs)
+            shape, value = _merge_elements(elements, graph, outputs)
             if node.op == "TensorListStack":
-                element = Element(element.tensor, _stack_shape(element.shape, makers, graph))
-            yield element
+                # The first axis is the size that the list's makers reserve; an empty list has none.
+                sizes = [_get_static_value(graph, maker.input[1]) for maker in makers]
+                is_same = all(size is not None and size == sizes[0] for size in sizes)
+                is_same = is_same and all(maker.op == "TensorListReserve" for maker in makers)
+                shape = (int(sizes[0]), *shape) if sizes and is_same and shape is not None else None
+                value = None
+            yield Element(f"{node.name}:{_TAKE[node.op]}", shape, value)
 
 
-def _trace_list(nodes: dict[str, Any], source: str) -> tuple[set[str], list[Any]]:
+def _trace_list(nodes: Mapping[str, Any], source: str) -> tuple[set[str], list[Any]]:
     """Return the tensors put into a list and the nodes that make it; none if its origin is unknown."""
     elements: set[str] = set()
-    makers: list[Any] = []
-    seen: set[str] = set()
-    remaining = [source]
-    while remaining:
-        name = get_node_name(remaining.pop())
-        if name in seen:
-            continue
-        seen.add(name)
+    makers: dict[str, Any] = {}
+    names = [get_node_name(source)]
+    for name in names:  # which grows
         node = nodes.get(name)
         if node is None or node.op not in _PASS_ON:
             return set(), []
         if node.op in _MAKE:
-            makers.append(node)
+            makers[name] = node
             continue
         if node.op in _PUT:
             elements.add(node.input[_PUT[node.op]])
         lists = node.input if node.op in _MERGES else node.input[:1]
-        remaining += [name for name in lists if name[0] != "^"]
-    return elements, makers
+        origins = (get_node_name(origin) for origin in lists if origin[0] != "^")
+        names += [origin for origin in origins if origin not in names]
+    return elements, list(makers.values())
 
 
-def _merge_elements(tensor: str, elements: set[str], graph: Any, outputs: Outputs) -> Element:
-    """Return the common properties of the tensors put into a list, for a tensor taken from it."""
+def _merge_elements(elements: set[str], graph: Any, outputs: Outputs) -> tuple[Any, Any]:
+    """Return the common shape and the common value of the tensors put into a list, or None."""
     specs = [look_up_spec(outputs, source) for source in elements]
     shapes = {None if spec is None or is_open(spec) else spec.shape for spec in specs}
     shape = shapes.pop() if len(shapes) == 1 else None
     if shape is None or len(shape) > 1 or not all(one and one.dtype == "int32" for one in specs):
-        return Element(tensor, shape)
+        return shape, None
     values = [_get_static_value(graph, source) for source in elements]
     is_same = all(one is not None and np.array_equal(one, values[0]) for one in values)
-    return Element(tensor, shape, values[0] if is_same else None)
-
-
-def _stack_shape(
-    shape: tuple[int, ...] | None, makers: list[Any], graph: Any
-) -> tuple[int, ...] | None:
-    """Return the shape of a list's stacked elements, from the size that its makers reserve."""
-    sizes = set()
-    for node in makers:
-        value = _get_static_value(graph, node.input[1]) if node.op == _RESERVE else None
-        sizes.add(None if value is None or value.size != 1 else int(value))
-    size = sizes.pop() if len(sizes) == 1 else None
-    return None if size is None or shape is None else (size, *shape)
+    return shape, values[0] if is_same else None
 
 
 def _get_static_value(graph: Any, source: str) -> Any:
-    return tf.get_static_value(graph.get_tensor_by_name(_get_tensor_name(source)))
+    return tf.get_static_value(graph.get_tensor_by_name(get_tensor_name(source)))
 
 
 def is_open(spec: TensorSpec) -> bool:
@@ -281,10 +236,11 @@ def is_open(spec: TensorSpec) -> bool:
 
 def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:
     """Return the spec of a node's input by its name there; None if unknown."""
-    name, _, index = _get_tensor_name(source).rpartition(":")
+    name, _, index = get_tensor_name(source).rpartition(":")
     specs = outputs.get(name, ())
     return specs[int(index)] if int(index) < len(specs) else None
 
 
-def _get_tensor_name(source: str) -> str:
+def get_tensor_name(source: str) -> str:
+    """Return the full name of a node's input: ``node`` means ``node:0``."""
     return source if ":" in source else f"{source}:0"
