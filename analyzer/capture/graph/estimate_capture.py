@@ -149,7 +149,7 @@ def _capture(
         like=options.like,
     )
     capture.compiled = compiled
-    capture.inside = read_inner_ops(function, [one.function for one in compiled])
+    capture.inside = read_inner_ops(function, [one.note.function for one in compiled])
     return capture
 
 

@@ -51,7 +51,7 @@ from analyzer.model.contract.child_messages import (
 )
 from analyzer.model.contract.graph_note import GraphFile, encode_graph
 from analyzer.model.contract.reading import pack
-from analyzer.model.contract.run_note import CompiledFunction, TargetNote, encode_run
+from analyzer.model.contract.run_note import TargetNote, encode_run
 from analyzer.model.errors import (
     AnalyzerError,
     ExitCode,
@@ -65,7 +65,6 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
     from analyzer.capture.run.step_capture import Captured
-    from analyzer.capture.xla.xla_lowering import LoweredFunction
 
     Capture = Callable[[TargetSpec, CaptureOptions, Path, Any], Captured]
 
@@ -74,7 +73,6 @@ DUMP: Final = ".xla"
 """Subfolder of the run folder for XLA's compiled modules while the child runs."""
 
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_DISK_FULL_WORDS: Final = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 class Channel:
@@ -102,10 +100,14 @@ class Channel:
         self.send(StageBegun(stage, share))
 
     def fail(self, error: AnalyzerError) -> int:
-        """Report an error; return the exit code."""
-        code = int(error.exit_code)
-        self.send(ChildFailed(error.message, error.hint, code, find_kind(error)))
-        return code
+        """Report an error, with the kind of TensorFlow's error behind it; return the exit code."""
+        kind = error.kind
+        if kind is FailureKind.OTHER and "tensorflow" in sys.modules:
+            from analyzer.capture.run.step_failure import classify_failure
+
+            kind = classify_failure(error.__cause__)
+        self.send(ChildFailed(error.message, error.hint, int(error.exit_code), kind))
+        return int(error.exit_code)
 
     def interrupt_once(self, number: int, frame: FrameType | None) -> None:
         """Stop the step at the first Ctrl-C and report it; ignore further ones."""
@@ -139,8 +141,7 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
         traceback.print_exc()
         return channel.fail(convert_error(error, target, channel.stage))
     channel.send(CaptureDone())
-    main_thread = threading.main_thread()
-    if all(thread.daemon or thread is main_thread for thread in threading.enumerate()):
+    if all(one.daemon or one is threading.main_thread() for one in threading.enumerate()):
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -148,19 +149,12 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
     return int(ExitCode.OK)
 
 
-def find_kind(error: AnalyzerError) -> FailureKind:
-    """Return an error's kind, or that of TensorFlow's error behind it."""
-    if error.kind is FailureKind.OTHER and "tensorflow" in sys.modules:
-        from analyzer.capture.run.step_failure import classify_failure
-
-        return classify_failure(error.__cause__)
-    return error.kind
-
-
 def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerError:
     """Return the typed error for an unexpected one: the user's, the machine's or a bug of ours."""
     text = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
-    if _is_disk_full(error):
+    number = getattr(error, "errno", None)
+    # TensorFlow's file code has no error numbers.
+    if number in _DISK_FULL or any(os.strerror(full) in str(error) for full in _DISK_FULL):
         return InputError(
             f"The disk is full: {target} was stopped while {stage} ({text}).",
             hint="Free some space, or name another --out.",
@@ -175,18 +169,8 @@ def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerErro
     return AnalyzerError(f"The capture of {target} failed while {stage}: {text}")
 
 
-def _is_disk_full(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in _DISK_FULL
-    return any(words in str(error) for words in _DISK_FULL_WORDS)  # TensorFlow's file code
-
-
 def import_all() -> None:
-    """Import TensorFlow, Keras and every module that a capture needs.
-
-    Raises:
-        InputError: TensorFlow or Keras cannot be imported, or is not supported.
-    """
+    """Import TensorFlow, Keras and every module that a capture needs; InputError if that fails."""
     _import_tensorflow()
     _load_capture("static")
     _load_capture("run")
@@ -215,22 +199,9 @@ def _import_tensorflow() -> None:
     keras.config.disable_traceback_filtering()
 
 
-def _restore_user_paths(spec: TargetSpec, places: list[str]) -> None:
-    """Set ``sys.path`` and ``sys.argv`` as in the user's own Python.
-
-    Called after all imports of ours, which a ``json.py`` of the user's must not shadow. The working
-    folder comes last; loading the target puts the target's own folder first.
-    """
-    ours = [place for place in sys.path if place not in places]
-    sys.path[:] = [*places, *ours]
-    with contextlib.suppress(OSError):  # the working folder may have been removed
-        sys.path.append(os.getcwd())
-    sys.argv[:] = [spec.path]
-
-
 @contextlib.contextmanager
 def _redirect_generated_code(folder: Path) -> Iterator[None]:
-    """Let autograph write its code to ``folder``, not to ``/tmp``, where a killed process leaves it."""
+    """Let autograph write its code to ``folder``, which is removed even if the process is killed."""
     from analyzer.capture.private_names import autograph_loader
 
     folder.mkdir()
@@ -266,7 +237,12 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
     if on_phantom:
         configure_cards(options, tf)
     capture_step = _load_capture(request.kind)
-    _restore_user_paths(spec, places)
+    # After all imports of ours, which a json.py of the user's must not shadow: sys.path as in the user's
+    # own Python, with the working folder last. Loading the target puts its own folder first.
+    sys.path[:] = [*places, *(place for place in sys.path if place not in places)]
+    with contextlib.suppress(OSError):  # the working folder may have been removed
+        sys.path.append(os.getcwd())
+    sys.argv[:] = [spec.path]
     with _redirect_generated_code(folder / ".autograph"):
         captured = capture_step(spec, options, folder, report)
     captured.run = replace(
@@ -305,40 +281,21 @@ def _load_capture(kind: CaptureKind) -> Capture:
 
 def write_run(folder: Path, captured: Captured) -> None:
     """Write the note, the graph and compiled functions into the run folder."""
-    run = replace(
-        captured.run,
-        graph=GRAPH_FILE if captured.ops else None,
-        xla=_write_compiled(folder, captured.compiled),
-    )
+
+    def write(name: str, content: bytes) -> str | None:
+        if not content:
+            return None
+        (folder / name).write_bytes(pack(content))
+        return name
+
+    notes = []
+    for number, one in enumerate(captured.compiled):
+        end = f"-{number}.hlo.pb.gz" if number else ".hlo.pb.gz"
+        module, plan = write(f"module{end}", one.module), write(f"plan{end}", one.plan)
+        notes.append(replace(one.note, module=module, plan=plan))
+    graph = b""
     if captured.ops:
-        graph = GraphFile(
-            ops=tuple(captured.ops),
-            inside=tuple(captured.inside),
-            traced=tuple(captured.traced),
-        )
-        (folder / GRAPH_FILE).write_bytes(pack(encode_graph(graph)))
+        inside, traced = tuple(captured.inside), tuple(captured.traced)
+        graph = encode_graph(GraphFile(ops=tuple(captured.ops), inside=inside, traced=traced))
+    run = replace(captured.run, graph=write(GRAPH_FILE, graph), xla=tuple(notes))
     (folder / RUN_FILE).write_bytes(encode_run(run))
-
-
-def _write_compiled(folder: Path, compiled: list[LoweredFunction]) -> tuple[CompiledFunction, ...]:
-    """Write each compiled function's module and plan; return their rows for the note."""
-    rows = []
-    for number, one in enumerate(compiled):
-        suffix = f"-{number}" if number else ""
-        files: dict[str, str] = {}
-        for key, content in (("module", one.module), ("plan", one.plan)):
-            if content:
-                files[key] = f"{key}{suffix}.hlo.pb.gz"
-                (folder / files[key]).write_bytes(pack(content))
-        rows.append(
-            CompiledFunction(
-                ops=one.ops,
-                function=one.function,
-                platform=one.platform,
-                fixed=one.fixed,
-                compilations=one.compilations,
-                module=files.get("module"),
-                plan=files.get("plan"),
-            )
-        )
-    return tuple(rows)

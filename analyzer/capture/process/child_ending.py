@@ -2,7 +2,7 @@
 
 A child that died in C++, in a library or by a signal leaves only an exit status and its log. Linux
 counts the processes that it killed because memory ran out, of the machine or of a container
-(``__oom_kill_process``); the count distinguishes these kills from others.
+(``__oom_kill_process``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,36 +25,26 @@ from analyzer.model.errors import (
 )
 from analyzer.model.units import format_bytes
 
-_KILLS: Final = re.compile(r"^oom_kill\s+(\d+)$", re.MULTILINE)
-_TOTAL: Final = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
-_LIMIT_FILES: Final = ("memory.max", "memory/memory.limit_in_bytes")
-"""Limits of the control group below ``/sys/fs/cgroup``, version 2 and 1, as a container mounts them."""
-
 _NEAR: Final = 0.8
 """Share of the memory limit above which a killed process probably ran out of memory."""
-
 _MAX_LINE: Final = 300  # characters of the log in a message
 _TAIL_BYTES: Final = 256 << 10  # of the log that are searched
 _LOGGED: Final = re.compile(
     r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: (?P<old>[IWEF]) |(?P<new>[IWEF])\d{4} )"
-    r"(?P<head>[^\]]*)\] ?(?P<text>.*)"
+    r"[^\]]*\] ?(?P<text>.*)"
 )
 """A line of TensorFlow's log, as ``tsl/platform/default/logging.cc`` or Abseil writes it."""
-_LOG_CONTINUATIONS: Final = (
-    " ",
-    "\t",
-    "WARNING: All log messages before absl",
-    "To enable the following instructions",
-    "If the cause is memory fragmentation",
-    "Current allocation summary follows",
-    "<allocator contains no memory>",
-    "Hint: If you want to see a list of allocated tensors when OOM happens",
+_CONTINUED: Final = re.compile(
+    r"[ \t]|WARNING: All log messages before absl|To enable the following instructions"
+    r"|If the cause is memory fragmentation|Current allocation summary follows"
+    r"|<allocator contains no memory>|Hint: If you want to see a list of allocated tensors when OOM"
+    r"|[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$"
 )
-_STATISTIC: Final = re.compile(r"[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$")
-"""A line of an allocator's statistics, logged without a head: ``MaxInUse:   49.35MiB``."""
+"""A line without a head of a log message or traceback; the last form is an allocator's statistics."""
 _UNKNOWN_FLAG: Final = "Unknown flag"  # "in XLA_FLAGS": xla/parse_flags_from_env.cc
 _RAN_OUT: Final = "ran out of memory trying to allocate"  # BFCAllocator::AllocateRawInternal
 _NO_TENSOR: Final = "OOM when allocating tensor"  # OpKernelContext::allocate_tensor
+_NO_BUFFER: Final = "Must be non NULL"  # DCHECK_NOTNULL in mkl_util.h, without a buffer
 _NO_HOST_MEMORY: Final = ("std::bad_alloc", "MemoryError", "Cannot allocate memory")
 _COUNT_OVERFLOW: Final = "Check failed: work_element_count"
 """``gpu_launch_config.h``: the count of a kernel's elements is an int and became negative."""
@@ -85,25 +74,27 @@ class SilentEnd:
 
 
 def read_host_memory(root: Path = Path("/")) -> HostMemory:
-    """Read the kill count and the limits below ``root/proc`` and ``root/sys``."""
-    kills = sum(map(int, _KILLS.findall(_read_text(root / "proc/vmstat"))))
-    limits = [1024 * int(kib) for kib in _TOTAL.findall(_read_text(root / "proc/meminfo"))]
-    for name in _LIMIT_FILES:
-        with contextlib.suppress(ValueError):  # "max", or no such file
-            limits.append(int(_read_text(root / "sys/fs/cgroup" / name)))
-    return HostMemory(kills, min(limits, default=None))
+    """Read the kill count and the limits below ``root/proc`` and ``root/sys``.
 
+    The control group's limit has one file in version 2 and another in version 1, as containers mount it.
+    """
 
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text("utf-8", "replace")
-    except OSError:
-        return ""
+    def find_numbers(name: str, pattern: str) -> list[int]:
+        with contextlib.suppress(OSError):
+            text = (root / name).read_text("utf-8", "replace")
+            return [int(number) for number in re.findall(pattern, text, re.MULTILINE)]
+        return []
+
+    kills = find_numbers("proc/vmstat", r"^oom_kill\s+(\d+)$")
+    limits = [1024 * kib for kib in find_numbers("proc/meminfo", r"^MemTotal:\s+(\d+) kB$")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        limits += find_numbers(f"sys/fs/cgroup/{name}", r"^\d+$")
+    return HostMemory(sum(kills), min(limits, default=None))
 
 
 def explain_end(end: SilentEnd) -> AnalyzerError:
     """Return the error for a child's end, with its kind."""
-    reason = find_reason(end.log)
+    reason, code = find_reason(end.log), end.child.code
     if _UNKNOWN_FLAG in reason:
         return InputError(
             f"TensorFlow ended: {reason[reason.index(_UNKNOWN_FLAG) :]}.",
@@ -112,38 +103,32 @@ def explain_end(end: SilentEnd) -> AnalyzerError:
     at = f"{_find_user_line(end.log)}while {end.stage}"
     suffix = f": {reason}" if reason else "."
     hint = f"Its full output: {end.saved_log}" if end.saved_log else ""
-    code = end.child.code
     if code == -signal.SIGKILL:
         return _explain_kill(end, hint)
     if any(sign in reason for sign in _NO_HOST_MEMORY):
         return StepOutOfMemory(f"The process ran out of host memory {at}{suffix}", hint=hint)
     if code is None:
-        return TargetError(
+        message, kind = (
             f"Another process ended the process of {end.target} {at}.",
-            hint=hint,
-            kind=FailureKind.KILLED,
+            FailureKind.KILLED,
         )
-    if code >= 0:
+    elif code >= 0:
         last = f"; its last output: {reason}" if reason else " (os._exit or a library call)."
-        return TargetError(
-            f"{end.target} ended its own process with exit code {code} {at}{last}",
-            hint=hint,
-            kind=FailureKind.EXITED,
-        )
-    name = describe_signal(-code)
-    if _RAN_OUT in reason or _NO_TENSOR in reason:
+        message = f"{end.target} ended its own process with exit code {code} {at}{last}"
+        kind = FailureKind.EXITED
+    elif _RAN_OUT in reason or _NO_TENSOR in reason:
         # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
         return StepOutOfMemory(
-            f"{end.target} ran out of memory {at} and crashed ({name}): {reason}",
+            f"{end.target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}",
             hint=f"analyze oom {end.saved_log} explains it." if end.saved_log else "",
         )
-    by_other = -code in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    kind = FailureKind.KILLED if by_other else FailureKind.CRASHED
-    if reason.startswith(_COUNT_OVERFLOW):
-        kind = FailureKind.TOO_LARGE
-    return TargetError(
-        f"The process of {end.target} died of {name} {at}{suffix}", hint=hint, kind=kind
-    )
+    else:
+        message = f"The process of {end.target} died of {_describe_signal(-code)} {at}{suffix}"
+        by_other = -code in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+        kind = FailureKind.KILLED if by_other else FailureKind.CRASHED
+        if reason.startswith(_COUNT_OVERFLOW):
+            kind = FailureKind.TOO_LARGE
+    return TargetError(message, hint=hint, kind=kind)
 
 
 def _explain_kill(end: SilentEnd, hint: str) -> AnalyzerError:
@@ -169,7 +154,7 @@ def _explain_kill(end: SilentEnd, hint: str) -> AnalyzerError:
     )
 
 
-def describe_signal(number: int) -> str:
+def _describe_signal(number: int) -> str:
     """Return a signal's name and meaning: SIGSEGV (Segmentation fault)."""
     try:
         name = signal.Signals(number).name
@@ -181,59 +166,35 @@ def describe_signal(number: int) -> str:
 
 def read_tail(log: Path) -> str:
     """Return the end of a log, or an empty text if there is none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(log.stat().st_size - _TAIL_BYTES, 0))
+        return file.read().decode("utf-8", "replace")
+    return ""
 
 
 def find_reason(log: str) -> str:
     """Return the log line that best explains why the process ended; may be empty.
 
-    The first choice is a failed check of TensorFlow's, or the allocation failure that led to it. Then
-    follows the last line that belongs neither to TensorFlow's log nor to Python's traceback, because a
-    logged problem such as a missing CUDA driver ends nothing. The last choice is a logged allocation
-    failure, because some kernels crash after one.
+    The first choice is the last failed check of TensorFlow's, or the allocation failure that led to it.
+    Then follows the last line that belongs neither to TensorFlow's log nor to Python's traceback,
+    because a logged problem such as a missing CUDA driver ends nothing. The last choice is a logged
+    allocation failure, because some kernels crash after one.
     """
-    lines = log.partition(_PYTHON_DIED)[0].splitlines()
-    printed = ran_out = ""
-    for number, line in reversed(list(enumerate(lines))):
+    failed = printed = ran_out = no_tensor = ""
+    for line in log.partition(_PYTHON_DIED)[0].splitlines():
         logged = _LOGGED.match(line)
-        if logged is not None:
-            if "F" in (logged["old"], logged["new"]):
-                cause = _find_allocation_failure(lines[:number], logged["head"])
-                return _shorten(cause or logged["text"])
-            if _RAN_OUT in logged["text"]:
-                ran_out = ran_out or logged["text"]
-        elif not printed and line.strip() and not _continues_log(line):
-            printed = line
-    return _shorten(printed or ran_out)
-
-
-def _find_allocation_failure(lines: Sequence[str], head: str) -> str:
-    """Return the allocation failure that a thread logged just before a failed check, or "".
-
-    The check ``DCHECK_NOTNULL`` in ``mkl_util.h`` fails if a buffer could not be allocated.
-    """
-    thread, no_tensor = head.split()[-2:-1], ""
-    for line in reversed(lines):
-        logged = _LOGGED.match(line)
-        if logged is None or logged["head"].split()[-2:-1] != thread:
-            continue
-        if _RAN_OUT in logged["text"]:
-            return logged["text"]
-        if _NO_TENSOR in logged["text"]:
-            no_tensor = no_tensor or logged["text"]
-        elif "bfc_allocator" not in logged["head"]:
-            break
-    return no_tensor
-
-
-def _continues_log(line: str) -> bool:
-    """Return whether a line without a head belongs to a log message or a traceback."""
-    return line.startswith(_LOG_CONTINUATIONS) or _STATISTIC.match(line) is not None
+        if logged is None:
+            printed = line if line.strip() and not _CONTINUED.match(line) else printed
+        elif "F" in (logged["old"], logged["new"]):
+            failed = logged["text"]
+        elif _RAN_OUT in logged["text"]:
+            ran_out = logged["text"]
+        elif _NO_TENSOR in logged["text"]:
+            no_tensor = logged["text"]
+    if _NO_BUFFER in failed:
+        failed = ran_out or no_tensor or failed
+    reason = " ".join((failed or printed or ran_out).split())
+    return reason if len(reason) <= _MAX_LINE else f"{reason[: _MAX_LINE - 1]}…"
 
 
 def _find_user_line(log: str) -> str:
@@ -242,8 +203,3 @@ def _find_user_line(log: str) -> str:
         if not is_library(file):
             return f"at {shorten_path(file)}:{line} "
     return ""
-
-
-def _shorten(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE - 1]}…"

@@ -70,11 +70,6 @@ _WRITING_S: Final = 60.0  # for the child to write its trace after its answer
 _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
 _MAX_LOG_BYTES: Final = 16 << 20  # of the end of the log that are saved
 
-_ERRORS: Final[dict[int, type[AnalyzerError]]] = {
-    ExitCode.BAD_INPUT: TargetError,
-    ExitCode.STEP_OUT_OF_MEMORY: StepOutOfMemory,
-}
-
 Progress = Callable[[str, float], None]
 """Called with the stage and the share done, 0 to 1."""
 
@@ -92,8 +87,8 @@ def capture(
 ) -> Path:
     """Capture the target's step in a child process and return the run folder.
 
-    The folder appears whole or not at all. A step that fails still leaves one, with its error in
-    ``run.json``.
+    The folder appears whole or not at all. Of a step that fails while it runs, ``run.json`` holds the
+    error.
 
     Args:
         copies: Fork servers that the capture may use; None for a process of its own.
@@ -164,24 +159,25 @@ def _run(
     before = read_host_memory()
     last: Message | None = None
     stage = "starting"
+    is_interrupted = False
     child.deadline_s = time.monotonic() + limit_s
     try:
-        for message in child.messages():
-            last = message
-            if isinstance(message, StageBegun):
-                stage = message.stage
-                progress(stage, message.share)
+        for last in child.messages():
+            if isinstance(last, StageBegun):
+                stage = last.stage
+                progress(stage, last.share)
             else:  # the last message; a thread of the user's may run forever
                 child.deadline_s = time.monotonic() + _PARTING_S
         is_late = child.end is None
     except KeyboardInterrupt:
-        if not can_be_partial:
-            raise KeyboardInterrupt(_INTERRUPTED) from None
-        last, is_late = _interrupt(child, progress), False
+        last = _interrupt(child, progress) if can_be_partial else None
+        is_interrupted = True
     finally:
         child.close()
     if isinstance(last, CaptureDone):
         return
+    if is_interrupted or (isinstance(last, ChildFailed) and last.exit_code == ExitCode.INTERRUPTED):
+        raise KeyboardInterrupt(_INTERRUPTED) from None
     if isinstance(last, ChildFailed):
         raise _make_error(last, log)
     if is_late:
@@ -202,44 +198,40 @@ def _run(
     )
 
 
-def _interrupt(child: Child, progress: Progress) -> Message:
-    """Pass Ctrl-C on and return the child's last message; raise if it cannot write its trace."""
+def _interrupt(child: Child, progress: Progress) -> Message | None:
+    """Pass Ctrl-C on and return the child's last message."""
     child.interrupt()
     child.deadline_s = time.monotonic() + _ANSWER_S
     last: Message | None = None
-    for message in child.messages():
-        last = message
-        if isinstance(message, StageBegun) and message.stage == STOPPING:
+    for last in child.messages():
+        if isinstance(last, StageBegun) and last.stage == STOPPING:
             child.deadline_s = time.monotonic() + _WRITING_S
-        elif isinstance(message, StageBegun):
-            progress(message.stage, message.share)
-    if not isinstance(last, CaptureDone):
-        raise KeyboardInterrupt(_INTERRUPTED)
+        elif isinstance(last, StageBegun):
+            progress(last.stage, last.share)
     return last
 
 
-def _make_error(last: ChildFailed, log: Path) -> AnalyzerError:
-    """Return the error that the child reported, or raise its interrupt."""
-    if last.exit_code == ExitCode.INTERRUPTED:
-        raise KeyboardInterrupt(_INTERRUPTED)
-    error = _ERRORS.get(last.exit_code, AnalyzerError)
-    hint = last.hint
-    if error is AnalyzerError and (saved := _save_log(log)) is not None:
-        hint = f"{hint} Its full output: {saved}".strip()
-    return error(last.error, hint=hint, kind=last.kind)
+def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
+    """Return the error that the child reported."""
+    if failed.exit_code == ExitCode.BAD_INPUT:
+        return TargetError(failed.error, hint=failed.hint, kind=failed.kind)
+    if failed.exit_code == ExitCode.STEP_OUT_OF_MEMORY:
+        return StepOutOfMemory(failed.error, hint=failed.hint, kind=failed.kind)
+    saved = _save_log(log)
+    hint = f"{failed.hint} Its full output: {saved}".strip() if saved else failed.hint
+    return AnalyzerError(failed.error, hint=hint, kind=failed.kind)
 
 
 def _save_log(log: Path) -> Path | None:
     """Copy the end of a log to the temporary folder; return the copy, None if there is no room."""
-    with contextlib.suppress(OSError):
-        size_bytes = log.stat().st_size
-        if not size_bytes:
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(log.stat().st_size - _MAX_LOG_BYTES, 0))
+        if not (content := file.read()):
             return None
         handle, name = tempfile.mkstemp(prefix="analyze-", suffix=".log")
         try:
-            with os.fdopen(handle, "wb") as copy, log.open("rb") as file:
-                file.seek(max(size_bytes - _MAX_LOG_BYTES, 0))
-                shutil.copyfileobj(file, copy)
+            with os.fdopen(handle, "wb") as copy:
+                copy.write(content)
         except OSError:
             Path(name).unlink()
             return None

@@ -43,6 +43,7 @@ from analyzer.model.contract.graph_note import (
     TensorSpec,
     split_tensor,
 )
+from analyzer.model.contract.run_note import CompiledFunction
 from analyzer.model.errors import TargetError
 from analyzer.tracing.parse.hloproto import Hlo
 
@@ -54,21 +55,15 @@ _Description: TypeAlias = tuple[Any, ...]
 """An input of a compiled function: kind (tensor, variable or value), dtype, shape, and the value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LoweredFunction:
     """One function that XLA compiles, for the shapes that one or more ops call it with."""
 
-    ops: tuple[str, ...]
-    function: str
+    note: CompiledFunction
     module: bytes  # the module before XLA's passes (HloModuleProto), for another device's compiler
     # the compiled module and its buffer assignment (HloProto) without literals; empty if it was not
     # compiled
     plan: bytes
-    platform: str = "cpu"
-    # the inputs whose values are compiled in, and the op inside that must know each; see
-    # ``compile_time_inputs``
-    fixed: tuple[tuple[int, str], ...] = ()
-    compilations: int = 0  # how often it was compiled while it ran; 0 if nothing ran
 
 
 def is_compiled(function: Any) -> bool:
@@ -153,15 +148,11 @@ def compile_calls(
                     ) from error
                 messages.append(f"The function of {callers[0].name} cannot be compiled: {reason}")
                 continue
-        lowered.append(
-            LoweredFunction(
-                ops=tuple(op.name for op in callers),
-                function=name,
-                module=module,
-                plan=plan,
-                fixed=tuple(fixed.items()),
-            )
+        ops_inside = tuple(op.name for op in callers)
+        note = CompiledFunction(
+            ops=ops_inside, function=name, platform="cpu", fixed=tuple(fixed.items())
         )
+        lowered.append(LoweredFunction(note, module, plan))
     return lowered, messages
 
 
@@ -175,20 +166,19 @@ def read_compiled_functions(function: Any, dump: Path) -> list[LoweredFunction]:
         if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
             callers.setdefault(attrs["f"].func.name, []).append(op.name)
     fixed_inputs = FixedInputs(collect_function_graphs(function))
-    compiled = (
-        LoweredFunction(
-            ops=tuple(ops),
-            function=name,
-            module=b"",
-            plan=plan,
-            platform=platform,
-            fixed=tuple(fixed_inputs.find(name).items()),
-            compilations=count_dumps(dump, name),
-        )
-        for name, ops in callers.items()
-        for plan, platform in [read_dumped_plan(dump, name)]
-    )
-    return [one for one in compiled if one.plan]
+    compiled = []
+    for name, ops in callers.items():
+        plan, platform = read_dumped_plan(dump, name)
+        if plan:
+            note = CompiledFunction(
+                ops=tuple(ops),
+                function=name,
+                platform=platform,
+                fixed=tuple(fixed_inputs.find(name).items()),
+                compilations=count_dumps(dump, name),
+            )
+            compiled.append(LoweredFunction(note, b"", plan))
+    return compiled
 
 
 def _group_calls(
