@@ -2,8 +2,7 @@
 
 Modules below ``tensorflow.python``, ``tensorflow.core`` and ``keras.src``, and attributes that begin
 with an underscore, may change with any release. The rest of the package imports them from here or calls
-a function that reads them. They work with the versions in ``READ_IN``; a newer version adds a line to
-every result (``list_newer_versions``).
+a function that reads them.
 """
 
 from __future__ import annotations
@@ -19,68 +18,39 @@ import keras
 import tensorflow as tf
 from keras.src import backend as keras_backend
 from keras.src.backend import tensorflow as keras_tensorflow
-from keras.src.backend.tensorflow import Variable as KerasVariable
-from keras.src.backend.tensorflow import name_scope as keras_name_scope
 from keras.src.trainers import trainer as keras_trainer
-from tensorflow.core.framework import graph_pb2
-from tensorflow.core.protobuf import (
-    bfc_memory_map_pb2,
-    config_pb2,
-    device_properties_pb2,
-    meta_graph_pb2,
-)
+from tensorflow.core.framework import graph_pb2 as graph_pb2
+from tensorflow.core.protobuf import bfc_memory_map_pb2 as bfc_memory_map_pb2
+from tensorflow.core.protobuf import config_pb2 as config_pb2
+from tensorflow.core.protobuf import device_properties_pb2 as device_properties_pb2
+from tensorflow.core.protobuf import meta_graph_pb2 as meta_graph_pb2
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.pyct import loader as autograph_loader
 from tensorflow.python.client import pywrap_tf_session
-from tensorflow.python.eager import cancellation, context
-from tensorflow.python.eager.polymorphic_function.polymorphic_function import (
-    Function,
-    UnliftedInitializerVariable,
-)
-from tensorflow.python.framework import op_callbacks, op_def_registry, tensor_util
-from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.eager import cancellation as cancellation
+from tensorflow.python.eager import context as context
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import op_callbacks as op_callbacks
+from tensorflow.python.framework import op_def_registry as op_def_registry
+from tensorflow.python.framework import tensor_util as tensor_util
+from tensorflow.python.framework.func_graph import FuncGraph as FuncGraph
 from tensorflow.python.grappler import cluster as grappler_cluster
-from tensorflow.python.grappler import tf_optimizer
-from tensorflow.python.ops.resource_variable_ops import (
-    BaseResourceVariable,
-    ResourceVariable,
-    UninitializedVariable,
-)
-from tensorflow.python.profiler import profiler_v2
+from tensorflow.python.grappler import tf_optimizer as tf_optimizer
+from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.profiler import profiler_v2 as profiler_v2
 from tensorflow.python.profiler import trace as python_trace
-from tensorflow.python.trackable.base import CheckpointInitialValueCallable
+from tensorflow.python.trackable import base as trackable_base
 
-__all__ = [
-    "BaseResourceVariable",
-    "CheckpointInitialValueCallable",
-    "FuncGraph",
-    "Function",
-    "KerasTrainer",
-    "KerasVariable",
-    "ResourceVariable",
-    "UninitializedVariable",
-    "UnliftedInitializerVariable",
-    "autograph_loader",
-    "bfc_memory_map_pb2",
-    "cancellation",
-    "config_pb2",
-    "context",
-    "device_properties_pb2",
-    "graph_pb2",
-    "grappler_cluster",
-    "keras_backend",
-    "keras_name_scope",
-    "keras_nn",
-    "keras_rnn",
-    "keras_trainer",
-    "meta_graph_pb2",
-    "op_callbacks",
-    "op_def_registry",
-    "profiler_v2",
-    "tensor_util",
-    "tf_optimizer",
-]
+__all__ = ["autograph_loader", "grappler_cluster", "keras_backend", "keras_trainer"]
 
+CheckpointInitialValueCallable: Final = trackable_base.CheckpointInitialValueCallable
+Function: Final = polymorphic_function.Function
+UnliftedInitializerVariable: Final = polymorphic_function.UnliftedInitializerVariable
+BaseResourceVariable: Final = resource_variable_ops.BaseResourceVariable
+ResourceVariable: Final = resource_variable_ops.ResourceVariable
+UninitializedVariable: Final = resource_variable_ops.UninitializedVariable
+KerasVariable: Final = keras_tensorflow.Variable
+keras_name_scope: Final = keras_tensorflow.name_scope
 KerasTrainer: Final = getattr(keras_trainer, "BaseTrainer", None) or keras_trainer.Trainer
 """The base class of models that train; Keras 3.16 renamed it."""
 keras_nn: Final = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
@@ -157,13 +127,12 @@ def get_device_limits() -> dict[str, int]:
     runtime.ensure_initialized()
     devices = pywrap_tfe.TFE_ContextListDevices(runtime._context_handle)
     try:
-        limits = {
-            str(pywrap_tfe.TF_DeviceListName(devices, index)).rpartition("/device:")[2]: int(
-                pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index)
-            )
+        return {
+            name: int(pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index))
             for index in range(pywrap_tfe.TF_DeviceListCount(devices))
+            if "/device:GPU:" in (path := str(pywrap_tfe.TF_DeviceListName(devices, index)))
+            for name in [path.rpartition("/device:")[2]]
         }
-        return {name: limit for name, limit in limits.items() if name.startswith("GPU:")}
     finally:
         pywrap_tfe.TF_DeleteDeviceList(devices)
 
@@ -200,11 +169,6 @@ def get_function_options(function: Any) -> dict[str, bool]:
 def list_concrete_functions(function: Any) -> list[Any]:
     """Return the concrete functions of a ``tf.function``, in order of tracing."""
     return list(getattr(function, "_list_all_concrete_functions", list)())
-
-
-def holds_recording(tape: Any) -> bool:
-    """Say whether a ``GradientTape`` still holds its record."""
-    return getattr(tape, "_tape", None) is not None
 
 
 def get_keras_spec(variable: Any) -> tuple[Any, str]:
@@ -282,6 +246,8 @@ def _make_reader(*names: str, default: Any = None) -> Callable[..., Any]:
     return read
 
 
+holds_recording = _make_reader("_tape")
+"""The record of a ``GradientTape``, while it holds one."""
 get_functions = _make_reader("_functions", default={})
 """The functions inside a graph, by name."""
 get_handle_data = _make_reader("_handle_data")

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from analyzer.capture.process import supervisor
@@ -92,10 +91,9 @@ class Child:
         """Read messages for up to ``timeout_s``; set ``end`` if none can follow."""
         # Not to the end of the pipe: a process that the child started may hold it open.
         is_gone = self._process.poll() is not None
-        stdout = self._process.stdout
-        assert stdout is not None
+        stdout = self._process.stdout.fileno()  # type: ignore[union-attr]
         if select.select([stdout], [], [], 0 if is_gone else timeout_s)[0]:
-            content = os.read(stdout.fileno(), 1 << 16)
+            content = os.read(stdout, 1 << 16)
             *lines, self._text = (self._text + content).split(b"\n")
             self._lines.extend(lines)
             is_gone = not content
@@ -132,8 +130,7 @@ def make_start_command(module: str, *arguments: str) -> list[str]:
 class ForkServer(Child):
     """A child that serves each request in a fork of itself; ``end`` is that of the latest fork.
 
-    Attributes:
-        is_over: Whether the child itself has ended.
+    ``is_over`` says whether the child itself has ended.
     """
 
     def __init__(self, pipe: Path, log: Path, environment: Mapping[str, str]) -> None:
@@ -182,7 +179,7 @@ class ForkServer(Child):
         self._path.unlink(missing_ok=True)
 
 
-class ForkServers:
+class ForkServers(contextlib.AbstractContextManager["ForkServers"]):
     """Fork servers, one for each environment, that end with the ``with`` block.
 
     There are none outside Linux, because only there a fork can be made to end with its parent.
@@ -194,15 +191,7 @@ class ForkServers:
         self._servers: dict[frozenset[tuple[str, str]], ForkServer] = {}
         self._started = 0
 
-    def __enter__(self) -> ForkServers:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for server in self._servers.values():
             server.stop()
 

@@ -14,7 +14,6 @@ import faulthandler
 import mmap
 import os
 import random
-import time
 import warnings
 from pathlib import Path
 from typing import Final
@@ -30,15 +29,12 @@ from analyzer.model.interrupts import die_with_parent
 
 _GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL for processes that a fork left running
 _PAGE: Final = 4096  # bytes
-_HEAP_PAGES: Final = 1 << 13
-"""Range of the random shift of the heap's end: the same as Linux's (``arch_randomize_brk``)."""
-
-_MAPPED_PAGES: Final = 1 << 22
-"""Range of the random shift of new mappings."""
-
+_HEAP_PAGES: Final = (
+    1 << 13
+)  # range of the random shift of the heap's end, as ``arch_randomize_brk``
+_MAPPED_PAGES: Final = 1 << 22  # range of the random shift of new mappings
 _HOLE_SIZES: Final = tuple(1 << power for power in range(13, 4, -1))
 """Sizes of the free pieces of heap to fill, bytes; a graph's edges lie in pieces of 8 KiB."""
-
 _MAX_HOLES: Final = 20_000  # of one size
 
 
@@ -62,7 +58,7 @@ def main(pipe: str, places: list[str], modules: frozenset[str]) -> int:
             if not pid:
                 return _serve_in_fork(request, places, channel)
             _, status, usage = os.wait4(pid, 0)
-            end_all(_list_leftovers, lambda: time.sleep(0), _GRACE_S)
+            end_all(_list_leftovers, lambda: None, _GRACE_S)
             channel.send(CopyEnd(os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024))
     os._exit(0)  # freeing TensorFlow's million objects takes more than a second
 

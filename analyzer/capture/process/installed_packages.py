@@ -26,11 +26,7 @@ _VERSION: Final = re.compile(r"^__version__\s*=\s*[\"'](\d+)\.(\d+)([^\"']*)", r
 
 
 def check_packages() -> None:
-    """Check that this machine can run and build steps.
-
-    Raises:
-        InputError: it runs Windows, TensorFlow or Keras is missing, or Keras is too old.
-    """
+    """Raise InputError on Windows, and if TensorFlow or Keras is missing, or Keras is too old."""
     if sys.platform == "win32":
         raise InputError(
             "Steps cannot be run or built on Windows; traces, analyze oom, gpus and diff work.",
@@ -82,9 +78,5 @@ def describe_builds() -> str:
     for name in _BUILDS:
         with contextlib.suppress(PackageNotFoundError):
             builds.append(f"{name} {version(name)}")
-    if len(builds) < 2:
-        return ""
-    return (
-        f"{' and '.join(builds)} are installed over each other in one folder. Uninstall them, and "
-        "install one."
-    )
+    folder = "are installed over each other in one folder. Uninstall them, and install one."
+    return f"{' and '.join(builds)} {folder}" if len(builds) > 1 else ""

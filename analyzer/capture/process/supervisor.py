@@ -33,7 +33,7 @@ END = b"e"
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
-_ENDS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+_ENDS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))  # not on Windows
 _GRACE_S = 1.0  # between SIGTERM and SIGKILL
 _MAX_KILL_S = 5.0  # for a process in uninterruptible sleep, which cannot be killed
 _PAUSE_S = 0.01  # between two checks
@@ -56,10 +56,8 @@ class Supervised:
     def reap(self) -> None:
         """Reap the children that have ended."""
         with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-                if not pid:
-                    return
+            while (ended := os.wait4(-1, os.WNOHANG))[0]:
+                pid, status, usage = ended
                 if pid == self.pid:
                     self.code = os.waitstatus_to_exitcode(status)
                     self.peak_rss_bytes = usage.ru_maxrss * _RSS_UNIT_BYTES
@@ -68,11 +66,10 @@ class Supervised:
         """Return the running descendants; the process group where there is no ``/proc``."""
         if os.path.isdir("/proc/self/task"):
             return list(list_descendants(os.getpid()))
-        try:
+        with contextlib.suppress(OSError):
             os.killpg(self.pid, 0)
-        except OSError:
-            return []
-        return [-self.pid]
+            return [-self.pid]
+        return []
 
 
 def end_all(
@@ -117,7 +114,11 @@ def list_descendants(pid: int) -> Iterator[int]:
 
 def main(folder: str, command: list[str]) -> None:
     """Run ``command`` until it ends or an order or signal ends it; see the module."""
-    signals = _open_signal_pipe()
+    signals, write = os.pipe()  # a byte for each signal: a child's end, or an end signal
+    os.set_blocking(write, False)
+    for number in (*_ENDS, signal.SIGCHLD):
+        signal.signal(number, lambda number, frame: None)
+    signal.set_wakeup_fd(write)
     adopt_orphans()
     child = Supervised(command)
     has_caller = _watch(child, signals)
@@ -148,16 +149,6 @@ def _watch(child: Supervised, signals: int) -> bool:
     return True
 
 
-def _open_signal_pipe() -> int:
-    """Return a descriptor that yields a byte for each signal: a child's end, or an end signal."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    for number in (*_ENDS, signal.SIGCHLD):
-        signal.signal(number, lambda number, frame: None)
-    signal.set_wakeup_fd(write)
-    return read
-
-
 def remove_temporaries(pid: int) -> None:
     """Remove temporary files of TensorFlow that a killed process left.
 
@@ -174,16 +165,19 @@ def remove_temporaries(pid: int) -> None:
 
 def adopt_orphans() -> None:
     """Make orphaned descendants children of this process, if the system can."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _set_process(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _die_with_parent() -> None:
     """Reset signals between fork and exec, and let the system kill the child with this process."""
     for number in _ENDS:
         signal.signal(number, signal.SIG_DFL)
+    _set_process(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _set_process(option: int, value: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(option, value)
 
 
 def _send(pid: int, number: int) -> None:
