@@ -1,9 +1,9 @@
 """Variables that have a shape, can be read and assigned, and take no memory.
 
 In the block of ``record_births``, a variable made by an initializer of Keras 3, Keras 2 or TensorFlow
-gets zeros without memory; the initializer is traced instead of run. Such a variable can be read, copied,
-saved and assigned: an assigned value is checked for its shape and dropped, because values do not matter
-for memory. Small variables are real: Python may read them (a learning rate, a step counter).
+gets zeros without memory; the initializer is traced instead of run. An assigned value is checked for its
+shape and dropped, because values do not matter for memory. Small variables are real: Python may read
+them (a learning rate, a step counter).
 
 TensorFlow makes variables in two ways. Outside of a function, or lifted out of it by ``init_scope``, a
 variable has its value at once. Inside a function that is being traced it is an
@@ -137,10 +137,8 @@ class _Patches:
                     old(variable, initializer)
             value = get_keras_value(variable)
             parts = get_device_parts(value) or (value,)  # a strategy makes one for each device
-            if hollow:
-                for part in parts:
-                    self._hollow_out(part)
-                setattr(variable, _HOLLOW, True)
+            for one in (*parts, variable) if hollow else ():
+                self._hollow_out(one)
             self.births.add(parts[0], initializer, shape, name, traced=traced)
             for part in parts[1:]:  # initialized with the first one's value
                 self.births.add_value(part)
@@ -168,33 +166,34 @@ class _Patches:
         """Make a variable of TensorFlow that has its value at once."""
         with tf.init_scope():
             is_eager = tf.executing_eagerly()
-        is_restored = isinstance(initial_value, CheckpointInitialValueCallable)
-        is_recorded = self._in_keras or not is_eager or is_restored
-        make = old if is_recorded else functools.partial(self._make_at_once, old)
-        make(variable, initial_value, *args, **kwargs)
+        if isinstance(initial_value, CheckpointInitialValueCallable) or not is_eager:
+            old(variable, initial_value, *args, **kwargs)
+        else:
+            self._make_at_once(old, variable, initial_value, *args, **kwargs)
 
     def _make_at_once(
         self, old: Any, variable: Any, initial_value: Any, *args: Any, **kwargs: Any
     ) -> None:
+        if self._in_keras:  # _initialize records it
+            old(variable, initial_value, *args, **kwargs)
+            return
         spec = _trace_spec(initial_value) if callable(initial_value) else None
         hollow = spec is not None and self._can_be_hollow(spec.shape, spec.dtype)
         value = self._make_zeros(spec) if hollow else initial_value
         with self._count_bytes():
             old(variable, value, *args, **kwargs)
-        if spec is None:
-            self._record_value(variable, initial_value)
-            return
-        setattr(variable, _HOLLOW, hollow)
-        initializer = _get_initializer(initial_value)
-        self.births.add(variable, initializer, spec.shape, spec.dtype.name, traced=False)
-
-    def _record_value(self, variable: Any, value: Any) -> None:
-        """Record a variable that was given a value; a large value is dropped."""
-        shape, dtype = variable.shape, variable.dtype
-        if shape.is_fully_defined():
+        if spec is not None:
+            setattr(variable, _HOLLOW, hollow)
+            initializer = _get_initializer(initial_value)
+            self.births.add(variable, initializer, spec.shape, spec.dtype.name, traced=False)
+        elif variable.shape.is_fully_defined():
             self.births.add_value(variable)
-        if not shape.is_fully_defined() or not tf.is_tensor(value):
-            return
+            if tf.is_tensor(value):
+                self._drop_large_value(variable)
+
+    def _drop_large_value(self, variable: Any) -> None:
+        """Hollow out a variable that was given a large tensor."""
+        shape, dtype = variable.shape, variable.dtype
         size_bytes = shape.num_elements() * dtype.size
         if size_bytes >= _LARGE_BYTES and dtype.is_floating and self._can_be_hollow(shape, dtype):
             self._hollow_out(variable)
@@ -206,22 +205,17 @@ class _Patches:
     ) -> None:
         """Make a variable inside a function that is traced for the first time."""
         if tf.executing_eagerly():  # inside init_scope, out of the function
-            # In Keras, _initialize records it.
-            make = old if self._in_keras else functools.partial(self._make_at_once, old)
-            make(variable, initial_value, **kwargs)
+            self._make_at_once(old, variable, initial_value, **kwargs)
             return
-        pending = kwargs.get("add_initializers_to")
-        if pending is not None and self.births.stand_ins is not None:
-            kwargs["add_initializers_to"] = []  # its initial value is not computed
+        is_computed = kwargs.get("add_initializers_to") is None or self.births.stand_ins is None
+        if not is_computed:
+            kwargs["add_initializers_to"] = []
         old(variable, initial_value, **kwargs)
-        if variable.shape.is_fully_defined():
-            self._record_lifted(variable, initial_value, pending is not None)
-
-    def _record_lifted(self, variable: Any, initial_value: Any, is_lifted: bool) -> None:
-        """Record a variable without a value, and give it one if none will be computed."""
-        self.births.traces_twice = True
         shape, dtype = variable.shape, variable.dtype
-        if not is_lifted or self.births.stand_ins is None:  # initialized after tracing
+        if not shape.is_fully_defined():
+            return
+        self.births.traces_twice = True
+        if is_computed:  # after tracing
             self.births.made_bytes += round_up(shape.num_elements() * dtype.size)
         else:
             with self._count_bytes(), tf.init_scope():
@@ -257,9 +251,10 @@ class _Patches:
             return self.births.stand_ins.make_tensor(spec.dtype, tuple(spec.shape), least=0)
 
     def _hollow_out(self, variable: Any) -> None:
-        zeros = self._make_zeros(variable)
-        with tf.init_scope(), tf.device(CPU_DEVICE):
-            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=zeros)
+        if not isinstance(variable, KerasVariable):
+            zeros = self._make_zeros(variable)
+            with tf.init_scope(), tf.device(CPU_DEVICE):
+                tf.raw_ops.AssignVariableOp(resource=variable.handle, value=zeros)
         setattr(variable, _HOLLOW, True)
 
 

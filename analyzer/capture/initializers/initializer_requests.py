@@ -32,7 +32,6 @@ _ON_CARD: Final = frozenset({"Cast"})
 registers no ``HostMemory``). An input from the host is copied, and the copy lives as long as the tensor
 (``TensorHandle::AddLocalMirror``)."""
 _CONST: Final = "Const"
-_FILL: Final = "Fill"
 
 
 class Requests(NamedTuple):
@@ -81,9 +80,9 @@ def _watch_call(
 
 def _runs_eagerly(op: Any) -> bool:
     """Say whether an op of a graph also runs in eager mode, where Python's values need no constant."""
-    if op.type != _CONST:
+    value = op.outputs[0] if op.type == _CONST else None
+    if value is None:
         return str(op.type) != "Placeholder"
-    value = op.outputs[0]
     return bool(value.dtype.is_floating and value.shape.rank)
 
 
@@ -118,9 +117,9 @@ class _Watch:
     ) -> None:
         """Record one op; TensorFlow calls this with keywords of these names."""
         name = op_type.decode() if isinstance(op_type, bytes) else str(op_type)
-        like = None if graph is not None else self._find_like(name)
-        if like is None:
-            self.differs = True
+        like = self.ops[self.count] if graph is None and self.count < len(self.ops) else None
+        if like is None or (like.type != name and (like.type, name) != (_CONST, "Fill")):
+            self.differs = True  # the graph's next op has another type
             return
         self.count += 1
         for position, tensor in enumerate(inputs):
@@ -134,12 +133,6 @@ class _Watch:
             size_bytes = get_spec(full).size_bytes
             if size_bytes and self._counts(tensor, name):
                 self._hold(tensor, self._allocate(size_bytes))
-
-    def _find_like(self, op_type: str) -> Any:
-        """Return the graph's next op if it has this type; else None."""
-        like = next(iter(self.ops[self.count :]), None)
-        wanted = None if like is None else like.type
-        return like if wanted == op_type or (wanted, op_type) == (_CONST, _FILL) else None
 
     def _add_input(self, tensor: Any, static: Any) -> None:
         """Record an input from Python; ``static`` is the same input in the graph, None for none."""

@@ -40,15 +40,14 @@ def sort_slots_by_creation(births: list[Birth]) -> list[Birth]:
 
 def _find_order(slots: list[Birth]) -> list[int]:
     """Return positions in ``slots``, one for each remaining constant."""
-    handles: list[Any] = []
+    handles: list[tuple[Any, tuple[int, ...]]] = []
     small: dict[Any, tuple[int, ...]] = {}
     for birth in slots:
         dtype, shape = birth.variable.dtype, tuple(birth.variable.shape)
         if math.prod(shape) > _MAX_ELEMENTS:  # one of fewer elements that no other has
             shape = small.setdefault(shape, (_MAX_ELEMENTS + len(small),))
         name = f"analyzer_slot_{next(_numbers)}"
-        handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
-        handles.append((handle, shape))
+        handles.append((tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name), shape))
 
     def initialize_variables() -> None:
         for birth, (handle, shape) in zip(slots, handles, strict=True):
@@ -59,20 +58,17 @@ def _find_order(slots: list[Birth]) -> list[int]:
     function = tf.function(initialize_variables, autograph=False).get_concrete_function()
     positions = {id(handle): number for number, (handle, _) in enumerate(handles)}
     captured = [positions[id(handle)] for handle in function.captured_inputs]
-    return [
-        slot for graph_def in instantiate(function)[0] for slot in _read_slots(graph_def, captured)
-    ]
-
-
-def _read_slots(graph_def: Any, slots: list[int]) -> list[int]:
-    """Return, for each constant of the graph, the first slot that it initializes."""
-    arguments = {
-        node.name: slots[node.attr["index"].i] for node in graph_def.node if node.op == "_Arg"
-    }
-    users: dict[str, list[int]] = {}
-    for node in graph_def.node:
-        if node.op == "AssignVariableOp":
-            handle, value = map(get_node_name, node.input[:2])
-            users.setdefault(value, []).append(arguments[handle])
-    constants = [node.name for node in graph_def.node if node.op == "Const"]
-    return [min(users[name]) for name in constants if name in users]
+    order = []
+    for graph_def in instantiate(function)[0]:
+        nodes = graph_def.node
+        arguments = {
+            node.name: captured[node.attr["index"].i] for node in nodes if node.op == "_Arg"
+        }
+        users: dict[str, list[int]] = {}  # the slots that each value initializes
+        for node in nodes:
+            if node.op == "AssignVariableOp":
+                handle_name, value_name = map(get_node_name, node.input[:2])
+                users.setdefault(value_name, []).append(arguments[handle_name])
+        constants = [node.name for node in nodes if node.op == "Const"]
+        order += [min(users[name]) for name in constants if name in users]
+    return order

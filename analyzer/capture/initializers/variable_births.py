@@ -93,18 +93,25 @@ def _map_bytes(size_bytes: int) -> Any:
 
 @dataclass
 class Birth:
-    """The creation of one variable."""
+    """The creation of one variable.
 
-    # returns the ``tf.Variable``, or None once it is gone: this record does not keep the weights of
-    # a layer alive that the model's code made, called and dropped
+    Attributes:
+        reference: Returns the ``tf.Variable``; None once it is gone, because this record does not keep
+            the weights of a layer alive that the model's code made, called and dropped.
+        events: Allocations and frees of its initializer. The last living buffer is the value.
+        traced: Whether it was made while the step was traced, as slots are.
+        sharing: Initializer, dtype and shape. Equal ones of one trace share a buffer at first, because
+            equal constants of a graph are merged.
+        make: The initializer, called with shape and dtype.
+        is_cached: Whether its buffers stay, though they belong to no variable.
+    """
+
     reference: Callable[[], Any]
-    events: Events  # allocations and frees of its initializer. The last living buffer is the value.
-    traced: bool  # made while the step was traced, as slots are
-    # initializer, dtype and shape as text. Equal ones of one trace share a buffer at first, because
-    # equal constants of a graph are merged.
+    events: Events
+    traced: bool
     sharing: str
-    make: Any = None  # the initializer: called with shape and dtype it returns the value
-    is_cached: bool = False  # its buffers stay, though they belong to no variable
+    make: Any = None
+    is_cached: bool = False
 
     @property
     def variable(self) -> Any:
@@ -122,8 +129,7 @@ class Birth:
         if self.is_cached or self.variable is not None:
             return self.events
         freed = {number for number, size in self.events if not size}
-        allocated = [number for number, size in self.events if size]
-        return [*self.events, *((number, 0) for number in allocated if number not in freed)]
+        return [*self.events, *((n, 0) for n, size in self.events if size and n not in freed)]
 
 
 @dataclass
@@ -154,16 +160,13 @@ class Births:
             self._requests[name] = find_requests(
                 initializer, shape, dtype, size_bytes, self.host_dtypes
             )
-        requests = self._requests[name]
-        if traced:
-            if name not in self._constants:
-                self._constants[name] = _count_constants(initializer, shape, dtype)
-            self.traced_constants += self._constants[name]
-        else:
-            self.add_numbers(requests.numbers)
-        self.rows.append(
-            Birth(weakref.ref(variable), requests.events, traced, name, make=initializer)
-        )
+        events, numbers = self._requests[name]
+        if not traced:
+            self.add_numbers(numbers)
+        elif name not in self._constants:
+            self._constants[name] = _count_constants(initializer, shape, dtype)
+        self.traced_constants += self._constants[name] if traced else 0
+        self.rows.append(Birth(weakref.ref(variable), events, traced, name, make=initializer))
 
     def add_numbers(self, numbers: Iterable[Number]) -> None:
         """Record numbers that TensorFlow caches on a card from now on.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import itertools
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -20,12 +21,7 @@ from analyzer.capture.private_names import (
 )
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets.default_losses import choose_losses, format_losses, make_labels
-from analyzer.capture.targets.keras_api import (
-    get_keras,
-    has_own_step,
-    is_compiled,
-    is_keras_3,
-)
+from analyzer.capture.targets.keras_api import get_keras, has_own_step, is_compiled, is_keras_3
 from analyzer.capture.targets.model_changes import change_layers, rebuild_with_blocks
 from analyzer.capture.targets.step_program import Program, Promise, promise_use
 from analyzer.capture.targets.synthetic_inputs import (
@@ -49,13 +45,11 @@ from analyzer.model.errors import InputError, TargetError
 _KERAS_2_JIT: Final = (
     "Estimated as compile() says: Keras 2 uses XLA only with jit_compile=True (--jit)."
 )
-_MODULES: Final = {"optimizer": "optimizers", "loss": "losses"}
-_EXAMPLES: Final = {
-    "optimizer": "adam, adamw, sgd, rmsprop, adagrad, adafactor or lion",
-    "loss": "mse, binary_crossentropy or sparse_categorical_crossentropy",
+_KINDS: Final = {
+    "optimizer": ("optimizers", "adam, adamw, sgd, rmsprop, adagrad, adafactor or lion"),
+    "loss": ("losses", "mse, binary_crossentropy or sparse_categorical_crossentropy"),
 }
-
-
+"""Kinds of objects that Keras looks up by name: the module, and examples for an error."""
 _KerasStep: TypeAlias = tuple[Callable[[], Any], Any, tuple[Any, ...], tuple[Any, ...]]
 """A step of Keras' own: its call, its ``tf.function`` (None if eager), the function's arguments, and the
 tensors that Python holds while the step runs."""
@@ -68,7 +62,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     train = (options.mode or "train") == "train"
     form = TargetForm.MODEL if train else TargetForm.INFERENCE
     check_honoured(f"The model {model.name!r}", form, list_given_options(options))
-    inputs, batch_size = make_inputs(model, options, messages)
+    inputs, batch_size = make_inputs(model, options)
     outputs = _build_output_specs(model, inputs)
     if train:
         change_layers(model, options.remedy)
@@ -104,46 +98,29 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
 
 
 def _make_fit_step(model: Any, data: Any) -> _KerasStep:
-    """Return the step of ``fit``: the training function that Keras makes, called with an iterator.
-
-    A sparse or ragged tensor passes an iterator as a variant, whose shape is unknown before a run. Such
-    a batch is passed as in ``train_on_batch``, which holds it during the step.
-    """
+    """Return the step of ``fit``: the training function that Keras makes, called with an iterator."""
     if is_keras_3(model) and is_distributed(model):
         with model.distribute_strategy.scope():  # slots made in the step lie on one device only
             build_trainer(model, data)
     model.train_function = None  # made for other settings
-    run = model.make_train_function() or model.train_function
-    parts = [part for part in tf.nest.flatten(data) if part is not None]
-    if is_keras_3(model) and any(part.is_sparse or part.is_ragged for part in parts):
-        return _hold_batch(lambda batch: run([batch]), run, make_values(data))
-    return _take_batches(model, run, data)
+    return _take_batches(model, model.make_train_function() or model.train_function, data)
 
 
 def _make_predict_step(model: Any, data: Any) -> _KerasStep:
     """Return the step of ``predict``; in Keras 3 Python holds the batch while it runs."""
     model.predict_function = None
     run = model.make_predict_function() or model.predict_function
-    if is_keras_3(model):
-        return _hold_batch(run, run, [make_values(data)])
-    return _take_batches(model, run, data)
+    if not is_keras_3(model):
+        return _take_batches(model, run, data)
+    batch = [make_values(data)]
+    values = tuple(tensor for tensor in tf.nest.flatten(batch) if tensor is not None)
+    return lambda: run(batch), get_traced_function(run, "one_step_on_data"), (batch,), values
 
 
 def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
     iterator = make_iterator(data, model.distribute_strategy)
-    return (
-        lambda: run(iterator),
-        get_traced_function(run, "multi_step_on_iterator"),
-        (iterator,),
-        (),
-    )
-
-
-def _hold_batch(call: Callable[[Any], Any], run: Any, batch: Any) -> _KerasStep:
-    tensors = tf.nest.flatten(batch, expand_composites=True)
-    function = get_traced_function(run, "one_step_on_data")
-    values = tuple(tensor for tensor in tensors if tensor is not None)
-    return lambda: call(batch), function, (batch,), values
+    function = get_traced_function(run, "multi_step_on_iterator")
+    return lambda: run(iterator), function, (iterator,), ()
 
 
 def _make_trainable(
@@ -154,14 +131,15 @@ def _make_trainable(
         raise TargetError(
             f"The model {model.name!r} has no trainable variables.", hint="Use --mode infer."
         )
+    was_compiled = is_compiled(model)
     optimizer = loss = None
-    if options.optimizer or not is_compiled(model):
+    if options.optimizer or not was_compiled:
         optimizer = _look_up(model, "optimizer", options.optimizer or OPTIMIZER)
     if options.loss:
         loss = _look_up(model, "loss", options.loss)
-    elif not is_compiled(model):
+    elif not was_compiled:
         loss = choose_losses(model, inputs, outputs)
-    if not is_compiled(model):
+    if not was_compiled:
         jit = {} if options.jit is None else {"jit_compile": options.jit}
         _compile(model, {"optimizer": optimizer, "loss": loss, **jit})
         reason = "as asked" if options.loss else "it fits the output"
@@ -171,7 +149,13 @@ def _make_trainable(
         )
     elif optimizer is not None or loss is not None:
         messages.append(_recompile(model, optimizer, loss))
-    _renew_optimizer(model, messages)
+    optimizer = model.optimizer
+    if getattr(optimizer, "built", False) and get_built_variables(optimizer) == []:
+        # Keras' .h5 loader built it before the model had variables.
+        model.optimizer = type(optimizer).from_config(optimizer.get_config())
+        messages.append(
+            "The saved optimizer was built without the model's variables: a new one replaces it."
+        )
 
 
 def _set_jit(model: Any, jit: bool) -> None:
@@ -193,27 +177,25 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
     If a custom train_step does not show how many parts it unpacks, a model compiled without a loss gets
     the inputs only.
     """
-    has_loss = getattr(model, "loss", None) is not None
-    count = _count_unpacked_parts(model) or (2 if has_loss or not has_own_step(model) else 1)
+    count = 2
+    if has_own_step(model):
+        has_loss = getattr(model, "loss", None) is not None
+        count = _count_unpacked_parts(type(model).train_step) or (2 if has_loss else 1)
     if count == 1:
         return (inputs,)
     weights = make_part(tf.nest.flatten(inputs)[0].shape[:1], tf.float32)
     return (inputs, make_labels(model, outputs), weights)[:count]
 
 
-def _count_unpacked_parts(model: Any) -> int | None:
+def _count_unpacked_parts(train_step: Any) -> int | None:
     """Return into how many names a custom train_step unpacks its data; None if unknown."""
-    code = getattr(type(model).train_step, "__code__", None)
-    if not has_own_step(model) or code is None or code.co_argcount < 2:
+    code = getattr(train_step, "__code__", None)
+    if code is None or code.co_argcount < 2:
         return None
-    data, previous = code.co_varnames[1], None
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "UNPACK_SEQUENCE" and previous is not None:
-            loads_data = previous.opname.startswith("LOAD_FAST") and previous.argval == data
-            count = int(instruction.arg or 0)
-            if loads_data and 1 <= count <= 3:
-                return count
-        previous = instruction
+    for first, second in itertools.pairwise(dis.get_instructions(code)):
+        is_data = first.opname.startswith("LOAD_FAST") and first.argval == code.co_varnames[1]
+        if is_data and second.opname == "UNPACK_SEQUENCE" and 1 <= int(second.arg or 0) <= 3:
+            return int(second.arg or 0)
     return None
 
 
@@ -241,12 +223,11 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
 
 def _look_up(model: Any, kind: str, name: str) -> Any:
     """Return Keras' optimizer or loss (``kind``) of that name."""
+    module, examples = _KINDS[kind]
     try:
-        return getattr(get_keras(model), _MODULES[kind]).get(name)
+        return getattr(get_keras(model), module).get(name)
     except ValueError:
-        raise TargetError(
-            f"Keras has no {kind} {name!r}.", hint=f"Try {_EXAMPLES[kind]}."
-        ) from None
+        raise TargetError(f"Keras has no {kind} {name!r}.", hint=f"Try {examples}.") from None
 
 
 def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
@@ -295,13 +276,3 @@ def _make_promises(model: Any, options: CaptureOptions) -> list[Promise]:
         )
         if value and owner is not None
     ]
-
-
-def _renew_optimizer(model: Any, messages: list[str]) -> None:
-    """Replace an optimizer that Keras' .h5 loader built before the model had variables."""
-    optimizer = model.optimizer
-    if getattr(optimizer, "built", False) and get_built_variables(optimizer) == []:
-        model.optimizer = type(optimizer).from_config(optimizer.get_config())
-        messages.append(
-            "The saved optimizer was built without the model's variables: a new one replaces it."
-        )

@@ -6,6 +6,7 @@ and would be missing from the allocator's statistics. In an estimate they take n
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -29,13 +30,12 @@ _SEED: Final = (0, 0)
 _RANDOM_FLOATS: Final = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 _ADDRESS_SPACE_BYTES: Final = 1 << 46
 """Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger."""
-_SPARSE_SHARE: Final = 10  # elements of a sparse input per stored value; an assumption
 _MOST_BATCHES: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """One input, label or weight of a synthetic batch: a tensor, ``SparseTensor`` or ``RaggedTensor``.
+    """One input, label or weight of a synthetic batch.
 
     Integers are drawn below ``classes``; None makes them 0, which any embedding accepts.
     """
@@ -43,39 +43,19 @@ class BatchPart:
     shape: tuple[int, ...]
     dtype: Any
     classes: int | None = None
-    is_sparse: bool = False
-    is_ragged: bool = False
-
-    def make(self) -> Any:
-        """Return an eager value: without memory in an estimate.
-
-        A ragged tensor has rows of full length; a sparse one has a value in one of ten elements.
-        """
-        dense = make_tensor(self.shape, self.dtype)
-        if self.is_ragged:
-            return tf.RaggedTensor.from_tensor(dense)
-        if not self.is_sparse:
-            return dense
-        count = max(math.prod(self.shape) // _SPARSE_SHARE, 1)
-        positions = tf.range(count, dtype=tf.int64) * (math.prod(self.shape) // count)
-        indices = tf.transpose(tf.unravel_index(positions, tf.constant(self.shape, tf.int64)))
-        return tf.SparseTensor(indices, tf.gather_nd(dense, indices), self.shape)
 
     def make_symbolic(self) -> Any:
         """Return Keras' symbolic tensor."""
-        return keras.KerasTensor(
-            self.shape, dtype=self.dtype.name, sparse=self.is_sparse, ragged=self.is_ragged
-        )
+        return keras.KerasTensor(self.shape, dtype=self.dtype.name)
 
     def draw(self, number: Any) -> tf.Tensor:
         """Return the value in batch ``number``: grappler would fold a constant that is never freed."""
         seed = tf.stack([tf.zeros_like(number), number])
+        draw = functools.partial(tf.random.stateless_uniform, self.shape, seed, dtype=self.dtype)
         if self.dtype in _RANDOM_FLOATS:
-            return tf.random.stateless_uniform(self.shape, seed, dtype=self.dtype)
+            return draw()
         if self.classes and self.dtype in (tf.int32, tf.int64):
-            return tf.random.stateless_uniform(
-                self.shape, seed, maxval=self.classes, dtype=self.dtype
-            )
+            return draw(maxval=self.classes)
         if self.dtype == tf.string:
             return tf.fill(self.shape, "")
         # With nothing masked out, the step takes the most memory; a switch stays off.
@@ -83,25 +63,23 @@ class BatchPart:
         return tf.fill(self.shape, tf.cast((number >= 0) == is_mask, self.dtype))
 
 
-def make_part(shape: Sequence[int], dtype: Any, **kind: Any) -> BatchPart:
-    """Return a part of a batch; ``kind`` sets further fields."""
-    part = BatchPart(tuple(shape), tf.as_dtype(dtype), **kind)
+def make_part(shape: Sequence[int], dtype: Any, classes: int | None = None) -> BatchPart:
+    """Return a part of a batch; TargetError if it is too large."""
+    part = BatchPart(tuple(shape), tf.as_dtype(dtype), classes)
     _check_size(part.shape, part.dtype)
     return part
 
 
 def make_values(data: Any) -> Any:
-    """Return eager values of a structure of parts."""
-    return tf.nest.map_structure(lambda part: None if part is None else part.make(), data)
+    """Return eager values of a structure of parts: without memory in an estimate."""
+    return tf.nest.map_structure(lambda part: part and make_tensor(part.shape, part.dtype), data)
 
 
 def make_iterator(data: Any, strategy: Any) -> Any:
     """Return an iterator over a strategy's batches, each made when the step asks for it."""
 
     def make_batch(number: Any) -> Any:
-        return tf.nest.map_structure(
-            lambda part: None if part is None else part.draw(number), _to_tuples(data)
-        )
+        return tf.nest.map_structure(lambda part: part and part.draw(number), _to_tuples(data))
 
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -119,7 +97,7 @@ def _to_tuples(data: Any) -> Any:
     return tuple(map(_to_tuples, data)) if isinstance(data, list | tuple) else data
 
 
-def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tuple[Any, int | None]:
+def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
     """Return the inputs of a Keras model, in the structure that it takes, and the batch size."""
     structure = get_input_specs(model)
     if structure is None:
@@ -130,22 +108,15 @@ def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tup
             f"The model {model.name!r} has no inputs.",
             hint="Give them: --shape 224,224,3, or return (tf_function, args) instead.",
         )
+    for name, spec in specs.items():
+        if getattr(spec, "sparse", False) or getattr(spec, "ragged", False):
+            raise TargetError(
+                f"The input {name!r} is sparse or ragged: its size depends on the data.",
+                hint="Return (tf_function, args) from your file, with real arguments.",
+            )
     axes = {name: None if spec.shape is None else tuple(spec.shape) for name, spec in specs.items()}
     shapes = fill_shapes(axes, options)
-    parts = []
-    for spec in tf.nest.flatten(structure):
-        name, shape = str(spec.name), shapes[str(spec.name)]
-        is_ragged = bool(getattr(spec, "ragged", False)) and len(shape) > 1
-        is_sparse = bool(getattr(spec, "sparse", False)) and not is_ragged
-        parts.append(make_part(shape, spec.dtype, is_sparse=is_sparse, is_ragged=is_ragged))
-        if is_ragged:
-            messages.append(
-                f"The input {name!r} is ragged: all rows are assumed to have the maximum length."
-            )
-        if is_sparse:
-            messages.append(
-                f"The input {name!r} is sparse: one in {_SPARSE_SHARE} elements is assumed non-zero."
-            )
+    parts = [make_part(shapes[str(spec.name)], spec.dtype) for spec in tf.nest.flatten(structure)]
     batch_size = parts[0].shape[0] if parts[0].shape else None
     return tf.nest.pack_sequence_as(structure, parts), batch_size
 
@@ -153,18 +124,17 @@ def make_inputs(model: Any, options: CaptureOptions, messages: list[str]) -> tup
 def _guess_specs(model: Any, options: CaptureOptions) -> Any:
     """Return input specs of a model that was not made from Inputs: its built shapes, or --shape."""
     built = get_build_shapes(model)
+    shapes = dict(options.shapes)
     if built and len(built) == 1:
-        shape = next(iter(built.values()))
-        if _is_shape(shape):
-            return _make_spec(model, shape[1:], "input")
-        if isinstance(shape, dict) and all(map(_is_shape, shape.values())):
-            return {name: _make_spec(model, axes[1:], name) for name, axes in shape.items()}
-    if options.shapes:
-        named = {
-            name or "input": _make_spec(model, shape, name or "input")
-            for name, shape in options.shapes.items()
-        }
-        return next(iter(named.values())) if len(named) == 1 else named
+        (shape,) = built.values()
+        by_name = shape if isinstance(shape, dict) else {"": shape}
+        if all(map(_is_shape, by_name.values())):
+            shapes = {name: tuple(axes[1:]) for name, axes in by_name.items()}
+            if shape is by_name:
+                return {name: _make_spec(model, axes, name) for name, axes in shapes.items()}
+    if shapes:
+        specs = {name: _make_spec(model, axes, name or "input") for name, axes in shapes.items()}
+        return specs if len(specs) > 1 else next(iter(specs.values()))
     raise TargetError(
         f"The inputs of the model {model.name!r} are unknown: it is not built and has no input shape.",
         hint="Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
@@ -194,7 +164,17 @@ def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
     """Return an eager tensor of this shape and dtype; without memory in an estimate."""
     axes, dtype = tuple(shape), tf.as_dtype(dtype)
     _check_size(axes, dtype)
-    value = _make_value(axes, dtype)
+    if dtype == tf.string:
+        value = tf.fill(axes, "")
+    elif (
+        dtype == tf.bool and axes
+    ):  # a mask: with nothing masked out, the step takes the most memory
+        value = tf.fill(axes, True)
+    else:
+        value = make_unbacked_value(dtype, axes)
+    if value is None and dtype in _RANDOM_FLOATS:
+        value = tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
+    value = tf.zeros(axes, dtype=dtype) if value is None else value
     record_input(value)
     return value
 
@@ -213,19 +193,6 @@ def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
         )
 
 
-def _make_value(axes: tuple[int, ...], dtype: Any) -> tf.Tensor:
-    if dtype == tf.string:
-        return tf.fill(axes, "")
-    if dtype == tf.bool and axes:  # a mask: with nothing masked out, the step takes the most memory
-        return tf.fill(axes, True)
-    unbacked = make_unbacked_value(dtype, axes)
-    if unbacked is not None:
-        return unbacked
-    if dtype in _RANDOM_FLOATS:
-        return tf.random.stateless_uniform(axes, _SEED, dtype=dtype)
-    return tf.zeros(axes, dtype=dtype)
-
-
 def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str, tuple[int, ...]]:
     """Return the inputs' shapes, with open axes filled from the batch size and ``--shape``."""
     inputs = ", ".join(sorted(specs))
@@ -233,32 +200,24 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str,
     if unknown:
         raise TargetError(f"There is no input {unknown[0]!r}.", hint=f"Its inputs: {inputs}.")
     if "" in options.shapes and len(specs) != 1:
-        shape = ",".join(map(str, options.shapes[""]))
         raise TargetError(
             f"--shape names none of the {len(specs)} inputs.",
-            hint=f"Write it as --shape NAME={shape}; the inputs: {inputs}.",
+            hint=f"Write it as --shape NAME={_format_axes(options.shapes[''])}; the inputs: {inputs}.",
         )
-    _check_batch(specs, options.batch_size)
+    batches = {name: axes and axes[0] for name, axes in specs.items() if axes != ()}
+    asked = options.batch_size
+    if asked is not None and not {None, asked} & set(batches.values()):
+        name = next(iter(batches or specs), "")
+        batch = f"a batch of {batches[name]}" if batches else "no axes"
+        raise InputError(
+            f"The input {name!r} has {batch}: --batch-size {asked} cannot be used.",
+            hint="Leave it out, or leave the input's first axis open.",
+            kind=FailureKind.FIXED_SIZE,
+        )
     return {
         name: _fill_axes(name, axes, options, options.shapes.get(name, options.shapes.get("")))
         for name, axes in specs.items()
     }
-
-
-def _check_batch(specs: Mapping[str, Axes], asked: int | None) -> None:
-    """Raise InputError if no axis is open for the batch size and no fixed batch equals it."""
-    batches = {
-        name: None if axes is None else axes[0] for name, axes in specs.items() if axes != ()
-    }
-    if asked is None or {None, asked} & set(batches.values()):
-        return
-    name = next(iter(batches or specs), "")
-    batch = f"a batch of {batches[name]}" if batches else "no axes"
-    raise InputError(
-        f"The input {name!r} has {batch}: --batch-size {asked} cannot be used.",
-        hint="Leave it out, or leave the input's first axis open.",
-        kind=FailureKind.FIXED_SIZE,
-    )
 
 
 def _fill_axes(
@@ -287,8 +246,8 @@ def _fill_axes(
             f"The input {name!r} leaves axes open: {_format_axes(rest)}.",
             hint=f"Fill them: --shape {name}={_format_axes(tuple(a or 128 for a in rest))}.",
         )
-    batch = tuple(options.open_batch_size if axis is None else axis for axis in axes[:1])
-    return tuple(int(axis) for axis in (*batch, *rest) if axis is not None)
+    # Only the batch may still be open.
+    return tuple(options.open_batch_size if axis is None else axis for axis in (*axes[:1], *rest))
 
 
 def _format_axes(axes: tuple[int | None, ...]) -> str:

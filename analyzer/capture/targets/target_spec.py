@@ -94,15 +94,15 @@ def name_module(text: str) -> TargetSpec:
 def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
     if path.suffix == ".ipynb" and not scripts:
         raise _refuse_notebook(text)
-    if path.suffix in SCRIPT_SUFFIXES and path.is_file() and not scripts:
+    if path.is_dir():
+        is_saved = (path / "saved_model.pb").is_file() or (path / "saved_model.pbtxt").is_file()
+        kind = TargetKind.SAVED_MODEL if is_saved else TargetKind.TRACE
+    elif path.suffix in SCRIPT_SUFFIXES and not scripts:
         raise TargetError(
             f"{text} is a whole script, and this command needs a model or step.",
             hint=f"Name the model or the step in it: {text}:name. `analyze trace {text}` runs a whole "
             "script.",
         )
-    if path.is_dir():
-        is_saved = (path / "saved_model.pb").is_file() or (path / "saved_model.pbtxt").is_file()
-        kind = TargetKind.SAVED_MODEL if is_saved else TargetKind.TRACE
     elif path.suffix in SCRIPT_SUFFIXES:
         kind = TargetKind.SCRIPT
     elif path.suffix in (".keras", ".h5", ".hdf5"):
@@ -153,14 +153,12 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, axes = text.rpartition("=")
-        try:
-            shape = tuple(int(axis) for axis in axes.split(",") if axis.strip())
-        except ValueError:
-            shape = ()
-        if not shape and axes.strip() not in ("", "()"):
+        parts = [axis.strip() for axis in axes.strip("() ").split(",") if axis.strip()]
+        if not all(re.fullmatch("-?[0-9]{1,18}", axis) for axis in parts):
             raise TargetError(
                 f"{text!r} is not a shape.", hint="Write it as --shape NAME=224,224,3."
             )
+        shape = tuple(map(int, parts))
         if any(axis < 1 for axis in shape):
             raise TargetError(f"{text!r} has an axis below 1.", hint="Every axis is at least 1.")
         shapes[name.strip()] = shape
@@ -217,7 +215,6 @@ _ARGUMENTS: Final = Refusal(
 _OWN_TRAINING: Final = Refusal(
     "the code of the step decides this", "Leave it out, and change the step's code."
 )
-_OWN_MODE: Final = Refusal(_OWN_TRAINING.because, "Leave it out, or name the model.")
 _INFERS: Final = Refusal("inference uses none", "Leave it out, or use --mode train.")
 _SAVED: Final = Refusal(
     "a SavedModel holds a traced inference graph with fixed dtypes",
@@ -230,11 +227,10 @@ _OWN_SCRIPT: Final = Refusal(
     "a script runs unchanged", "Leave it out, or name the model or step in it: script.py:name."
 )
 
-_TRAINING: Final = dict.fromkeys((Option.OPTIMIZER, Option.LOSS), _OWN_TRAINING)
+_TRAINING: Final = (Option.OPTIMIZER, Option.LOSS)
 _FIXED_STEP: Final = {
-    **_TRAINING,
+    **dict.fromkeys((*_TRAINING, Option.MODE), _OWN_TRAINING),
     **dict.fromkeys((Option.BATCH_SIZE, Option.SHAPE), _ARGUMENTS),
-    Option.MODE: _OWN_MODE,
 }
 _RUNTIME: Final = frozenset({Option.DEVICE, Option.INTER_OP_THREADS})
 
@@ -245,7 +241,7 @@ REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
     TargetForm.MODEL: {},
     TargetForm.INFERENCE: dict.fromkeys(_TRAINING, _INFERS),
     TargetForm.SAVED_MODEL: dict.fromkeys((*_TRAINING, Option.JIT, Option.DTYPE_POLICY), _SAVED),
-    TargetForm.SIGNATURE: {**_TRAINING, Option.MODE: _OWN_MODE},
+    TargetForm.SIGNATURE: dict.fromkeys((*_TRAINING, Option.MODE), _OWN_TRAINING),
     TargetForm.STEP: _FIXED_STEP,
     TargetForm.EAGER_STEP: {**_FIXED_STEP, Option.JIT: _EAGER},
     TargetForm.SCRIPT: {
@@ -257,13 +253,14 @@ REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
 
 def list_given_options(options: CaptureOptions) -> frozenset[Option]:
     """Return the options that the user gave, even with the default value."""
-    others = {Option.SHAPE: options.shapes, Option.JIT: options.jit or None}
-    others[Option.NO_JIT] = True if options.jit is False else None
     given = {
-        option: others[option] if option in others else getattr(options, option.name.lower())
-        for option in Option
+        Option.SHAPE: bool(options.shapes),
+        Option.JIT: options.jit is True,
+        Option.NO_JIT: options.jit is False,
     }
-    return frozenset(option for option, value in given.items() if value not in (None, "", {}))
+    for option in set(Option) - given.keys():
+        given[option] = getattr(options, option.name.lower()) not in (None, "")
+    return frozenset(option for option, is_given in given.items() if is_given)
 
 
 def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None:

@@ -52,8 +52,6 @@ WORKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "unbuilt": (C + "Unbuilt", {"shapes": {"": [16]}}, {"parameter": 4 * 17 * 4}),
     "no Input": (C + "without_input", {"shapes": {"": [16]}}, {"parameter": 4 * (17 * 8 + 36)}),
     "text": (C + "text", {"batch_size": 4}, {"inputs": [[4, 5], [4, 1]]}),
-    "ragged": (C + "ragged", {"batch_size": 4}, {"notes": "is ragged: all rows are assumed"}),
-    "sparse": (C + "sparse", {"batch_size": 4}, {"notes": "is sparse: one in 10 elements"}),
     "scalar output": (C + "scalar_output", {}, {"notes": "output_itself"}),
     "remembers its shape": (
         C + "remembers_its_shape",
@@ -99,13 +97,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "loads data": (C + "loads_data", {}, "No data is needed: name a function that only builds"),
     "fails": (C + "fails", {}, "ZeroDivisionError"),
     "loss of another rank": (C + "scalar_output", {"loss": "mse"}, "The step cannot be traced"),
+    "sparse": (C + "sparse", {"batch_size": 4}, "is sparse or ragged"),
     "keras 2, policy": (K + "mixed", {"dtype_policy": "mixed_bfloat16"}, "does not follow"),
     "keras 2, unbuilt": (K + "Unbuilt", {}, "it is not built and has no input shape"),
 }
 EAGER = {"eager step": (C + "eager_step", {}), "run eagerly": (C + "run_eagerly", {})}
 FEW = (
     "lazy slots", "variables in the step", "nested outputs",
-    "speech, shapes", "no Input", "ragged", "sparse", "remembers its shape", "augmented",
+    "speech, shapes", "no Input", "remembers its shape", "augmented",
     "keras 2, compiled", "keras 2, step",
 )  # fmt: skip
 """Of those that work, the ones that are not left for ``-m slow``."""

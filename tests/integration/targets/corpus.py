@@ -226,12 +226,6 @@ def text():
     return keras.Model(words, LAYERS.Dense(1)(pooled))
 
 
-def ragged():
-    words = keras.Input((6,), dtype="int32", ragged=True)
-    dense = LAYERS.Lambda(lambda rows: rows.to_tensor(), output_shape=(6,))(words)
-    return keras.Model(words, LAYERS.Dense(2)(LAYERS.Embedding(10, 4)(dense)))
-
-
 def sparse():
     features = keras.Input((40,), sparse=True, name="features")
     return keras.Model(features, LAYERS.Dense(3)(features))
