@@ -41,10 +41,6 @@ from analyzer.phantom.phantom_environment import (
 PHANTOM_FOLDER: Final = ".phantom"
 """Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
 
-_CPU_LIMIT: Final = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
-"""TensorFlow's variable for the limit of a CPU's allocator, MiB."""
-
-_MIB: Final = 1 << 20
 _NCCL_BY_NAME: Final = (2, 21)
 """First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
 features that only a real card has, and ends the process."""
@@ -58,15 +54,12 @@ _DECLARED: Final = re.compile(
 
 
 def make_base_environment(*, log_level: str | None, host_events: bool = True) -> dict[str, str]:
-    """Return the variables that every child gets.
+    """Return the variables that every child gets; InputError if steps cannot be run here.
 
     Args:
         log_level: Default level of TensorFlow's log; None for TensorFlow's own. Level ``0`` puts the
             list of chunks of a full allocator into the log.
         host_events: Whether the CPU's allocator writes memory events, as a card's always does.
-
-    Raises:
-        InputError: Keras is set to another backend than TensorFlow, or a package is missing or too old.
     """
     check_packages()
     backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
@@ -92,7 +85,8 @@ def make_environment(
     environment = make_base_environment(log_level=level, host_events=not on_card)
     environment |= read_declared_environment(spec, environment)
     if kind != "static" and not options.gpu and options.memory_limit_bytes is not None:
-        environment[_CPU_LIMIT] = str(max(options.memory_limit_bytes >> 20, 1))
+        mib = max(options.memory_limit_bytes >> 20, 1)
+        environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(mib)
     if on_card:
         environment |= make_card_environment(options, staging)
     elif hides_own_gpus(options):
@@ -122,8 +116,7 @@ def read_declared_environment(spec: TargetSpec, base: Mapping[str, str]) -> dict
 def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, str]:
     """Return the variables of a child that sees the simulated cards ``options.gpu``.
 
-    Raises:
-        InputError: this machine cannot run simulated cards, or they are smaller than the limit.
+    InputError if this machine cannot run simulated cards, or if they are smaller than the limit.
     """
     assumed = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
     gpus = parse_cards(options.gpu)
@@ -138,8 +131,7 @@ def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, s
         batch_norm_reserve_bytes=assumed[BATCH_NORM_RESERVE.name],
     )
     own = staging / PHANTOM_FOLDER
-    environment = make_phantom_environment(cards, cache_folder() or own)
-    return environment | make_tool_environment(own)
+    return make_phantom_environment(cards, cache_folder() or own) | make_tool_environment(own)
 
 
 def make_phantom_note(options: CaptureOptions) -> PhantomNote:
@@ -152,11 +144,7 @@ def make_phantom_note(options: CaptureOptions) -> PhantomNote:
 
 
 def configure_cards(options: CaptureOptions, tf: Any) -> None:
-    """Set TensorFlow's limit and growth on each simulated card, before it makes its devices.
-
-    Raises:
-        InputError: TensorFlow does not see the cards.
-    """
+    """Set TensorFlow's limit and growth on each simulated card, before it makes its devices."""
     cards = tf.config.list_physical_devices("GPU")
     if len(cards) != len(parse_cards(options.gpu)):
         raise InputError(
@@ -165,7 +153,7 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
         )
     for card in cards:
         if options.memory_limit_bytes is not None:
-            limit = tf.config.LogicalDeviceConfiguration(options.memory_limit_bytes / _MIB)
+            limit = tf.config.LogicalDeviceConfiguration(options.memory_limit_bytes / (1 << 20))
             tf.config.set_logical_device_configuration(card, [limit])
         if options.growth:
             tf.config.experimental.set_memory_growth(card, True)

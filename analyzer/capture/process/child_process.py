@@ -71,8 +71,7 @@ class Child:
         with delay_signals():
             self._send(supervisor.END)
             self.deadline_s = time.monotonic() + _END_S
-            for _ in self.messages():
-                pass
+            deque(self.messages(), maxlen=0)
             with contextlib.suppress(OSError):
                 self._process.stdin.close()  # type: ignore[union-attr]
             try:
@@ -172,8 +171,7 @@ class ForkServer(Child):
         self._pipe = -1
         if self.end is not None and not self.is_over:
             self.end, self.deadline_s = None, time.monotonic() + _END_S
-            for _ in self.messages():
-                pass
+            deque(self.messages(), maxlen=0)
         self.is_over = True
         super().close()
         self._path.unlink(missing_ok=True)

@@ -35,26 +35,30 @@ def capture_live(
     It runs in this process if the allocator already writes memory events (a GPU, or
     ``TF_CPU_ALLOCATOR_USE_BFC=1`` from the start): then the user's own weights and inputs are measured.
     Otherwise a Keras model is saved and captured in a child process; other steps exist only in this
-    process and cannot be captured.
-
-    Raises:
-        TargetError: this process cannot trace the step, and a child process cannot get it.
+    process and raise TargetError.
     """
-    spec = _make_live_spec(target)
-    out = (out or make_default_path(spec)).absolute()  # the step may change the working folder
-    check_writable(out, force=force)
+    spec, out = _check_target(target, out, force=force)
     if not options.gpu and can_trace_here():
-        return _capture_here(target, spec, options, out, force=force)
+        from analyzer.capture.run.profiled_run import profiling, run_steps
+        from analyzer.capture.targets.resolve_target import make_program
+
+        with make_staging_folder(out) as staging:
+            with profiling(staging):
+                captured = run_steps(
+                    lambda: make_program(target, spec.text, options),
+                    options.step_count,
+                    lambda stage, share: None,
+                    own_process=False,
+                )
+            return _write(captured, spec, staging, out, force=force)
     if hasattr(target, "get_config") and hasattr(target, "layers"):
         with _save_model(target) as path:
             file = TargetSpec(text=spec.text, kind=TargetKind.KERAS_FILE, path=str(path))
             jit = options.jit
             if jit is None and not options.gpu and getattr(target, "compiled", False):
                 jit = bool(target.jit_compile)  # on a card, the child's Keras chooses for the card
-            child_options = replace(options, jit=jit)
-            return capture(
-                file, child_options, out, force=force, progress=lambda stage, share: None
-            )
+            options = replace(options, jit=jit)
+            return capture(file, options, out, force=force, progress=lambda stage, share: None)
     if options.gpu:
         raise TargetError(
             "A simulated card needs a process of its own, and a function cannot be passed to one.",
@@ -70,18 +74,12 @@ def capture_live(
 def capture_unrun(
     target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
 ) -> Path:
-    """Capture the graph of a live step in this process, without running it; return the run folder.
-
-    Raises:
-        TargetError: the step cannot be built or traced.
-    """
+    """Capture the graph of a live step in this process, without running it; return the run folder."""
     check_packages()
     from analyzer.capture.graph.estimate_capture import capture_unrun_live_step
     from analyzer.capture.targets.resolve_target import make_program
 
-    spec = _make_live_spec(target)
-    out = (out or make_default_path(spec)).absolute()
-    check_writable(out, force=force)
+    spec, out = _check_target(target, out, force=force)
     with make_staging_folder(out) as staging:
         with _reset_jit_choice(target, options):
             captured = capture_unrun_live_step(
@@ -93,10 +91,7 @@ def capture_unrun(
 def can_trace_here() -> bool:
     """Return whether TensorFlow's allocator writes memory events in this process.
 
-    If TensorFlow is not imported yet, the allocator is chosen now.
-
-    Raises:
-        InputError: the installed packages cannot be used.
+    If TensorFlow is not imported yet, the allocator is chosen now. InputError if it cannot be used.
     """
     check_packages()
     is_chosen = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
@@ -108,26 +103,13 @@ def can_trace_here() -> bool:
     return is_chosen or bool(tf.config.list_physical_devices("GPU"))
 
 
-def _make_live_spec(target: Any) -> TargetSpec:
+def _check_target(target: Any, out: Path | None, *, force: bool) -> tuple[TargetSpec, Path]:
+    """Return a live target's spec and its folder, which is absolute: the step may change folders."""
     name = str(getattr(target, "name", None) or getattr(target, "__name__", None) or "step")
-    return TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
-
-
-def _capture_here(
-    target: Any, spec: TargetSpec, options: CaptureOptions, out: Path, *, force: bool
-) -> Path:
-    from analyzer.capture.run.profiled_run import profiling, run_steps
-    from analyzer.capture.targets.resolve_target import make_program
-
-    with make_staging_folder(out) as staging:
-        with profiling(staging):
-            captured = run_steps(
-                lambda: make_program(target, spec.text, options),
-                options.step_count,
-                lambda stage, share: None,
-                own_process=False,
-            )
-        return _write(captured, spec, staging, out, force=force)
+    spec = TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
+    out = (out or make_default_path(spec)).absolute()
+    check_writable(out, force=force)
+    return spec, out
 
 
 def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, force: bool) -> Path:

@@ -85,27 +85,26 @@ def publish(staging: Path, out: Path, *, force: bool) -> Path:
     """Move the finished staging folder to ``out`` and return its path.
 
     If another run has appeared there meanwhile, a number is appended to the name.
-
-    Raises:
-        InputError: it cannot be moved there.
     """
     with convert_os_errors(out), delay_signals():
         real = Path(os.path.realpath(out))
         is_inside = staging.parent == real
-        if is_inside and _can_publish_into(real, staging, force=force):
-            _remove_parts(real)
-            for part in sorted(staging.iterdir(), key=lambda part: part.name == RUN_FILE):
-                part.rename(real / part.name)
-            return out
+        if is_inside:
+            is_empty = not any(part != staging for part in real.iterdir())
+            if is_empty or (force and _is_run(real)):
+                _remove_parts(real)
+                for part in sorted(staging.iterdir(), key=lambda part: part.name == RUN_FILE):
+                    part.rename(real / part.name)
+                return out
         for number in itertools.count(2 if is_inside else 1):
-            name = real.name if number == 1 else f"{real.name}-{number}"
+            suffix = "" if number == 1 else f"-{number}"
             try:
-                staging.rename(real.with_name(name))
+                staging.rename(real.with_name(f"{real.name}{suffix}"))
             except OSError as error:
                 if error.errno not in _EXISTS:
                     raise
                 continue
-            return out if number == 1 else out.with_name(name)
+            return out.with_name(f"{real.name}{suffix}") if suffix else out
     raise AssertionError("unreachable: itertools.count is infinite")
 
 
@@ -115,11 +114,6 @@ def remove_run(folder: Path) -> None:
         _remove_parts(folder)
         with contextlib.suppress(OSError):
             folder.rmdir()
-
-
-def _can_publish_into(real: Path, staging: Path, *, force: bool) -> bool:
-    others = any(part != staging for part in real.iterdir())
-    return not others or (force and _is_run(real))
 
 
 def _is_run(folder: Path) -> bool:

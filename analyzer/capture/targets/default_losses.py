@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_last_layer, get_layers
-from analyzer.capture.targets.keras_api import get_keras, get_output_tensors, is_model
+from analyzer.capture.targets.keras_api import get_classes, get_keras, get_output_tensors
 from analyzer.capture.targets.synthetic_inputs import make_part
 from analyzer.model.errors import TargetError
 
@@ -67,17 +67,15 @@ def make_labels(model: Any, outputs: Any) -> Any:
 def _choose_loss(spec: Any, activation: str, losses: Any, *, has_integer_inputs: bool) -> Any:
     if not tf.as_dtype(spec.dtype).is_floating:
         return None
-    if spec.shape is None or tf.TensorShape(spec.shape).rank is None:
-        return losses.MeanSquaredError()
-    axes = tuple(spec.shape)
-    classes = int(axes[-1] or 1) if len(axes) > 1 else 1
-    if not axes:
+    axes = None if spec.shape is None else tf.TensorShape(spec.shape)
+    if axes is not None and axes.rank == 0:
         return output_itself
+    classes = int(axes[-1] or 1) if axes is not None and (axes.rank or 0) > 1 else 1
     if activation == "softmax" and classes > 1:
         return losses.SparseCategoricalCrossentropy()
     if activation == "sigmoid":
         return losses.BinaryCrossentropy()
-    if has_integer_inputs and len(axes) == 3 and classes > 1:
+    if has_integer_inputs and axes is not None and axes.rank == 3 and classes > 1:
         return losses.SparseCategoricalCrossentropy(from_logits=True)
     return losses.MeanSquaredError()
 
@@ -94,8 +92,9 @@ def _find_last_activations(model: Any, count: int) -> list[str]:
 def _get_activation(layer: Any) -> str:
     if type(layer).__name__ == "Softmax":
         return "softmax"
-    if is_model(layer) and getattr(layer, "outputs", None):
-        return _get_activation(get_last_layer(layer.outputs[-1]))
+    outputs = getattr(layer, "outputs", None) if isinstance(layer, get_classes("Model")) else None
+    if outputs:
+        return _get_activation(get_last_layer(outputs[-1]))
     return str(getattr(getattr(layer, "activation", None), "__name__", ""))
 
 

@@ -72,10 +72,9 @@ def make_signature_program(function: Any, text: str, options: CaptureOptions) ->
                 f"{text} takes a {type(spec).__name__}, and analyze cannot create a value for it.",
                 hint="Return (tf_function, args) with real arguments.",
             )
-    names = _name_inputs(function, signature)
-    axes = {name: get_axes(spec) for name, spec in zip(names, specs, strict=True)}
-    shapes = fill_shapes(axes, options)
-    tensors = [make_tensor(shapes[name], one.dtype) for name, one in zip(names, specs, strict=True)]
+    axes = dict(zip(_name_inputs(function, signature), map(get_axes, specs), strict=True))
+    shapes = fill_shapes(axes, options).values()
+    tensors = [make_tensor(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
     args = tuple(tf.nest.pack_sequence_as(signature, tensors))
     program = make_function_program(function, args, text, options)
     shared = [repr(name) for name, own in axes.items() if own and own[0] is None]
@@ -92,10 +91,11 @@ def make_function_program(
 ) -> Program:
     """Return the step of a function; its attributes may hold its model and optimizer."""
     function = _apply_jit(function, text, options.jit)
-    models = _get_owned(function, *_OWNERS[:2])
-    optimizers = _get_owned(function, *_OWNERS[2:])
-    optimizers += [model.optimizer for model in models if getattr(model, "optimizer", None)]
-    optimizers = list({id(optimizer): optimizer for optimizer in optimizers}.values())
+    owned = {name: tf.nest.flatten(getattr(function, name, None)) for name in _OWNERS}
+    models = [one for one in owned["model"] + owned["models"] if one is not None]
+    optimizers = owned["optimizer"] + owned["optimizers"]
+    optimizers += [getattr(model, "optimizer", None) for model in models]
+    optimizers = list({id(one): one for one in optimizers if one is not None}.values())
     return Program(
         call=lambda: function(*args),
         # A ragged or sparse tensor is fed as its component tensors.
@@ -116,20 +116,17 @@ def make_function_program(
 
 def _name_inputs(function: Any, signature: Any) -> list[str]:
     """Return a unique name for each tensor of a signature: its own, or its parameter and path."""
-    code: Any = getattr(function, "python_function", None)
     parameters: list[str] = []
     with contextlib.suppress(ValueError, TypeError):
+        code: Any = getattr(function, "python_function", None)
         parameters = [name for name in inspect.signature(code).parameters if name != "self"]
     parameters += [f"arg{index}" for index in range(len(parameters), len(signature))]
     names: list[str] = []
     for parameter, specs in zip(parameters, signature, strict=False):
         for path, spec in keras.tree.flatten_with_path(specs):
-            name = first = spec.name or "_".join(map(str, (parameter, *path)))
-            for number in itertools.count(1):
-                if name not in names:
-                    break
-                name = f"{first}_{number}"
-            names.append(name)
+            first = spec.name or "_".join(map(str, (parameter, *path)))
+            numbered = (f"{first}_{number}" for number in itertools.count(1))
+            names.append(next(n for n in itertools.chain([first], numbered) if n not in names))
     return names
 
 
@@ -146,19 +143,9 @@ def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
     python_function = getattr(function, "python_function", None)
     if python_function is None:
         raise TargetError(f"{text} is already traced.", hint="Leave out --jit/--no-jit.")
+    options = get_function_options(function)
     rebuilt = tf.function(
-        python_function,
-        input_signature=function.input_signature,
-        **get_function_options(function),
-        jit_compile=jit,
+        python_function, input_signature=function.input_signature, jit_compile=jit, **options
     )
-    attributes = getattr(function, "__dict__", {})
-    for name in _OWNERS:
-        if name in attributes:
-            setattr(rebuilt, name, attributes[name])
+    vars(rebuilt).update((name, vars(function)[name]) for name in _OWNERS if name in vars(function))
     return rebuilt
-
-
-def _get_owned(function: Any, *names: str) -> list[Any]:
-    values = [getattr(function, name, None) for name in names]
-    return [one for value in values for one in tf.nest.flatten(value) if one is not None]

@@ -5,6 +5,8 @@ Keras 2 is optional and never imported here: if the target has not imported it, 
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import sys
 from typing import Any
 
@@ -53,20 +55,12 @@ def get_output_tensors(model: Any) -> Any:
     return structure if structure is not None else getattr(model, "outputs", None)
 
 
-def is_model(thing: Any) -> bool:
-    """Say whether a thing is a model of either Keras."""
-    return isinstance(thing, get_classes("Model"))
-
-
 def get_classes(path: str) -> tuple[type, ...]:
     """Return the class with a dotted name, such as ``layers.Layer``, in each imported Keras."""
-    classes: list[Any] = []
+    classes = []
     for package in (keras, sys.modules.get(_KERAS_2)):
-        thing: Any = package
-        for part in path.split("."):
-            thing = getattr(thing, part, None)
-        if isinstance(thing, type):
-            classes.append(thing)
+        with contextlib.suppress(AttributeError):
+            classes.append(operator.attrgetter(path)(package))
     return tuple(classes)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -27,13 +27,8 @@ from analyzer.model.errors import TargetError
 
 _ALL_BUT_LAST: Final = "all-but-last"
 _CLIPPING: Final = ("clipnorm", "clipvalue", "global_clipnorm")
-_NEED_MODEL: Final = {
-    ("freeze", _ALL_BUT_LAST): "Freezing layers",
-    ("recompute", ""): "Recomputing blocks of layers",
-    ("ema", "off"): "Leaving out the moving average",
-    ("clip", "off"): "Leaving out gradient clipping",
-}
-"""Remedies that need the model itself: kind and value (any if empty) -> name for an error."""
+_NEED_MODEL: Final = {"freeze": "", "recompute": "", "ema": "off", "clip": "off"}
+"""Remedies that need the model itself: kind -> value, or empty for any."""
 _OPTIMIZER_OPTIONS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("ema", "on"): {"use_ema": True},
     ("ema", "off"): {"use_ema": False},
@@ -54,7 +49,7 @@ _WRAPPERS: Final = frozenset({"Optimizer", "LossScaleOptimizer", "MultiOptimizer
 def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     """Apply a remedy to the code in the block, which builds a model or a step with its optimizer."""
     parts = _split(remedy)
-    options = _get_options(remedy)
+    options = _get_options(parts)
     replaced = [""]
     with contextlib.ExitStack() as stack:
         if "remat" in parts:
@@ -76,11 +71,10 @@ def apply_while_building(remedy: str, text: str) -> Iterator[None]:
 
 def check_step_remedy(remedy: str, text: str) -> None:
     """Raise TargetError if a remedy needs the model itself; for a custom step."""
-    parts = _split(remedy)
-    for (kind, value), change in _NEED_MODEL.items():
-        if kind in parts and value in ("", parts[kind]):
+    for kind, value in _split(remedy).items():
+        if _NEED_MODEL.get(kind) in ("", value):
             raise TargetError(
-                f"{change} needs the model, and {text} is a custom step.",
+                f"The change {kind}={value} needs the model, and {text} is a custom step.",
                 hint="Name the model, or the function that makes it.",
             )
 
@@ -116,30 +110,26 @@ def _replace_optimizers(name: str) -> Iterator[list[str]]:
     if name not in classes:
         raise TargetError(f"Keras has no optimizer {name!r}.")
     replaced: list[str] = []
-    inits = {kind: vars(kind)["__init__"] for kind in classes.values()}
+    make: Any = vars(classes[name])["__init__"]
+
+    def make_init(kind: Any, old: Any) -> Callable[..., None]:
+        def init(self: Any, *args: Any, **options: Any) -> None:
+            if type(self) is not kind or kind is classes[name]:  # called by a subclass
+                old(self, *args, **options)
+                return
+            replaced.append(kind.__name__)
+            if args:
+                options["learning_rate"] = args[0]
+            object.__setattr__(self, "__class__", classes[name])  # Keras tracks plain assignments
+            make(self, **{key: options[key] for key in options.keys() & _COMMON_OPTIONS})
+
+        return init
+
     with contextlib.ExitStack() as stack:
-        for kind in inits:
-            init = _make_init(kind, classes[name], inits, replaced)
+        for kind in classes.values():
+            init = make_init(kind, vars(kind)["__init__"])
             stack.enter_context(patch.object(kind, "__init__", init))
         yield replaced
-
-
-def _make_init(
-    kind: Any, chosen: Any, inits: Mapping[Any, Callable[..., None]], replaced: list[str]
-) -> Callable[..., None]:
-    """Return an ``__init__`` that makes an object of class ``kind`` one of class ``chosen``."""
-
-    def init(self: Any, *args: Any, **options: Any) -> None:
-        if type(self) is not kind or kind is chosen:  # called by a subclass
-            inits[kind](self, *args, **options)
-            return
-        replaced.append(kind.__name__)
-        if args:
-            options["learning_rate"] = args[0]
-        object.__setattr__(self, "__class__", chosen)  # Keras tracks plain assignments
-        inits[chosen](self, **{key: options[key] for key in options.keys() & _COMMON_OPTIONS})
-
-    return init
 
 
 def rebuild_with_blocks(model: Any, remedy: str) -> Any:
@@ -150,10 +140,7 @@ def rebuild_with_blocks(model: Any, remedy: str) -> Any:
     if not isinstance(model, keras.Model) or not model.inputs:
         raise TargetError(f"The model {model.name!r} is not made of layers in a graph.")
     if type(model).train_step is not keras.Model.train_step:
-        raise TargetError(
-            f"The model {model.name!r} has a train_step of its own, which a model rebuilt from its "
-            "layers would lose."
-        )
+        raise TargetError(f"A rebuilt {model.name!r} would lose the train_step of its own.")
     try:
         rebuilt = recompute_blocks(model, [block.split(">") for block in blocks.split("|")])
     except (ValueError, AttributeError, KeyError) as error:
@@ -180,13 +167,11 @@ def _split(remedy: str) -> dict[str, str]:
     return {kind: value for kind, _, value in (one.partition("=") for one in remedy.split(","))}
 
 
-def _get_options(remedy: str) -> dict[str, Any]:
-    """Return the options of the optimizer that a remedy sets."""
-    parts = _split(remedy)
+def _get_options(parts: dict[str, str]) -> dict[str, Any]:
+    """Return the options of the optimizer that remedies set."""
     options: dict[str, Any] = {}
     if "accumulate" in parts:
         options["gradient_accumulation_steps"] = int(parts["accumulate"])
-    for (kind, value), changes in _OPTIMIZER_OPTIONS.items():
-        if parts.get(kind) == value:
-            options |= changes
+    for remedy in parts.items():
+        options |= _OPTIMIZER_OPTIONS.get(remedy, {})
     return options

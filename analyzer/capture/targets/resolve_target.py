@@ -27,20 +27,12 @@ from analyzer.capture.targets.function_step import (
     make_function_program,
     make_signature_program,
 )
-from analyzer.capture.targets.keras_api import (
-    get_classes,
-    is_model,
-    set_keras_2_policy,
-)
+from analyzer.capture.targets.keras_api import get_classes, set_keras_2_policy
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import apply_while_building, check_step_remedy
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
-from analyzer.capture.targets.target_spec import (
-    TargetForm,
-    check_honoured,
-    list_given_options,
-)
+from analyzer.capture.targets.target_spec import TargetForm, check_honoured, list_given_options
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError
@@ -49,7 +41,13 @@ from analyzer.model.errors import InputError, TargetError
 def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
     """Return the step that ``spec`` names; InputError for an option that it cannot honour."""
     if options.dtype_policy:
-        _set_policy(options.dtype_policy)
+        try:
+            keras.config.set_dtype_policy(options.dtype_policy)  # of all layers made from now on
+        except ValueError:
+            raise TargetError(
+                f"Keras has no dtype policy {options.dtype_policy!r}.",
+                hint="Try float32, mixed_float16 or mixed_bfloat16.",
+            ) from None
     load: dict[TargetKind, Callable[[TargetSpec, CaptureOptions], Any]] = {
         TargetKind.APPLICATION: _load_application,
         TargetKind.FILE: _load_from_code,
@@ -73,7 +71,7 @@ def make_program(
     """
     if isinstance(thing, Program):
         return thing
-    if is_model(thing):
+    if isinstance(thing, get_classes("Model")):
         return make_model_program(thing, options)
     if isinstance(thing, get_classes("layers.Layer")):
         raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
@@ -104,10 +102,8 @@ def _call_user_code(make: Callable[[], Any], text: str) -> Any:
         try:
             inspect.signature(make).bind()
         except TypeError as error:
-            raise TargetError(
-                f"{text} cannot be called: {error}.",
-                hint="Name a function without parameters: it returns a model or (step, arguments).",
-            ) from None
+            hint = "Name a function without parameters: it returns a model or (step, arguments)."
+            raise TargetError(f"{text} cannot be called: {error}.", hint=hint) from None
     with _convert_errors(text):
         return make()
 
@@ -121,32 +117,21 @@ def _convert_errors(text: str) -> Iterator[None]:
         raise
     except SystemExit as error:
         raise TargetError(f"{text} called sys.exit({error.code}).") from None
-    except Exception as error:
-        is_data = isinstance(error, OSError | tf.errors.NotFoundError)
-        hint = "No data is needed: name a function that only builds the model or the step."
+    except (OSError, tf.errors.NotFoundError) as error:
         raise TargetError(
-            f"{text} failed: {describe_user_error(error)}{'.' if is_data else ''}",
-            hint=hint if is_data else "",
+            f"{text} failed: {describe_user_error(error)}.",
+            hint="No data is needed: name a function that only builds the model or the step.",
         ) from error
-
-
-def _set_policy(policy: str) -> None:
-    try:
-        keras.config.set_dtype_policy(policy)  # of all layers made from now on
-    except ValueError:
-        raise TargetError(
-            f"Keras has no dtype policy {policy!r}.",
-            hint="Try float32, mixed_float16 or mixed_bfloat16.",
-        ) from None
+    except Exception as error:
+        raise TargetError(f"{text} failed: {describe_user_error(error)}") from error
 
 
 def _check_policy(program: Program, text: str, policy: str) -> None:
     """Refuse a target if no layer with weights follows the policy: its code or file sets another."""
     layers = [layer for model in program.models for layer in get_layers(model)]
-    layers = layers or list(find_live_objects(get_classes("layers.Layer")))
     policies = {
         str(layer.dtype_policy.name)
-        for layer in layers
+        for layer in layers or find_live_objects(get_classes("layers.Layer"))
         if has_own_weights(layer) and hasattr(layer, "dtype_policy")
     }
     if policy not in policies:
@@ -162,14 +147,11 @@ def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:
     make = getattr(keras.applications, spec.attribute, None)
     if not callable(make):
         names = [name for name in dir(keras.applications) if name[:1].isupper()]
-        raise TargetError(
-            f"keras.applications has no {spec.attribute!r}.",
-            hint=_suggest(spec.attribute, names) or f"It has {', '.join(names)}.",
-        )
+        hint = _suggest(spec.attribute, names) or f"It has {', '.join(names)}."
+        raise TargetError(f"keras.applications has no {spec.attribute!r}.", hint=hint)
     shape = options.shapes.get("")
-    extra = {"input_shape": shape} if shape else {}
     try:
-        return make(weights=None, **extra)
+        return make(weights=None, **{"input_shape": shape} if shape else {})
     except tf.errors.ResourceExhaustedError:
         raise  # the weights do not fit: the result that the user asked for
     except Exception as error:
@@ -186,15 +168,8 @@ def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
     thing = module
     for part in spec.attribute.split("."):
         if not hasattr(thing, part):
-            values = {name: value for name, value in vars(module).items() if name[0] != "_"}
-            own = [
-                name
-                for name, value in values.items()
-                if getattr(value, "__module__", None) == module.__name__
-            ]
-            hint = f"It defines {', '.join(sorted(own)[:8])}." if own else ""
-            hint = _suggest(part, sorted(values)) or hint
-            raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
+            names = sorted(name for name in vars(module) if name[0] != "_")
+            raise TargetError(f"{spec.path} has no {part!r}.", hint=_suggest(part, names))
         thing = getattr(thing, part)
     return thing
 
@@ -227,10 +202,8 @@ def _import_module(spec: TargetSpec) -> Any:
     except ModuleNotFoundError as error:
         if not f"{spec.path}.".startswith(f"{error.name}."):
             raise
-        raise TargetError(
-            f"There is no module {spec.path}.",
-            hint="Run from the folder that holds it, or give file.py:name.",
-        ) from None
+        hint = "Run from the folder that holds it, or give file.py:name."
+        raise TargetError(f"There is no module {spec.path}.", hint=hint) from None
 
 
 def _suggest(name: str, names: list[str]) -> str:
@@ -292,12 +265,11 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
     shapes = fill_shapes({name: get_axes(one) for name, one in specs.items()}, options)
     tensors = {name: make_tensor(shapes[name], one.dtype) for name, one in specs.items()}
     batch_size = next((shape[0] for shape in [*shapes.values()][:1] if shape), None)
-    model = _LoadedModel(loaded, function)
     return Program(
         call=lambda: function(**tensors),
         args=tuple(tensors.values()),
         function=function,
-        models=[model],
+        models=[_LoadedModel(loaded, function)],
         messages=[f"The signature {name!r} is run."],
         config=StepConfig(mode="infer", jit=False, batch_size=batch_size),
     )

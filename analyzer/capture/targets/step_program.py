@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -32,9 +33,7 @@ def promise_nothing_compiled(text: str) -> Promise:
     def check(function: Any) -> None:
         for definition in function.graph.as_graph_def().library.function if function else ():
             if definition.attr["_XlaMustCompile"].b:
-                # TensorFlow names it __inference_NAME_42.
-                full = definition.signature.name
-                name = full.removeprefix("__inference_").rpartition("_")[0] or full
+                name = re.sub(r"^__inference_(.+)_\d+$", r"\1", definition.signature.name)
                 raise InputError(
                     f"--no-jit cannot be used: {text} calls {name}, which sets jit_compile=True.",
                     hint="Leave it out, or change that function.",
@@ -54,8 +53,8 @@ class Program:
     traced_args: tuple[Any, ...] = ()
     models: list[Any] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
-    # choices made for the user, one sentence each
-    messages: list[str] = field(default_factory=list)
+    messages: list[str] = field(
+        default_factory=list
+    )  # choices made for the user, one sentence each
     promises: list[Promise] = field(default_factory=list)
-    # why XLA compiles the step on a GPU, or not; for a Keras model's step only
-    jit_reason: str = ""
+    jit_reason: str = ""  # why XLA compiles a Keras model's step on a GPU, or not
