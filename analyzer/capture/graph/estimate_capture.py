@@ -103,7 +103,13 @@ def _capture(
         births = stack.enter_context(record_births(hollow=hollow, host_dtypes=host_dtypes))
         report("building the model", 0.05)
         program = make()
-        _check_traceable(program)
+        if program.function is None:
+            raise TargetError(
+                "The step runs eagerly (run_eagerly, or a plain Python function): there is no graph to "
+                "predict from.",
+                hint="Decorate it with @tf.function, or compile without run_eagerly; or measure it as "
+                "it is: analyze trace.",
+            )
         if gpu is not None:
             program.messages.append(program.jit_reason or _CUSTOM_JIT[bool(program.config.jit)])
         _build_slots(program, hollow=hollow)
@@ -151,16 +157,6 @@ def _capture(
     capture.compiled = compiled
     capture.inside = read_inner_ops(function, [one.note.function for one in compiled])
     return capture
-
-
-def _check_traceable(program: Program) -> None:
-    if program.function is None:
-        raise TargetError(
-            "The step runs eagerly (run_eagerly, or a plain Python function): there is no graph to "
-            "predict from.",
-            hint="Decorate it with @tf.function, or compile without run_eagerly; or measure it as it "
-            "is: analyze trace.",
-        )
 
 
 def _build_slots(program: Program, *, hollow: bool) -> None:
@@ -221,39 +217,33 @@ def _note_threads() -> ThreadsNote:
     The configuration comes first, then the environment, then the number of cores
     (``process_util.cc``: ``NumInterOpThreadsFromSessionOptions``; ``LocalDevice``).
     """
+
+    def read_count(name: str) -> int:
+        text = os.environ.get(name, "")
+        return int(text) if text.isdecimal() else 0
+
     cores = len(os.sched_getaffinity(0))
     threading = tf.config.threading
-    intra = threading.get_intra_op_parallelism_threads() or _read_count("TF_NUM_INTRAOP_THREADS")
-    inter = threading.get_inter_op_parallelism_threads() or _read_count("TF_NUM_INTEROP_THREADS")
+    intra = threading.get_intra_op_parallelism_threads() or read_count("TF_NUM_INTRAOP_THREADS")
+    inter = threading.get_inter_op_parallelism_threads() or read_count("TF_NUM_INTEROP_THREADS")
     # Grappler's cluster of this machine has the caches that Eigen reads (``GetLocalCPUInfo``).
     cluster = grappler_cluster.Cluster(disable_detailed_stats=True)
     devices = [device.properties for device in cluster.ListDevices()]
     cluster.Shutdown()
-    processors = [one for one in devices if one.type == "CPU"]
+    # oneDNN may use AVX-512, unless its variable limits it (``cpu_isa_traits.cpp``).
+    is_limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper().startswith(("SSE", "AVX2"))
+    has_avx512 = not is_limited
+    with contextlib.suppress(OSError):
+        flags = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+        has_avx512 = not is_limited and "avx512bw" in flags
     return ThreadsNote(
         intra_op=intra or cores,
         inter_op=inter or cores,
         inter_op_fixed=bool(inter),
-        l2_bytes=max((one.l2_cache_size for one in processors), default=0),
-        l3_bytes=max((one.l3_cache_size for one in processors), default=0),
-        has_avx512=_has_avx512(),
+        l2_bytes=max((one.l2_cache_size for one in devices if one.type == "CPU"), default=0),
+        l3_bytes=max((one.l3_cache_size for one in devices if one.type == "CPU"), default=0),
+        has_avx512=has_avx512,
     )
-
-
-def _has_avx512() -> bool:
-    """Return whether oneDNN may use AVX-512; its variable may limit it (``cpu_isa_traits.cpp``)."""
-    if os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper().startswith(("SSE", "AVX2")):
-        return False
-    try:
-        return "avx512bw" in Path("/proc/cpuinfo").read_text("utf-8", "replace")
-    except OSError:
-        return True
-
-
-def _read_count(name: str) -> int:
-    """Return the number in an environment variable; 0 if it has none."""
-    text = os.environ.get(name, "")
-    return int(text) if text.isdecimal() else 0
 
 
 def _describe_first_bound(program: Program) -> str:
@@ -269,12 +259,13 @@ def _describe_first_bound(program: Program) -> str:
     low_bytes = high_bytes = sum(map(_count_bytes, variables.values()))
     if not low_bytes:
         return ""
-    copies = 2 if program.config.mode == "train" else 1
+    is_training = program.config.mode == "train"
     for model in program.models:
-        if copies > 1:
+        if is_training:
             high_bytes += sum(map(_count_bytes, model.trainable_variables))
-        for output in (out for layer in get_layers(model) for out in get_layer_outputs(layer)):
-            high_bytes += copies * _count_bytes(output, program.config.batch_size or 1)
+        outputs = [out for layer in get_layers(model) for out in get_layer_outputs(layer)]
+        outputs_bytes = sum(_count_bytes(out, program.config.batch_size or 1) for out in outputs)
+        high_bytes += (1 + is_training) * outputs_bytes
     return f"; first bound: {format_bytes(low_bytes)} to roughly {format_bytes(high_bytes)}"
 
 

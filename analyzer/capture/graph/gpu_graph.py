@@ -1,13 +1,11 @@
 """Get the graph that a GPU's executor would run, on a machine without the GPU.
 
 TensorFlow optimises a function's graph for a *virtual cluster* that describes the devices by their
-properties only (``grappler::VirtualCluster``; ``OptimizeGraph`` in ``optimize_function_graph_utils``
-makes one from the real devices' properties). Here the same optimiser gets a cluster with the named card.
-It chooses NCHW or NHWC for the card's architecture, fuses convolutions for cuDNN, inlines nested
-functions and lowers branches and loops. Nothing runs.
-
-TensorFlow's CPU build registers no GPU kernels: ``host_copies`` lists the ops without one, and inserts
-the copies between host and card.
+properties only (``grappler::VirtualCluster``; ``optimize_function_graph_utils`` makes one from the real
+devices). Here the same optimiser gets a cluster with the named card. It chooses NCHW or NHWC for the
+card's architecture, fuses convolutions for cuDNN, inlines nested functions and lowers branches and
+loops. Nothing runs. TensorFlow's CPU build registers no GPU kernels: ``host_copies`` lists the ops
+without one, and inserts the copies between host and card.
 """
 
 from __future__ import annotations
@@ -257,13 +255,10 @@ def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
     if jit:
         return f"{how}, as Keras' fit runs on a GPU. A custom loop runs op by op (--no-jit)."
     blocking = [layer for layer in get_layers(model) if not layer.supports_jit]
-    if blocking and getattr(model, _RESOLVED, False):
-        names = ", ".join(f"{layer.name} ({type(layer).__name__})" for layer in blocking[:3])
-        return (
-            f"{how}: Keras' fit cannot compile {names} with XLA. Recurrent layers with "
-            "use_cudnn=False can be compiled (--jit)."
-        )
+    if not blocking or not getattr(model, _RESOLVED, False):
+        return f"{how}: the model has jit_compile=False or is distributed; --jit uses XLA."
+    names = ", ".join(f"{layer.name} ({type(layer).__name__})" for layer in blocking[:3])
     return (
-        f"{how}: the model has jit_compile=False or is distributed. With jit_compile='auto' Keras' "
-        "fit would use XLA on a GPU (--jit)."
+        f"{how}: Keras' fit cannot compile {names} with XLA. Recurrent layers with use_cudnn=False "
+        "can be compiled (--jit)."
     )

@@ -12,7 +12,7 @@ branch constant: a variable that the step itself updates may become one, and the
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -21,8 +21,15 @@ from typing import Any, Final
 from analyzer.capture.private_names import op_def_registry
 
 _METADATA: Final = frozenset(
-    {"Rank", "Shape", "ShapeN", "Size", "VariableShape"}
-    | {"TensorListElementShape", "TensorListLength"}
+    (
+        "Rank",
+        "Shape",
+        "ShapeN",
+        "Size",
+        "VariableShape",
+        "TensorListElementShape",
+        "TensorListLength",
+    )
 )
 """Ops that read only a shape (``IsMetadataOp`` in ``compiler/tf2xla/kernels``)."""
 _LOOPS: Final = frozenset({"While", "StatelessWhile"})
@@ -60,23 +67,18 @@ class FixedInputs:
         return self._results[name]
 
     def _analyze(self, graph: Any) -> dict[int, str]:
-        reasons: dict[str, str] = {}
-        arguments = {tensor.op.name: index for index, tensor in enumerate(graph.inputs)}
-        fixed: dict[int, str] = {}
+        reasons: dict[str, str] = {}  # by node: the op that must know its value
         # A function's graph lists an op after its inputs.
         for op in reversed(graph.get_operations()):
             if op.type in _METADATA:
                 continue
-            if op.name in arguments:
-                if op.name in reasons:
-                    fixed[arguments[op.name]] = reasons[op.name]
-            elif op.name in reasons:
-                for tensor in op.inputs:
-                    reasons.setdefault(_find_source(tensor).op.name, reasons[op.name])
-            else:
-                for index, reason in self._find_needs(op):
-                    reasons.setdefault(_find_source(op.inputs[index]).op.name, reason)
-        return dict(sorted(fixed.items()))
+            needs: Iterable[tuple[int, str]] = self._find_needs(op)
+            if op.name in reasons:
+                needs = ((index, reasons[op.name]) for index in range(len(op.inputs)))
+            for index, reason in needs:
+                reasons.setdefault(_find_source(op.inputs[index]).op.name, reason)
+        names = enumerate(tensor.op.name for tensor in graph.inputs)
+        return {index: reasons[name] for index, name in names if name in reasons}
 
     def _find_needs(self, op: Any) -> Iterator[tuple[int, str]]:
         """Yield the inputs of an op whose values must be known, and the op that needs them."""
@@ -90,20 +92,15 @@ class FixedInputs:
                 for index, reason in self.find(function.name).items():
                     yield index + 1, reason
         elif op.type in _LOOPS:
-            yield from self._find_in_loop(attrs)
+            body: Any = self.graphs.get(attrs["body"].func.name)
+            for part in ("cond", "body") if body is not None else ():
+                for index, reason in self.find(attrs[part].func.name).items():
+                    # Only inputs that the body passes on unchanged can be known.
+                    if index < len(body.outputs) and body.outputs[index] is body.inputs[index]:
+                        yield index, reason
         elif op.type in _load_needs():
             for index in _find_positions(op, _load_needs()[op.type]):
                 yield index, f"{op.type} {op.name}"
-
-    def _find_in_loop(self, attrs: Any) -> Iterator[tuple[int, str]]:
-        """Yield the needs of a loop among the inputs that its body passes on unchanged."""
-        body = self.graphs.get(attrs["body"].func.name)
-        if body is None:
-            return
-        for part in ("cond", "body"):
-            for index, reason in self.find(attrs[part].func.name).items():
-                if index < len(body.outputs) and body.outputs[index] is body.inputs[index]:
-                    yield index, reason
 
 
 def _find_source(tensor: Any) -> Any:
@@ -116,13 +113,11 @@ def _find_source(tensor: Any) -> Any:
 def _find_positions(op: Any, names: frozenset[str]) -> Iterator[int]:
     """Yield the positions of the named arguments among an op's inputs."""
     definition = op_def_registry.get(op.type)
-    at = 0
+    at, attrs = 0, op.node_def.attr
     for argument in definition.input_arg if definition is not None else ():
-        count = 1
-        if argument.number_attr:
-            count = int(op.node_def.attr[argument.number_attr].i)
-        elif argument.type_list_attr:
-            count = len(op.node_def.attr[argument.type_list_attr].list.type)
+        count = int(attrs[argument.number_attr].i) if argument.number_attr else 1
+        if argument.type_list_attr:
+            count = len(attrs[argument.type_list_attr].list.type)
         if argument.name in names:
             yield from range(at, at + count)
         at += count

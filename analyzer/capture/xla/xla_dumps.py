@@ -35,10 +35,8 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
     if not files:
         return b"", ""
     # "sm_7.5_gpu_after_optimizations" (``GpuCompiler``), "cpu_after_optimizations" (``CpuCompiler``)
-    is_gpu = "gpu_after_optimizations" in files[-1].name
-    proto = Hlo()
-    proto.ParseFromString(files[-1].read_bytes())
-    return pack(proto), "gpu" if is_gpu else "cpu"
+    platform = "gpu" if "gpu_after_optimizations" in files[-1].name else "cpu"
+    return pack(Hlo.FromString(files[-1].read_bytes())), platform
 
 
 def count_dumps(dump: Path, function: str) -> int:

@@ -13,17 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from analyzer.capture.graph.executor_graph import (
-    StaticStep,
-    build_executor_graph,
-    get_handle_type,
-)
+from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph, get_handle_type
 from analyzer.capture.graph.plain_graphs import (
     collect_function_graphs,
     decode_name,
@@ -79,10 +76,10 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
     """
     if not is_compiled(function):
         return build_executor_graph(function)
+    fed_tensors = chain(args, repeat(None))
     arguments = [
-        Op(name=tensor.op.name, type="_Arg", outputs=(spec,), attrs={"index": index})
-        for index, tensor in enumerate(function.inputs)
-        for spec in [_get_argument_spec(tensor, args[index] if index < len(args) else None)]
+        Op(name=own.op.name, type="_Arg", outputs=(_get_spec(own, fed),), attrs={"index": index})
+        for index, (own, fed) in enumerate(zip(function.inputs, fed_tensors, strict=False))
     ]
     name = decode_name(function.name)
     call = name.removeprefix(_FUNCTION).rpartition("_")[0] or name
@@ -92,7 +89,7 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
         name=call,
         type="StatefulPartitionedCall",
         inputs=tuple(f"{op.name}:0" for op in arguments),
-        outputs=tuple(_get_argument_spec(tensor, None) for tensor in function.outputs),
+        outputs=tuple(map(_get_spec, function.outputs)),
         attrs={"f": {"function": name}, "_XlaMustCompile": True},
     )
     results = (
@@ -102,8 +99,8 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
     return StaticStep(ops=(*arguments, compiled, *results))
 
 
-def _get_argument_spec(tensor: Any, fed: Any) -> TensorSpec:
-    """Return an argument's dtype and shape, with the axes of the tensor that it is fed (or None)."""
+def _get_spec(tensor: Any, fed: Any = None) -> TensorSpec:
+    """Return a tensor's dtype and shape, with the axes of the tensor that it is fed (or None)."""
     if tensor.dtype == tf.resource:
         return TensorSpec("resource", ())
     axes = None if fed is None else get_shape(fed)
@@ -121,11 +118,8 @@ def compile_calls(
     """Lower and compile every function of a step that XLA compiles.
 
     The second value has a sentence for each function that cannot be compiled; TargetError is raised if
-    that is the step itself.
-
-    Args:
-        dump: The folder in ``XLA_FLAGS``; None if XLA dumps nothing.
-        plans: Also compile for this machine's CPU; False only lowers.
+    that is the step itself. ``dump`` is the folder in ``XLA_FLAGS``, or None; without ``plans``, the
+    functions are only lowered.
     """
     by_name = {op.name: op for op in ops}
     fixed_inputs = FixedInputs(collect_function_graphs(function))
@@ -135,23 +129,22 @@ def compile_calls(
     for (name, inputs), callers in calls.items():
         fixed = fixed_inputs.find(name)
         values = {index: _find_fed(callers[0].inputs[index], by_name, args) for index in fixed}
-        with StandIns.open() as stand_ins:
-            try:
+        try:
+            with StandIns.open() as stand_ins:
                 module, plan = _compile(name, inputs, stand_ins, dump, plans=plans, values=values)
-            except (ValueError, tf.errors.OpError) as error:
-                reason = _get_reason(error)
-                is_whole_step = sum(op.type not in FRAME_TYPES for op in ops) <= 1
-                if len(calls) == 1 and len(callers) == 1 and is_whole_step:
-                    raise TargetError(
-                        f"The step cannot be compiled with XLA: {reason}",
-                        hint="Estimate it op by op with --no-jit.",
-                    ) from error
-                messages.append(f"The function of {callers[0].name} cannot be compiled: {reason}")
-                continue
-        ops_inside = tuple(op.name for op in callers)
-        note = CompiledFunction(
-            ops=ops_inside, function=name, platform="cpu", fixed=tuple(fixed.items())
-        )
+        except (ValueError, tf.errors.OpError) as error:
+            text = clean_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
+            reason = text.split(". ")[0].splitlines()[0] if text else type(error).__name__
+            is_whole_step = sum(op.type not in FRAME_TYPES for op in ops) <= 1
+            if len(calls) == 1 and len(callers) == 1 and is_whole_step:
+                raise TargetError(
+                    f"The step cannot be compiled with XLA: {reason}",
+                    hint="Estimate it op by op with --no-jit.",
+                ) from error
+            messages.append(f"The function of {callers[0].name} cannot be compiled: {reason}")
+            continue
+        names, pairs = tuple(op.name for op in callers), tuple(fixed.items())
+        note = CompiledFunction(ops=names, function=name, platform="cpu", fixed=pairs)
         lowered.append(LoweredFunction(note, module, plan))
     return lowered, messages
 
@@ -210,20 +203,22 @@ def _describe(
     name, index = split_tensor(tensor)
     op = by_name[name]
     spec = op.outputs[index] if index < len(op.outputs) else TensorSpec("", None)
-    if spec.dtype != "resource":
-        value = op.attrs.get("value")
-        if op.type in ("Const", "HostConst") and isinstance(value, dict) and "values" in value:
-            return "value", spec.dtype, spec.shape, tuple(value["values"])
-        if isinstance(op.attrs.get("f"), dict):
-            # A function's gradient gets its needs from the function, axes and shapes included.
-            values = _read_constant_output(graphs.get(op.attrs["f"]["function"]), index)
-            if values is not None:
-                return "value", spec.dtype, spec.shape, values
-        return "tensor", spec.dtype, spec.shape
-    while op.type not in ARGUMENT_TYPES and op.inputs:
-        op = by_name[split_tensor(op.inputs[0])[0]]
-    dtype, shape = variables.get(int(op.attrs.get("index", -1)), (None, None))
-    return "variable", None if dtype is None else dtype.name, shape
+    if spec.dtype == "resource":
+        while op.type not in ARGUMENT_TYPES and op.inputs:
+            op = by_name[split_tensor(op.inputs[0])[0]]
+        dtype, shape = variables.get(int(op.attrs.get("index", -1)), (None, None))
+        return "variable", None if dtype is None else dtype.name, shape
+    value, called = op.attrs.get("value"), op.attrs.get("f")
+    if op.type in ("Const", "HostConst") and isinstance(value, dict) and "values" in value:
+        return "value", spec.dtype, spec.shape, tuple(value["values"])
+    # A function's gradient gets its needs from the function, axes and shapes included.
+    graph = graphs.get(called["function"]) if isinstance(called, dict) else None
+    outputs = [] if graph is None else graph.outputs[index : index + 1]
+    for values in map(tensor_util.constant_value, outputs):
+        is_small = values is not None and np.size(values) <= _MAX_VALUES
+        if is_small and values.dtype.kind in "biuf":
+            return "value", spec.dtype, spec.shape, tuple(values.ravel().tolist())
+    return "tensor", spec.dtype, spec.shape
 
 
 def _find_fed(tensor: str, by_name: dict[str, Op], args: Sequence[Any]) -> Any:
@@ -234,16 +229,6 @@ def _find_fed(tensor: str, by_name: dict[str, Op], args: Sequence[Any]) -> Any:
     index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
     fed = args[index] if 0 <= index < len(args) else None
     return None if isinstance(fed, tf.TensorSpec) else fed
-
-
-def _read_constant_output(graph: Any, index: int) -> tuple[Any, ...] | None:
-    """Return the values of a function's output, flat; None if it is not a small constant."""
-    if graph is None or index >= len(graph.outputs):
-        return None
-    values = tensor_util.constant_value(graph.outputs[index])
-    if values is None or np.size(values) > _MAX_VALUES or values.dtype.kind not in "biuf":
-        return None
-    return tuple(values.ravel().tolist())
 
 
 def _compile(
@@ -259,12 +244,19 @@ def _compile(
     for kind, dtype, shape, *_ in inputs:
         if dtype is None or shape is None or any(axis < 0 for axis in shape):
             raise ValueError(f"a {kind} of unknown shape is an input")
-    arguments = [
-        _make_stand_in(described, stand_ins, filled=index in values)
-        if values.get(index) is None
-        else values[index]
-        for index, described in enumerate(inputs)
-    ]
+    arguments = []
+    for index, (kind, dtype, shape, *constant) in enumerate(inputs):
+        is_filled = index in values
+        if values.get(index) is not None:
+            arguments.append(values[index])
+        elif kind == "variable":
+            handle = stand_ins.make_variable(tf.as_dtype(dtype), shape, filled=is_filled)
+            arguments.append(handle)
+        elif kind == "value":
+            arguments.append(tf.constant(constant[0], dtype, shape))
+        else:
+            make = stand_ins.make_filled if is_filled else stand_ins.make_tensor
+            arguments.append(make(tf.as_dtype(dtype), shape))
 
     def get_stage(stage: str) -> bytes:
         return bytes(
@@ -295,18 +287,3 @@ def _compile(
         proto.hlo_module.ParseFromString(get_stage("optimized_hlo_serialized"))
         plan = pack(proto)
     return module, plan
-
-
-def _make_stand_in(described: _Description, stand_ins: StandIns, *, filled: bool) -> Any:
-    kind, dtype, shape, *values = described
-    if kind == "variable":
-        return stand_ins.make_variable(tf.as_dtype(dtype), shape, filled=filled)
-    if kind == "value":
-        return tf.constant(values[0], dtype, shape)
-    make = stand_ins.make_filled if filled else stand_ins.make_tensor
-    return make(tf.as_dtype(dtype), shape)
-
-
-def _get_reason(error: Exception) -> str:
-    text = clean_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
-    return text.split(". ")[0].splitlines()[0] if text else type(error).__name__
