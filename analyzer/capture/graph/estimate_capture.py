@@ -103,13 +103,6 @@ def _capture(
         births = stack.enter_context(record_births(hollow=hollow, host_dtypes=host_dtypes))
         report("building the model", 0.05)
         program = make()
-        if program.function is None:
-            raise TargetError(
-                "The step runs eagerly (run_eagerly, or a plain Python function): there is no graph to "
-                "predict from.",
-                hint="Decorate it with @tf.function, or compile without run_eagerly; or measure it as "
-                "it is: analyze trace.",
-            )
         if gpu is not None:
             program.messages.append(program.jit_reason or _CUSTOM_JIT[bool(program.config.jit)])
         _build_slots(program, hollow=hollow)
@@ -140,11 +133,11 @@ def _capture(
             ),
             ops=list(step.ops),
         )
-    if gpu is not None:
-        capture.run = replace(capture.run, device=DeviceNote(kind="gpu", name=gpu.name, id=gpu.id))
+    device = DeviceNote(kind="gpu", name=gpu.name, id=gpu.id) if gpu else capture.run.device
     capture.run = replace(
         capture.run,
         kind="static",
+        device=device,
         births=_note_births(slots, variables.raw),
         inputs_after=tuple(births.inputs.get(id(tensor)) for tensor in program.args),
         kept_by_tracing=kept_bytes // GRANULE_BYTES,
@@ -170,6 +163,13 @@ def _build_slots(program: Program, *, hollow: bool) -> None:
 
 def _trace(program: Program, births: Births) -> tuple[Any, int]:
     """Return the concrete function, and the bytes that the tracing (or two) of a run keeps."""
+    if program.function is None:
+        raise TargetError(
+            "The step runs eagerly (run_eagerly, or a plain Python function): there is no graph to "
+            "predict from.",
+            hint="Decorate it with @tf.function, or compile without run_eagerly; or measure it as it "
+            "is: analyze trace.",
+        )
     gc.collect()  # garbage of the model's construction must not be freed while bytes are counted
     before = get_bytes_in_use() - births.made_bytes
     function = trace_function(program)
