@@ -96,11 +96,10 @@ def _capture(
 ) -> Captured:
     gpu = find_gpu(options.gpu) if options.gpu else None
     with contextlib.ExitStack() as stack:
-        if gpu is not None:
-            stack.enter_context(pretend_gpu(cudnn=not options.jit))
+        stack.enter_context(pretend_gpu(cudnn=not options.jit) if gpu else contextlib.nullcontext())
         observed = stack.enter_context(observe_step())
-        host_dtypes = VARIABLES_ON_HOST if gpu else frozenset()
-        births = stack.enter_context(record_births(hollow=hollow, host_dtypes=host_dtypes))
+        host = VARIABLES_ON_HOST if gpu else frozenset()
+        births = stack.enter_context(record_births(hollow=hollow, host_dtypes=host))
         report("building the model", 0.05)
         program = make()
         if gpu is not None:
@@ -116,10 +115,8 @@ def _capture(
         slots = sort_slots_by_creation(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         # Compiling for the CPU takes most of the time: skip it if a card's compiler will be used.
-        is_for_card = bool(options.gpu) and not options.cpu_plan and has_compiler()
-        compiled, messages = compile_calls(
-            function, step.ops, dump, args=program.args, plans=not is_for_card
-        )
+        plans = not options.gpu or options.cpu_plan or not has_compiler()
+        compiled, messages = compile_calls(function, step.ops, dump, program.args, plans=plans)
         program.messages.extend(messages)
         report("reading the graph", 0.9)
         capture = describe_capture(
@@ -147,9 +144,8 @@ def _capture(
         assumed=dict(options.assume),
         like=options.like,
     )
-    capture.compiled = compiled
-    capture.inside = read_inner_ops(function, [one.note.function for one in compiled])
-    return capture
+    inside = read_inner_ops(function, [one.note.function for one in compiled])
+    return replace(capture, compiled=compiled, inside=inside)
 
 
 def _build_slots(program: Program, *, hollow: bool) -> None:

@@ -111,9 +111,9 @@ def compile_calls(
     function: Any,
     ops: Sequence[Op],
     dump: Path | None,
+    args: Sequence[Any],
     *,
-    args: Sequence[Any] = (),
-    plans: bool = True,
+    plans: bool,
 ) -> tuple[list[LoweredFunction], list[str]]:
     """Lower and compile every function of a step that XLA compiles.
 
