@@ -8,12 +8,12 @@ interpolated between them. Graph rewrites near the limit of one card are not see
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
 
 from msgspec.structs import replace as replace_fields
 
+from analyzer.capture.process.launch import Progress
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.fitting.estimate_at_size import SizeEstimates, StepAccess, access_target
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
@@ -22,7 +22,6 @@ from analyzer.fitting.fit_target import (
     describe_card,
     describe_sizes,
     find_safe_size,
-    resolve_limit,
 )
 from analyzer.fitting.size_search import SizeCurve, SizeSearch
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
@@ -33,7 +32,7 @@ def fit_all_cards(
     options: CaptureOptions,
     question: FitQuestion,
     *,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> FitAnswer:
     """Find the largest batch of a target's step on each card; limits and runs are not supported.
 
@@ -41,7 +40,12 @@ def fit_all_cards(
         InputError: the target cannot be used, or its batch size is fixed.
     """
     report = progress or (lambda stage, share: None)
-    kinds = _group_cards()
+
+    def kind_of(gpu: Gpu) -> int:
+        return min(gpu.compute_capability[0], 8)
+
+    catalogue = sorted(all_gpus(), key=lambda gpu: (kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
+    kinds = [list(cards) for _, cards in groupby(catalogue, kind_of)]
     rows: list[CardAnswer] = []
     with access_target(spec) as access:
         for number, cards in enumerate(kinds):
@@ -50,7 +54,12 @@ def fit_all_cards(
                 report(stage, (number + share) / len(kinds))
 
             answer, curve = _fit_kind(access, options, question, cards, report_part)
-            rows += [_row_of(gpu, curve, question.wanted) for gpu in cards]
+            for gpu in cards:
+                limit = memory_limit(gpu)
+                largest = curve.size_at(limit.bytes)
+                safe = min(find_safe_size(curve, limit), largest)
+                wanted = None if question.wanted is None else question.wanted <= largest
+                rows.append(describe_card(gpu, largest, safe, wanted))
     return _combine(answer, rows, question.wanted)
 
 
@@ -59,23 +68,18 @@ def _fit_kind(
     options: CaptureOptions,
     question: FitQuestion,
     cards: list[Gpu],
-    report: Callable[[str, float], None],
+    report: Progress,
 ) -> tuple[FitAnswer, SizeCurve]:
     """Return the answer for the middle one of some cards, and a curve for all of them."""
     middle = cards[len(cards) // 2]
-    chosen = replace(options, gpu=middle.id)
-    limited_by = resolve_limit(middle, None)
-    estimates = SizeEstimates(
-        replace(access, folder=access.folder / middle.id), chosen, threads=question.threads
-    )
-    search = SizeSearch(
-        estimates, limited_by[1], options.open_batch_size, runs_follow=True, report=report
-    )
+    chosen, limit = replace(options, gpu=middle.id), memory_limit(middle)
+    own_access = replace(access, folder=access.folder / middle.id)
+    estimates = SizeEstimates(own_access, chosen, threads=question.threads)
+    search = SizeSearch(estimates, limit, options.open_batch_size, runs_follow=True, report=report)
     found = search.find()
     for gpu in (cards[-1], cards[0]):
         search.estimate(max(found.curve.size_at(memory_limit(gpu).bytes), 1))
-    asked = replace(question, remedies=False, what_if=())
-    return describe_sizes(access.name, chosen, found, limited_by, asked), found.curve
+    return describe_sizes(access.name, chosen, found, ("card", limit), question), found.curve
 
 
 def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> FitAnswer:
@@ -99,21 +103,3 @@ def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> F
         notes=(f"The curve is for {answer.card_name}.", *answer.notes),
         wanted_fits=None if wanted is None else any(row.holds_wanted for row in rows),
     )
-
-
-def _group_cards() -> list[list[Gpu]]:
-    """Return the cards by kind, each kind by its limit."""
-
-    def kind_of(gpu: Gpu) -> int:
-        return min(gpu.compute_capability[0], 8)
-
-    cards = sorted(all_gpus(), key=lambda gpu: (kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
-    return [list(kind) for _, kind in groupby(cards, kind_of)]
-
-
-def _row_of(gpu: Gpu, curve: SizeCurve, wanted: int | None) -> CardAnswer:
-    """Return the answer for a card, read from the curve of its kind."""
-    _, limit = resolve_limit(gpu, None)
-    largest = curve.size_at(limit.bytes)
-    safe = min(find_safe_size(curve, limit), largest)
-    return describe_card(gpu, largest, safe, None if wanted is None else wanted <= largest)

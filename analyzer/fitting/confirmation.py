@@ -10,7 +10,7 @@ from typing import Final
 
 from analyzer.fitting.estimate_at_size import StepAccess
 from analyzer.fitting.fit_answer import ConfirmingRun
-from analyzer.fitting.size_search import tolerance_at
+from analyzer.fitting.size_search import MOST_SIZE, tolerance_at
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import Failure
 from analyzer.model.errors import AnalyzerError, ExitCode, FailureKind, InputError
@@ -18,13 +18,17 @@ from analyzer.phantom.phantom_environment import check_platform
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 
-MOST_RUNS: Final = 6  # runs at most; two if the prediction is right
+MOST_RUNS: Final = 8  # runs at most; two if the prediction is right
 
 _STEPS: Final = 3
 """Steps of a run: the first allocates variables of the optimizer, the others repeat."""
 
 _FIRST_STEP_DOWN: Final = 16
-"""Divisor of the predicted size. If it and the safe size fail, go down by 1 / 16, then 2 / 16."""
+"""Divisor of the predicted size. If it and the safe size fail, go down by 1 / 16, then 4 / 16."""
+
+_STEP_GROWTH: Final = 4
+"""Factor between steps on one side. Upwards they start at 1 / 64 of the predicted size, so that eight
+runs reach 45 to 85 times that size."""
 
 _LEAST_LIMIT_S: Final = {"gpu": 300.0, "cpu": 1800.0}
 """Least time limit of a run, seconds, by device: a CPU computes the step, a simulated card does not."""
@@ -114,28 +118,26 @@ class RunBracket:
         Raises:
             InputError: the step fails for a reason that is not its size.
         """
-        sizes = [max(predicted, 1), max(safe, 1)]
-        stride = tolerance_at(predicted)
+        first_sizes, up = [max(predicted, 1), max(safe, 1)], tolerance_at(predicted)
         down = max(predicted // _FIRST_STEP_DOWN, 1)
         while len(self.runs) < MOST_RUNS and self.timeouts < _MOST_TIMEOUTS:
             fitting, failing = self.fitting, self.failing
-            if failing is not None and failing - fitting <= max(tolerance_at(fitting), 1):
+            if failing is not None and failing - fitting <= tolerance_at(fitting):
                 return
             if fitting and failing is None:
-                size = fitting + stride
-                stride *= 2 if len(self.runs) < 3 else 4  # so that the last run fails
+                size, up = min(fitting + up, MOST_SIZE), _STEP_GROWTH * up
             elif fitting and failing is not None:
-                near = fitting + stride if len(self.runs) == 1 else (fitting + failing) // 2
-                size = min(near, failing - 1)
-            elif sizes:
-                size = sizes.pop(0)
+                near = fitting + up if len(self.runs) == 1 else math.isqrt(fitting * failing)
+                size = min(max(near, fitting + 1), failing - 1)
+            elif first_sizes:
+                size = first_sizes.pop(0)
                 if size in self.runs or (failing is not None and size >= failing):
                     continue
             elif failing is None:  # no run ended in time
                 return
             else:
-                size, down = max(failing - down, failing // 2, 1), 2 * down
-            if size in self.runs:  # did not end in time
+                size, down = max(failing - down, failing // 8, 1), _STEP_GROWTH * down
+            if size in self.runs:  # the largest size of all, or a run that did not end in time
                 return
             self._run(size)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.explain.need import find_need
 from analyzer.explain.questions.peak_owner import peak_op
-from analyzer.fitting.fit_answer import AXIS_OF_N, CurvePoint, SizeFailure, insert_size
+from analyzer.fitting.fit_answer import AXIS_OF_N, SizeFailure, insert_size
 from analyzer.model.contract.capture_request import CaptureKind, CaptureOptions, TargetSpec
 from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
 from analyzer.model.ranges import Range
@@ -33,6 +32,17 @@ _FIRST_LENGTH: Final = 128
 
 _FORMAT_HINT: Final = "Write it as tokens=N or 32N,32N,3."
 
+_SWAP_OP: Final = "_CopyFromGpuToHost"
+"""Op that TensorFlow's optimizer inserts to swap a tensor to the host (``BuildSwapPair``)."""
+
+_SWAP_MARGIN: Final = 0.03
+"""Ratio by which the bounds widen if tensors are swapped. The optimizer walks over nodes in the order of
+their addresses (``nodes_to_swap`` in ``memory_optimizer.cc``), so each process swaps different tensors:
+captures of one batch differed by 2.7 % of the peak."""
+
+_NOT_BY_SIZE: Final = (FailureKind.FIXED_SIZE, FailureKind.KILLED, FailureKind.EXITED)
+"""Failures that say nothing about the size."""
+
 
 @dataclass(frozen=True, slots=True)
 class VariedSize:
@@ -44,14 +54,6 @@ class VariedSize:
     def template(self) -> str:
         """The shapes as one text, empty for the batch."""
         return " ".join(self.shapes)
-
-    @property
-    def power(self) -> int:
-        """First guess of the power of the size with which the need grows.
-
-        2 is right for the side of an image and for attention over a sequence.
-        """
-        return 2 if self.shapes else 1
 
     def apply(self, options: CaptureOptions, size: int) -> CaptureOptions:
         """Return the options of the step at a size."""
@@ -86,7 +88,7 @@ def parse_varied(shapes: Sequence[str]) -> VariedSize:
     parsed = []
     for shape in shapes:
         name, equals, axes = shape.rpartition("=")
-        parsed.append(name.strip() + equals + re.sub(r"\s", "", axes).upper())
+        parsed.append(name.strip() + equals + "".join(axes.split()).upper())
         if not _factors_of_n(parsed[-1]):
             raise InputError(f"The shape {shape!r} has no N.", hint=_FORMAT_HINT)
         try:
@@ -101,19 +103,6 @@ def _factors_of_n(shape: str) -> list[str]:
     return AXIS_OF_N.findall(shape.rpartition("=")[2].upper())
 
 
-_CAPTURES: Final = "captures"
-
-_SWAP_OP: Final = "_CopyFromGpuToHost"
-"""Op that TensorFlow's optimizer inserts to swap a tensor to the host (``BuildSwapPair``)."""
-
-_SWAP_MARGIN: Final = 0.03
-"""Ratio by which the bounds widen if tensors are swapped. The optimizer walks over nodes in the order of
-their addresses (``nodes_to_swap`` in ``memory_optimizer.cc``), so each process swaps different tensors:
-captures of one batch differed by 2.7 % of the peak."""
-
-_NOT_BY_SIZE: Final = (FailureKind.FIXED_SIZE, FailureKind.KILLED, FailureKind.EXITED)
-"""Failures that say nothing about the size."""
-
 Capture = Callable[[CaptureOptions, Path], Path]
 """Capture or run the step with these options into a folder; return its final path."""
 
@@ -125,7 +114,6 @@ class StepAccess:
     name: str
     folder: Path  # folder for captures, removed at the end
     capture: Capture  # records the step's graph and runs nothing
-    trace: Capture | None = None  # runs and traces the step
     # runs the step for up to ``limit_s`` seconds and records only whether it finished
     trial: Callable[..., Path] | None = None
     # imports TensorFlow for later trials with these options
@@ -150,14 +138,13 @@ def access_target(
                 force=False,
                 progress=lambda stage, share: show_stage(stage),
                 kind=kind,
-                copies=None if kind == "run" else servers,
+                copies=servers,
             )
 
         yield StepAccess(
             name=spec.text,
             folder=folder,
             capture=make("static"),
-            trace=make("run"),
             trial=make("trial"),
             prepare_trials=lambda options: start_fork_server(spec, options, "trial", servers),
         )
@@ -176,7 +163,8 @@ class SizeEstimate:
 
     size: int
     need_bytes: int
-    need: Range  # bounds of the need, with a margin above
+    need_low_bytes: int
+    need_high_bytes: int  # with a margin
     requested_bytes: int
     allocated_bytes: int
     # bounds of the requested peak over the schedules; None if there is one schedule
@@ -186,18 +174,6 @@ class SizeEstimate:
     swaps: bool  # whether TensorFlow swaps tensors to the host
     note: RunNote  # the capture
     notes: tuple[str, ...] = ()
-
-    def to_point(self) -> CurvePoint:
-        """Return its figures for the answer."""
-        return CurvePoint(
-            size=self.size,
-            requested_bytes=self.requested_bytes,
-            allocated_bytes=self.allocated_bytes,
-            need_bytes=self.need_bytes,
-            need_low_bytes=self.need.low,
-            need_high_bytes=self.need.high,
-            op=self.op,
-        )
 
 
 class SizeEstimates:
@@ -213,7 +189,7 @@ class SizeEstimates:
         *,
         varied: VariedSize = BATCH,
         threads: int | None = None,
-        name: str = _CAPTURES,
+        name: str = "captures",
     ) -> None:
         self._access = access
         self._options = options
@@ -276,13 +252,13 @@ class SizeEstimates:
             inter_op=self._options.inter_op_threads,
             card_options=CardOptions(both=False),
         )
-        stated, pool = analysis.recording.uncertainty, find_need(analysis)[0].pool
-        need = pool.range
+        recording, pool = analysis.recording, find_need(analysis)[0].pool
+        stated, low, high = recording.uncertainty, pool.range.low, pool.range.high
         if stated is None or stated.limit_high_bytes is None:  # one schedule: add the margin here
-            need = Range(need.low, int(need.high * (1 + LIMIT_MARGIN)))
+            high = int(high * (1 + LIMIT_MARGIN))
         swaps = any(op.type == _SWAP_OP for op in note.ops)
         if swaps:
-            need = Range(int(need.low / (1 + _SWAP_MARGIN)), int(need.high * (1 + _SWAP_MARGIN)))
+            low, high = int(low / (1 + _SWAP_MARGIN)), int(high * (1 + _SWAP_MARGIN))
         cautions = [f"Caution: {stated.stand_in}."] if stated and stated.stand_in else []
         requested = None
         if stated is not None and stated.schedules:
@@ -291,7 +267,8 @@ class SizeEstimates:
         return SizeEstimate(
             size=size,
             need_bytes=pool.bytes,
-            need=need,
+            need_low_bytes=low,
+            need_high_bytes=high,
             requested_bytes=analysis.peak.requested_bytes,
             allocated_bytes=analysis.peak.allocated_bytes,
             requested=requested,
@@ -299,7 +276,5 @@ class SizeEstimates:
             op=peak_op(analysis)[0],
             swaps=swaps,
             note=note,
-            notes=tuple(
-                dict.fromkeys((*cautions, *analysis.recording.notes, *analysis.recording.warnings))
-            ),
+            notes=tuple(dict.fromkeys((*cautions, *recording.notes, *recording.warnings))),
         )

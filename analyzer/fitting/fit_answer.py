@@ -68,23 +68,16 @@ class ConfirmingRun(msgspec.Struct, frozen=True, kw_only=True):
         return not self.ran and self.kind is not FailureKind.TIMED_OUT
 
     @property
-    def is_out_of_memory(self) -> bool:
-        """Whether it failed for lack of memory."""
-        return self.kind is FailureKind.OUT_OF_MEMORY
-
-    @property
-    def reason(self) -> FailureKind:
-        """Why it failed."""
-        return self.kind or FailureKind.OTHER
-
-    @property
     def outcome(self) -> str:
         """The outcome in words."""
         if self.ran:
             return "ran"
-        if not self.has_failed:
-            return "did not end in time"
-        return "ran out of memory" if self.is_out_of_memory else f"failed ({self.reason})"
+        words = {
+            FailureKind.TIMED_OUT: "did not end in time",
+            FailureKind.OUT_OF_MEMORY: "ran out of memory",
+        }
+        kind = self.kind or FailureKind.OTHER
+        return words.get(kind, f"failed ({kind})")
 
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True):

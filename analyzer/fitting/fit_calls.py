@@ -116,7 +116,9 @@ def fits(
     options = optimize_for(collect_options(locals()), limit_bytes)
     _, bounds = resolve_limit(find_gpu(gpu) if gpu else None, limit_bytes)
     with _access(target) as access:
-        return SizeEstimates(access, options).estimate(batch_size).need.high <= bounds.low_bytes
+        return (
+            SizeEstimates(access, options).estimate(batch_size).need_high_bytes <= bounds.range.low
+        )
 
 
 @contextmanager

@@ -34,13 +34,18 @@ _VERDICT_TONES: dict[str, Tone] = {"fits": "good", "likely fits": "good", "may n
 def build_fit_document(answer: FitAnswer) -> Document:
     """Return an answer as a document."""
     is_good = bool(answer.largest) and answer.wanted_fits is not False
-    lead: list[Block] = []
-    if answer.limit_of != "cards":
-        lead.append(_figures(answer))
+    lead: list[Block] = [] if answer.limit_of == "cards" else [_figures(answer)]
     lead += [Paragraph(sentence) for sentence in explain_answer(answer)]
+    step = (
+        "train" if answer.mode == "train" else "inference",
+        f"batch {answer.batch_size}" if answer.batch_size else "",
+        answer.optimizer,
+        answer.dtype_policy,
+        "XLA" if answer.jit else "op by op",
+    )
     return Document(
         title=answer.target,
-        subtitle=_describe_step(answer),
+        subtitle=", ".join(filter(None, step)),
         headline=answer.headline,
         tone="good" if is_good else "bad",
         badge="predicted" if answer.confirmation is None else "predicted and run",
@@ -77,17 +82,17 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
 
 
 def _figures(answer: FitAnswer) -> Figures:
-    largest = "largest" if answer.is_bracketed else "fits"
+    label = answer.label(answer.largest)
     figures = [
-        Figure(largest, answer.label(answer.largest), path="largest", is_main=True),
+        Figure("largest" if answer.is_bracketed else "fits", label, path="largest", is_main=True),
         Figure("safe", answer.label(answer.safe), path="safe"),
         Figure("limit", answer.limit_bytes + answer.beside_pool_bytes),
     ]
-    if answer.peak_requested_bytes is not None:
-        requested = f"requested peak at {answer.label(answer.largest)}"
+    requested, allocated = answer.peak_requested_bytes, answer.peak_allocated_bytes
+    if requested is not None:
         figures += [
-            Figure(requested, answer.peak_requested_bytes, path="peak_requested_bytes"),
-            Figure("allocated", answer.peak_allocated_bytes, path="peak_allocated_bytes"),
+            Figure(f"requested peak at {label}", requested, path="peak_requested_bytes"),
+            Figure("allocated", allocated, path="peak_allocated_bytes"),
         ]
     return Figures(tuple(figures))
 
@@ -173,7 +178,6 @@ def _chart(answer: FitAnswer) -> LineChart:
     beside = answer.beside_pool_bytes
     needs = [(point.size, point.need_bytes + beside) for point in answer.curve]
     requested = [(point.size, point.requested_bytes) for point in answer.curve]
-    lines = [ChartLine("needs", "allocated", needs), ChartLine("requested", "requested", requested)]
     marks = {answer.safe: ("safe", "safe"), answer.largest: ("marked", "largest")}
     if answer.failing is not None:
         marks[answer.failing] = ("failing", judge_size(answer, answer.failing))
@@ -182,7 +186,10 @@ def _chart(answer: FitAnswer) -> LineChart:
     return LineChart(
         caption=f"The need is {format_bytes(low)} at {answer.noun} {answer.label(first)} and "
         f"{format_bytes(high)} at {answer.label(last)}; the limit is {format_bytes(limit_bytes)}.",
-        lines=lines,
+        lines=[
+            ChartLine("needs", "allocated", needs),
+            ChartLine("requested", "requested", requested),
+        ],
         limit_bytes=limit_bytes,
         marks=[
             (size, look, f"{words}: {answer.noun} {answer.label(size)}")
@@ -213,17 +220,6 @@ def _card_table(answer: FitAnswer) -> Table:
             row.append(Cell("fits", "good") if card.holds_wanted else Cell("no", "muted"))
         rows.append(tuple(row))
     return Table(tuple(columns), tuple(rows))
-
-
-def _describe_step(answer: FitAnswer) -> str:
-    parts = (
-        "train" if answer.mode == "train" else "inference",
-        f"batch {answer.batch_size}" if answer.batch_size else "",
-        answer.optimizer,
-        answer.dtype_policy,
-        "XLA" if answer.jit else "op by op",
-    )
-    return ", ".join(part for part in parts if part)
 
 
 def add_headline(answer: FitAnswer, *, can_confirm: bool = False) -> FitAnswer:
@@ -264,13 +260,12 @@ def _state_largest(answer: FitAnswer, *, can_confirm: bool) -> str:
     if answer.is_bracketed:
         failing = f"{answer.label(answer.largest + 1)} {_describe_failing(answer)}"
         return f"{named} is the largest that fits {where}: it ran on {runtime}, and {failing}."
+    fits = f"{named} fits {where} by estimate"
     if answer.confirmation is not None:
         fits = f"{named} ran on {runtime} and fits {where}"
-    else:
-        fits = f"{named} fits {where} by estimate"
     if answer.failing is None:
-        top = f"; sizes above {MOST_SIZE} are not tried" if answer.largest >= MOST_SIZE else ""
-        return f"{fits}; larger ones were not tried{top}."
+        top = f"sizes above {MOST_SIZE} are not tried"
+        return f"{fits}; {top if answer.largest >= MOST_SIZE else 'larger ones were not tried'}."
     sentences = [f"{fits}; {answer.label(answer.failing)} {_describe_failing(answer)}."]
     has_failed = any(run.has_failed and run.size == answer.failing for run in answer.runs)
     if not has_failed and answer.safe < answer.largest:

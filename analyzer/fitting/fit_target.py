@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace as replace_fields
 
@@ -21,7 +22,6 @@ from analyzer.fitting.confirmation import (
 )
 from analyzer.fitting.estimate_at_size import (
     BATCH,
-    SizeEstimate,
     SizeEstimates,
     StepAccess,
     VariedSize,
@@ -31,15 +31,17 @@ from analyzer.fitting.fit_answer import (
     CardAnswer,
     Confirmation,
     ConfirmingRun,
+    CurvePoint,
     FitAnswer,
     LimitOwner,
     SizeFailure,
 )
 from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import try_remedies
-from analyzer.fitting.size_search import MOST_SIZE, FoundSizes, Limit, SizeCurve, SizeSearch
+from analyzer.fitting.size_search import MOST_SIZE, FoundSizes, SizeCurve, SizeSearch, need_of
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.errors import FailureKind, InputError
+from analyzer.model.ranges import BoundedBytes
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.predict.uncertainty.decisions import describe_data_sizes
 
@@ -108,20 +110,27 @@ def fit_step(
     run_options = make_run_options(options, None if limit_of == "card" else limit.bytes)
     if confirm and access.prepare_trials is not None:
         access.prepare_trials(run_options)
-    varied = question.varied
-    options_at = optimize_for(options, question.limit_bytes)
+    varied, options_at = question.varied, optimize_for(options, question.limit_bytes)
     estimates = SizeEstimates(access, options_at, varied=varied, threads=question.threads)
     found = SizeSearch(
         estimates,
         limit,
         varied.first_size(options),
-        power=varied.power,
+        power=2 if varied.shapes else 1,  # right for the side of an image, and for attention
         runs_follow=confirm,
         report=lambda stage, share: report(stage, 0.8 * share),
     ).find()
     answer = describe_sizes(access.name, options, found, (limit_of, limit), question)
     if confirm and answer.largest < MOST_SIZE:  # larger batches would fill this machine's memory
-        answer = _confirm(answer, access, run_options, found, estimates, varied, report)
+
+        def run(size: int) -> ConfirmingRun:
+            report(f"running {answer.noun} {answer.label(size)} to confirm", 0.9)
+            limit_s = find_time_limit(estimates.capture_s, size, answer.device)
+            return run_at(access, varied.apply(run_options, size), size, limit_s)
+
+        answer = _confirm(
+            answer, RunBracket(run, None if found.refused is None else found.refused.size)
+        )
     if answer.largest:
         answer = _add_peaks(answer, found.curve, limit)
     if answer.wanted is not None:
@@ -142,16 +151,6 @@ def fit_step(
     return add_headline(answer, can_confirm=can_run and not confirm)
 
 
-def requested_of(point: SizeEstimate) -> int:
-    """Return the requested peak of an estimate."""
-    return point.requested_bytes
-
-
-def allocated_of(point: SizeEstimate) -> int:
-    """Return the allocated peak of an estimate."""
-    return point.allocated_bytes
-
-
 def optimize_for(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
     """Return the options with the card's limit, which TensorFlow's graph optimizer reads."""
     if not options.gpu or limit_bytes is None:
@@ -159,7 +158,7 @@ def optimize_for(options: CaptureOptions, limit_bytes: int | None) -> CaptureOpt
     return replace(options, memory_limit_bytes=limit_bytes)
 
 
-def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner, Limit]:
+def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner, BoundedBytes]:
     """Return the owner and the value of the lower limit, the card's or the user's.
 
     Raises:
@@ -169,48 +168,53 @@ def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner,
         BfcOptions(memory_limit_bytes=limit_bytes)
     card = None if gpu is None else memory_limit(gpu)
     if limit_bytes is not None and (card is None or limit_bytes <= card.bytes):
-        return "given", Limit.exactly(limit_bytes)
+        return "given", BoundedBytes.exactly(limit_bytes)
     if card is not None:
-        bounds = Limit(bytes=card.bytes, low_bytes=card.range.low, high_bytes=card.range.high)
-        return "card", bounds
-    return "machine", Limit.exactly(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        return "card", card
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return "machine", BoundedBytes.exactly(memory_bytes)
 
 
-def find_safe_size(curve: SizeCurve, limit: Limit) -> int:
+def find_safe_size(curve: SizeCurve, limit: BoundedBytes) -> int:
     """Return the largest size whose upper bound of the need fits the lower bound of the limit."""
-    return curve.size_at(limit.low_bytes, lambda point: point.need.high)
+    return curve.size_at(limit.range.low, lambda point: point.need_high_bytes)
 
 
-def _add_peaks(answer: FitAnswer, curve: SizeCurve, limit: Limit) -> FitAnswer:
+def _add_peaks(answer: FitAnswer, curve: SizeCurve, limit: BoundedBytes) -> FitAnswer:
     """Return the answer with the peaks at its largest size, unless a run refuted them."""
-    requested, allocated = (
-        curve.value_at(answer.largest, peak_of) for peak_of in (requested_of, allocated_of)
-    )
-    if allocated is None or allocated <= limit.high_bytes:
-        return replace_fields(
-            answer, peak_requested_bytes=requested, peak_allocated_bytes=allocated
-        )
-    label = answer.label(answer.largest)
-    note = f"{label} ran, so the estimates are too high there and their peaks are not shown."
-    return replace_fields(answer, notes=(note, *answer.notes))
+    allocated = curve.value_at(answer.largest, lambda point: point.allocated_bytes)
+    if allocated > limit.range.high:
+        label = answer.label(answer.largest)
+        note = f"{label} ran, so the estimates are too high there and their peaks are not shown."
+        return replace_fields(answer, notes=(note, *answer.notes))
+    requested = curve.value_at(answer.largest, lambda point: point.requested_bytes)
+    return replace_fields(answer, peak_requested_bytes=requested, peak_allocated_bytes=allocated)
 
 
 def describe_sizes(
     name: str,
     options: CaptureOptions,
     found: FoundSizes,
-    limited_by: tuple[LimitOwner, Limit],
+    limited_by: tuple[LimitOwner, BoundedBytes],
     question: FitQuestion,
 ) -> FitAnswer:
     """Return the answer of the estimates alone."""
     gpu = find_gpu(options.gpu) if options.gpu else None
     limit_of, limit = limited_by
     curve, wanted = found.curve, question.wanted
+    cards: list[CardAnswer] = []
+    if wanted is not None and gpu is not None:  # whether it fits each card, the smallest card first
+        need_bytes = curve.value_at(wanted, need_of)
+        cards = [
+            describe_card(one, None, None, need_bytes <= memory_limit(one).bytes)
+            for one in sorted(all_gpus(), key=lambda one: (memory_limit(one).bytes, one.id))
+        ]
     nearest = min(curve.points.values(), key=lambda point: abs(point.size - found.predicted))
     step = nearest.note.step
     most = None
     if found.failing is not None and found.refused is None:
-        most = max(curve.size_at(limit.high_bytes, lambda point: point.need.low), found.predicted)
+        high = curve.size_at(limit.range.high, lambda point: point.need_low_bytes)
+        most = max(high, found.predicted)
     is_batch = not question.varied.shapes
     fixed_bytes, bytes_per_example = fit_line(curve, limit) if is_batch else (None, None)
     return FitAnswer(
@@ -227,8 +231,8 @@ def describe_sizes(
         card_name="" if gpu is None else gpu.name,
         limit_of=limit_of,
         limit_bytes=limit.bytes,
-        limit_low_bytes=limit.low_bytes,
-        limit_high_bytes=limit.high_bytes,
+        limit_low_bytes=limit.range.low,
+        limit_high_bytes=limit.range.high,
         beside_pool_bytes=memory_beside_pool(gpu) if gpu and limit_of == "card" else 0,
         largest=found.predicted,
         failing=found.failing,
@@ -240,14 +244,17 @@ def describe_sizes(
         wanted=wanted,
         captured_at=tuple(curve.sizes),
         swaps=any(point.swaps for point in curve.points.values()),
-        curve=tuple(curve.points[size].to_point() for size in curve.sizes),
-        cards=_judge_cards(curve, wanted) if wanted is not None and gpu is not None else (),
+        curve=tuple(
+            msgspec.convert(curve.points[size], CurvePoint, from_attributes=True)
+            for size in curve.sizes
+        ),
+        cards=tuple(cards),
         notes=tuple(dict.fromkeys((*nearest.notes, *describe_data_sizes(nearest.note)))),
         versions=nearest.note.versions,
     )
 
 
-def fit_line(curve: SizeCurve, limit: Limit) -> tuple[int | None, int | None]:
+def fit_line(curve: SizeCurve, limit: BoundedBytes) -> tuple[int | None, int | None]:
     """Return the fixed bytes and the bytes per example of the need; None if it is not a line.
 
     The line is a least-squares fit to the estimates that fit and share the op at the peak. It is
@@ -271,37 +278,22 @@ def fit_line(curve: SizeCurve, limit: Limit) -> tuple[int | None, int | None]:
     return round(fixed), round(slope)
 
 
-def _confirm(
-    answer: FitAnswer,
-    access: StepAccess,
-    run_options: CaptureOptions,
-    found: FoundSizes,
-    estimates: SizeEstimates,
-    varied: VariedSize,
-    report: Callable[[str, float], None],
-) -> FitAnswer:
+def _confirm(answer: FitAnswer, bracket: RunBracket) -> FitAnswer:
     """Return the answer of runs at the predicted size and around it."""
-
-    def run(size: int) -> ConfirmingRun:
-        report(f"running {answer.noun} {answer.label(size)} to confirm", 0.9)
-        limit_s = find_time_limit(estimates.capture_s, size, answer.device)
-        return run_at(access, varied.apply(run_options, size), size, limit_s)
-
-    refused = found.refused
-    bracket = RunBracket(run, None if refused is None else refused.size)
     try:
         bracket.narrow(answer.largest, answer.safe)
     except InputError as error:
         return replace_fields(answer, notes=(*answer.notes, f"Not confirmed. {error.message}"))
-    fitting, failing = bracket.fitting, bracket.failing
-    if not fitting and bracket.timeouts:
-        late = next(run for run in bracket.runs.values() if run.kind is FailureKind.TIMED_OUT)
-        return replace_fields(answer, notes=(*answer.notes, f"Not confirmed. {late.detail}"))
+    fitting, failing, runs = bracket.fitting, bracket.failing, bracket.runs
+    late = [run for run in runs.values() if run.kind is FailureKind.TIMED_OUT]
+    if late and not fitting:
+        return replace_fields(answer, notes=(*answer.notes, f"Not confirmed. {late[0].detail}"))
     if failing is None and answer.failing is not None and answer.failing > fitting:
         failing = answer.failing  # by estimate, since the run of a larger size did not end
-    if failing in bracket.runs and not bracket.runs[failing].is_out_of_memory:
-        failed = bracket.runs[failing]
-        refused = SizeFailure(size=failing, kind=failed.reason, detail=failed.detail)
+    failed, refused = runs.get(failing or 0), answer.refused
+    if failed is not None and failed.kind is not FailureKind.OUT_OF_MEMORY:
+        kind = failed.kind or FailureKind.OTHER
+        refused = SizeFailure(size=failed.size, kind=kind, detail=failed.detail)
     most = answer.most  # moved into the bracket of the runs
     if most is not None:
         most = max(most if bracket.failing is None else min(most, bracket.failing - 1), fitting)
@@ -314,18 +306,9 @@ def _confirm(
         refused=refused,
         confirmation=Confirmation(
             by="phantom" if answer.device == "gpu" else "cpu",
-            runs=tuple(bracket.runs[size] for size in sorted(bracket.runs)),
+            runs=tuple(runs[size] for size in sorted(runs)),
             predicted=answer.largest,
         ),
-    )
-
-
-def _judge_cards(curve: SizeCurve, wanted: int) -> tuple[CardAnswer, ...]:
-    """Return for each card whether the wanted size fits, the smallest card first."""
-    need_bytes = curve.value_at(wanted, lambda point: point.need_bytes)
-    return tuple(
-        describe_card(gpu, None, None, need_bytes <= memory_limit(gpu).bytes)
-        for gpu in sorted(all_gpus(), key=lambda gpu: (memory_limit(gpu).bytes, gpu.id))
     )
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates
 from analyzer.fitting.fit_answer import SizeFailure
 from analyzer.model.errors import InputError
+from analyzer.model.ranges import BoundedBytes
 
 MOST_SIZE: Final = 1 << 24  # no size above this is tried
 _MOST_ESTIMATES: Final = 16  # sizes to try at most. Usual searches end after 3 to 5.
@@ -39,21 +40,6 @@ _POWERS: Final = (1.0, 4.0)
 """Powers of an input's side with which a need may grow: 1 for a recurrent layer over a sequence, 4 for
 attention between the pixels of an image."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """The memory limit in bytes: the expected value and its bounds."""
-
-    bytes: int
-    low_bytes: int
-    high_bytes: int
-
-    @classmethod
-    def exactly(cls, size_bytes: int) -> Limit:
-        """Return a limit that is known to the byte."""
-        return cls(bytes=size_bytes, low_bytes=size_bytes, high_bytes=size_bytes)
-
-
 Figure = Callable[[SizeEstimate], int]
 """One figure of an estimate in bytes, such as the upper bound of its need."""
 
@@ -61,11 +47,6 @@ Figure = Callable[[SizeEstimate], int]
 def need_of(point: SizeEstimate) -> int:
     """Return the need of an estimate."""
     return point.need_bytes
-
-
-def _growing_part_of(point: SizeEstimate) -> int:
-    """Return the need of the step without process startup."""
-    return min(point.need_bytes, point.allocated_bytes)
 
 
 class SizeCurve:
@@ -99,14 +80,10 @@ class SizeCurve:
         """Return a figure at a size: of its own estimate, else of the line between two others."""
         if size in self.points:
             return figure(self.points[size])
-        sizes = self.sizes
-        ends = [(known, figure(self.points[known])) for known in sizes]
-        if len(sizes) < 2:
-            ends = [(0, self.points[sizes[0]].fixed_bytes), *ends]
-        above = bisect(sizes, size)
-        between = slice(above - 1, above + 1) if 0 < above < len(sizes) else slice(0, None)
-        (x0, y0), (x1, y1) = ends[between][0], ends[between][-1]
-        power = self.power()
+        ends = self._values(figure)
+        above = bisect(ends, size, key=lambda end: end[0])
+        around = ends[above - 1 : above + 1] if 0 < above < len(ends) else ends
+        (x0, y0), (x1, y1), power = around[0], around[-1], self.power()
         share: float = (size**power - x0**power) / (x1**power - x0**power)
         return max(round(y0 + (y1 - y0) * share), 0)
 
@@ -117,20 +94,24 @@ class SizeCurve:
         goes through the smallest and the largest one, below them through the two smallest ones. A
         single estimate gives a line from the variables at size 0.
         """
-        values = [(size, figure(self.points[size])) for size in self.sizes]
-        over = next((place for place, one in enumerate(values) if one[1] > limit_bytes), None)
-        if len(values) == 1:
-            low, high = (0, self.points[values[0][0]].fixed_bytes), values[0]
-        elif over is None:
-            low, high = values[0], values[-1]
-        else:
-            low, high = values[max(over - 1, 0)], values[max(over, 1)]
+        ends = self._values(figure)
+        over = next((place for place, end in enumerate(ends) if end[1] > limit_bytes), None)
+        low, high = ends[0], ends[-1]
+        if over is not None:
+            low, high = ends[max(over - 1, 0)], ends[max(over, 1)]
         if high[1] <= low[1]:  # no growth between the two
             low = (0, min(low[1], high[1] - 1))
         power = self.power()
         slope: float = (high[1] - low[1]) / (high[0] ** power - low[0] ** power)
         crossing: float = max(low[0] ** power + (limit_bytes - low[1]) / slope, 0.0) ** (1 / power)
         return min(math.floor(crossing + 1e-9), MOST_SIZE)
+
+    def _values(self, figure: Figure) -> list[tuple[int, int]]:
+        """Return the figure by size; before a single estimate, the variables at size 0."""
+        values = [(size, figure(self.points[size])) for size in self.sizes]
+        if len(values) == 1:
+            values.insert(0, (0, self.points[values[0][0]].fixed_bytes))
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +142,7 @@ class SizeSearch:
     def __init__(
         self,
         estimates: SizeEstimates,
-        limit: Limit,
+        limit: BoundedBytes,
         first_size: int,
         *,
         power: int = 1,
@@ -204,58 +185,54 @@ class SizeSearch:
         if size in self._tried:
             return
         self._report(f"estimating size {size}", min(0.15 * len(self._tried), 0.85))
-        is_first = not self._tried
+        call = self._estimates.try_size if self._tried else self._estimates.estimate
         self._tried.append(size)
-        result = (self._estimates.estimate if is_first else self._estimates.try_size)(size)
+        result = call(size)
         if isinstance(result, SizeEstimate):
             self.curve.points[size] = result
         elif self._refused is None or size < self._refused.size:
             self._refused = result
 
+    def _fits(self, size: int) -> bool:
+        return self.curve.points[size].need_bytes <= self._limit.bytes
+
     def _bracket(self) -> tuple[int, int | None]:
         """Return the largest size that fits, 0 for none, and the smallest above that does not."""
-        points = self.curve.points
-        failing = [size for size in points if points[size].need_bytes > self._limit.bytes]
-        fitting = [size for size in points if size not in failing]
+        failing = [size for size in self.curve.points if not self._fits(size)]
         failing += [self._refused.size] if self._refused else []
         least = min(failing, default=None)
+        fitting = (one for one in self.curve.points if self._fits(one))
         return max((one for one in fitting if least is None or one < least), default=0), least
 
     def _next_size(self) -> int | None:
         """Return the next size to try; None if the bracket is narrow enough."""
-        fitting, failing = self._bracket()
+        points, (fitting, failing) = self.curve.points, self._bracket()
         stride = tolerance_at(fitting)
         if failing is not None and failing - fitting <= stride:
             return None
-        is_first = len(self.curve.points) == 1
-        guess = self.curve.size_at(self._limit.bytes, _growing_part_of if is_first else need_of)
-        if failing is None and self._is_on_plateau():
-            return min(_PLATEAU_STEP * fitting, MOST_SIZE)
+        # The first line is steeper without the start of the process.
+        figure = (
+            need_of if len(points) > 1 else lambda one: min(one.need_bytes, one.allocated_bytes)
+        )
+        guess = self.curve.size_at(self._limit.bytes, figure)
+        nearest = min(abs(size - guess) for size in points)
+        is_near = self._runs_follow and len(points) > 1 and nearest <= guess // _RUN_PARTS
         if failing is None:
-            if fitting >= MOST_SIZE or self._is_near_enough(guess):
+            if self._is_on_plateau():
+                return min(_PLATEAU_STEP * fitting, MOST_SIZE)
+            if fitting >= MOST_SIZE or is_near:
                 return None
             return min(max(guess, fitting + stride), _LONGEST_STEP * fitting, MOST_SIZE)
         if self._refused is not None and failing == self._refused.size and guess >= failing:
             return _next_below_refusal(fitting, failing)
         if not fitting:
             return max(min(guess, failing - tolerance_at(failing)), 1)
-        if self._is_near_enough(guess):
+        if is_near:
             return None
-        if self._is_one_sided():
+        last = [size for size in self._tried[-2:] if size in points]
+        if len(self._tried) > 3 and len(last) == 2 and self._fits(last[0]) == self._fits(last[1]):
             return (fitting + failing) // 2
         return min(max(guess, fitting + stride), max(failing - stride, fitting + 1))
-
-    def _is_near_enough(self, guess: int) -> bool:
-        """Say whether runs follow and the guess lies close to one of several estimates."""
-        nearest = min(abs(size - guess) for size in self.curve.points)
-        return self._runs_follow and len(self.curve.points) > 1 and nearest <= guess // _RUN_PARTS
-
-    def _is_one_sided(self) -> bool:
-        """Say whether the last two estimates lie on one side of the limit, inside a bracket."""
-        last = self._tried[-2:]
-        if len(self._tried) < 4 or not all(size in self.curve.points for size in last):
-            return False
-        return len({self.curve.points[size].need_bytes > self._limit.bytes for size in last}) == 1
 
     def _is_on_plateau(self) -> bool:
         """Say whether the need did not grow up to the largest size.
@@ -285,6 +262,4 @@ def _next_below_refusal(fitting: int, refused: int) -> int:
     power_of_two = middle if middle > fitting else 2 * middle
     if power_of_two < refused:
         return power_of_two
-    if fitting & (fitting - 1) == 0:
-        return fitting + 1
-    return (fitting + refused) // 2
+    return fitting + 1 if fitting & (fitting - 1) == 0 else (fitting + refused) // 2

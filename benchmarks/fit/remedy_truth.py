@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
 
+from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.estimate_at_size import SizeEstimates, access_target
 from analyzer.fitting.remedies import try_remedies
@@ -46,7 +47,7 @@ def _spec(name: str):
     return parse_target(f"{file}:{name}")
 
 
-def _measured(access, options: CaptureOptions, name: str) -> list[int]:
+def _measured(spec, options: CaptureOptions, name: str) -> list[int]:
     """Return the peaks of a few steps of a few processes.
 
     With gradient accumulation steps differ, so only the last one counts.
@@ -55,7 +56,10 @@ def _measured(access, options: CaptureOptions, name: str) -> list[int]:
     steps = 3 if "accumulate" in options.remedy else STEPS
     for number in range(1 if CARD else RUNS):
         with tempfile.TemporaryDirectory() as folder:
-            made = access.trace(replace(options, steps=steps), Path(folder) / f"{name}{number}")
+            out = Path(folder) / f"{name}{number}"
+            made = capture(
+                spec, replace(options, steps=steps), out, force=False, progress=_report, kind="run"
+            )
             recording = open_result(made, search=False).recording
             line = timeline(main_allocator_rows(recording), len(recording.events))
             shown = recording.steps[-1:] if steps == 3 else recording.steps[2:]
@@ -83,13 +87,13 @@ def remedies(cases: list[str]) -> None:
             names = chosen.split(",") if chosen else usual
             made = access.folder / "plans" / batch
             found = try_remedies(access, options, names, None, None, _report, made)
-            before = _measured(access, options, "before")
+            before = _measured(_spec(name), options, "before")
             for remedy in found:
                 if remedy.saves_bytes is None:
                     print(f"| {name} | {remedy.id} | {remedy.failed} | | | | |", flush=True)
                     continue
                 try:
-                    after = _measured(access, plans[remedy.id].options, remedy.id)
+                    after = _measured(_spec(name), plans[remedy.id].options, remedy.id)
                 except AnalyzerError as error:
                     print(
                         f"| {name} | {remedy.id} | {remedy.saves_bytes:,} | {error} | | | |",

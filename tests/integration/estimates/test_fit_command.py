@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from builders import Ended, analyze, analyze_in_child
 
+from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.confirmation import MOST_RUNS
 from analyzer.fitting.estimate_at_size import SizeEstimates, access_target
@@ -268,7 +269,12 @@ def check_saving(folder: Path, model: str, batch: int, name: str) -> None:
     do not, it is, within 3 % of the peak, what two traces say.
     """
     options = CaptureOptions(batch_size=batch, jit=False, device="cpu", inter_op_threads=1)
-    with access_target(parse_target(f"{folder / 'models.py'}:{model}")) as access:
+    spec = parse_target(f"{folder / 'models.py'}:{model}")
+
+    def trace(options: CaptureOptions, out: Path) -> Path:
+        return capture(spec, options, out, force=False, progress=lambda *_: None, kind="run")
+
+    with access_target(spec) as access:
         (remedy,) = try_remedies(access, options, (name,), None, None, lambda stage, share: None)
         assert remedy.saves_bytes is not None, remedy.failed
         assert remedy.saves_low_bytes is not None
@@ -277,11 +283,10 @@ def check_saving(folder: Path, model: str, batch: int, name: str) -> None:
         before_estimate = captures.estimate(batch)
         plans = plan_remedies(options, before_estimate.note)
         plan = next(plan for plan in plans if plan.id == name)
-        assert access.trace is not None
         for pair in range(PAIRS):
             before, after = (
                 open_result(
-                    access.trace(chosen, folder / f"{model}-{name}-{pair}-{number}"), search=False
+                    trace(chosen, folder / f"{model}-{name}-{pair}-{number}"), search=False
                 ).peak_bytes
                 for number, chosen in enumerate((options, plan.options))
             )

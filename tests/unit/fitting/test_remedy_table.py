@@ -28,7 +28,8 @@ def make_estimate(size_bytes: int, requested: Range | None = None) -> SizeEstima
     return SizeEstimate(
         size=64,
         need_bytes=size_bytes,
-        need=Range.exactly(size_bytes),
+        need_low_bytes=size_bytes,
+        need_high_bytes=size_bytes,
         requested_bytes=size_bytes,
         allocated_bytes=size_bytes,
         requested=requested,

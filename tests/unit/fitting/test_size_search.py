@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from analyzer.fitting.estimate_at_size import SizeEstimate
 from analyzer.fitting.fit_answer import SizeFailure
 from analyzer.fitting.fit_target import fit_line
-from analyzer.fitting.size_search import FoundSizes, Limit, SizeCurve, SizeSearch, tolerance_at
+from analyzer.fitting.size_search import FoundSizes, SizeCurve, SizeSearch, tolerance_at
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import FailureKind, InputError
-from analyzer.model.ranges import Range
+from analyzer.model.ranges import BoundedBytes
 from analyzer.tracing.parse.run_folder import RunNote
 
 NOTE = RunNote(step=StepConfig())
@@ -25,7 +25,8 @@ def make_estimate(size: int, need_bytes: int) -> SizeEstimate:
     return SizeEstimate(
         size=size,
         need_bytes=need_bytes,
-        need=Range.around(need_bytes, need_bytes // 20, need_bytes // 20),
+        need_low_bytes=need_bytes - need_bytes // 20,
+        need_high_bytes=need_bytes + need_bytes // 20,
         requested_bytes=need_bytes,
         allocated_bytes=need_bytes,
         requested=None,
@@ -58,7 +59,7 @@ class Step:
 
 
 def search(step: Step, limit: int, first: int = 32, power: int = 1) -> FoundSizes:
-    return SizeSearch(step, Limit.exactly(limit), first, power=power).find()
+    return SizeSearch(step, BoundedBytes.exactly(limit), first, power=power).find()
 
 
 def check_bracket(step: Step, found: FoundSizes, limit: int) -> None:
@@ -154,7 +155,7 @@ def test_a_first_size_that_is_refused_raises() -> None:
 
 def test_two_estimates_are_enough_if_runs_follow() -> None:
     step = Step(lambda size: FIXED + 10_000 * size)
-    limit = Limit.exactly(FIXED + 10_000_000)
+    limit = BoundedBytes.exactly(FIXED + 10_000_000)
     found = SizeSearch(step, limit, 32, runs_follow=True).find()
     assert len(step.tried) == 2
     assert found.predicted == 1000
@@ -164,7 +165,7 @@ def fit_needs(needs: dict[int, int]) -> tuple[int | None, int | None]:
     curve = SizeCurve()
     for size, need_bytes in needs.items():
         curve.points[size] = make_estimate(size, need_bytes)
-    return fit_line(curve, Limit.exactly(100 * FIXED))
+    return fit_line(curve, BoundedBytes.exactly(100 * FIXED))
 
 
 def test_a_need_on_a_line_has_fixed_bytes_and_bytes_per_example() -> None:
