@@ -26,7 +26,6 @@ from analyzer.explain.questions.retained_tensors import (
 )
 from analyzer.explain.questions.step_settings import (
     find_internal_waste,
-    find_layout_copies,
     find_recompiled,
     find_state,
     find_threads,
@@ -35,7 +34,6 @@ from analyzer.explain.questions.step_settings import (
 )
 from analyzer.explain.running.data_held import find_data, find_filling_stage
 from analyzer.explain.running.kept_objects import (
-    find_alive_at_end,
     find_held_over,
     find_models,
     find_retracing,
@@ -57,7 +55,6 @@ _OF_A_STEP: Final = (
     find_growth,
     find_largest,
     find_workspaces,
-    find_layout_copies,
     find_trials,
     find_state,
     find_threads,
@@ -98,5 +95,4 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
         yield from find_unexplained(analysis, watch, trends)
     yield from find_data(analysis, watch, trends.device)
     yield from find_held_over(analysis, watch)
-    yield from find_alive_at_end(watch)
     yield from find_input_copies(analysis, watch)

@@ -87,11 +87,13 @@ def run_at(
 class RunBracket:
     """Runs of a step by size, and the bracket that they make.
 
-    ``refused`` is the smallest size known not to be possible; None for none.
+    ``refused`` is the smallest size known not to be possible; None for none. No size above ``most`` is
+    run.
     """
 
     run: Callable[[int], ConfirmingRun]
     refused: int | None = None
+    most: int = MOST_SIZE
     runs: dict[int, ConfirmingRun] = field(default_factory=dict)
 
     @property
@@ -125,7 +127,7 @@ class RunBracket:
             if failing is not None and failing - fitting <= tolerance_at(fitting):
                 return
             if fitting and failing is None:
-                size, up = min(fitting + up, MOST_SIZE), _STEP_GROWTH * up
+                size, up = min(fitting + up, self.most), _STEP_GROWTH * up
             elif fitting and failing is not None:
                 near = fitting + up if len(self.runs) == 1 else math.isqrt(fitting * failing)
                 size = min(max(near, fitting + 1), failing - 1)

@@ -40,6 +40,7 @@ from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import try_remedies
 from analyzer.fitting.size_search import MOST_SIZE, FoundSizes, SizeCurve, SizeSearch, need_of
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
+from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.ranges import BoundedBytes
 from analyzer.simulate.allocator import BfcOptions
@@ -121,16 +122,16 @@ def fit_step(
         report=lambda stage, share: report(stage, 0.8 * share),
     ).find()
     answer = describe_sizes(access.name, options, found, (limit_of, limit), question)
-    if confirm and answer.largest < MOST_SIZE:  # larger batches would fill this machine's memory
+    most = _find_most_size(found.curve)
+    if confirm and answer.largest <= most:
 
         def run(size: int) -> ConfirmingRun:
             report(f"running {answer.noun} {answer.label(size)} to confirm", 0.9)
             limit_s = find_time_limit(estimates.capture_s, size, answer.device)
             return run_at(access, varied.apply(run_options, size), size, limit_s)
 
-        answer = _confirm(
-            answer, RunBracket(run, None if found.refused is None else found.refused.size)
-        )
+        refused = None if found.refused is None else found.refused.size
+        answer = _confirm(answer, RunBracket(run, refused, most))
     if answer.largest:
         answer = _add_peaks(answer, found.curve, limit)
     if answer.wanted is not None:
@@ -171,8 +172,20 @@ def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner,
         return "given", BoundedBytes.exactly(limit_bytes)
     if card is not None:
         return "card", card
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return "machine", BoundedBytes.exactly(memory_bytes)
+    return "machine", BoundedBytes.exactly(_machine_bytes())
+
+
+def _machine_bytes() -> int:
+    """Return the memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _find_most_size(curve: SizeCurve) -> int:
+    """Return the largest size to run: its inputs take at most a quarter of this machine's memory."""
+    point = curve.points[curve.sizes[-1]]
+    input_bytes = sum(tensor_bytes(one.dtype, one.shape) or 0 for one in point.note.inputs)
+    most = point.size * (_machine_bytes() // 4) // max(input_bytes, 1)
+    return min(most, MOST_SIZE - 1)
 
 
 def find_safe_size(curve: SizeCurve, limit: BoundedBytes) -> int:

@@ -67,7 +67,6 @@ _ACTIONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "float64": ('keras.config.set_dtype_policy("float32")  # before the model is made', "float32"),
     "ops-side-by-side": ("tf.config.threading.set_inter_op_parallelism_threads(1)", ""),
-    "layout-copies": ('keras.config.set_image_data_format("channels_first")', ""),
     "input-copies": ("dataset = dataset.map(convert)  # convert and scale before the step", ""),
     "gradient-copies": ("for micro_batch in batches:\n    train_step(micro_batch)", ""),
     "kept-tensors": ("losses.append(float(loss))  # a number, not the tensor", ""),

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tf
 SCRIPTS = Path(__file__).parent / "scripts"
 OF_A_PROGRAM = {
     "kept-tensors", "grows", "grows-on-host", "retraced", "functions-made-anew", "tapes-kept",
-    "tape-outlives-use", "data-constant", "data-held", "data-slices", "data-stage", "models-kept",
+    "tape-outlives-use", "data-constant", "data-held", "data-stage", "models-kept",
     "held-over", "float64", "input-copies",
 }  # fmt: skip
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import pandas as pd
-
 from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
 from analyzer.explain.buffer_words import describe_buffer, describe_largest
 from analyzer.model.choice import Category
@@ -125,12 +123,12 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
 
 def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     """Report workspaces that are alive at the peak, and the most that smaller ones can save."""
-    alive, peak = analysis.alive, analysis.peak.requested_bytes
-    at_peak = alive[_is_workspace(alive) & (alive["role"] != TRIAL_ROLE)]
+    rows, peak = analysis.rows, analysis.peak.requested_bytes
+    own = rows[(rows["category"] == Category.WORKSPACE.value) & (rows["role"] != COPY_ROLE)]
+    at_peak = own[own.index.isin(analysis.alive.index) & (own["role"] != TRIAL_ROLE)]
     total = int(at_peak["requested_bytes"].sum())
     if not total or total < LOW * peak:
         return
-    own = analysis.rows[_is_workspace(analysis.rows)]
     saves = saved_without(analysis, own["requested_bytes"], own["born"], own["dies"])
     row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
     size, algorithm = int(row["requested_bytes"]), str(row["role"]).partition(", ")[2]
@@ -149,47 +147,21 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     )
 
 
-def _is_workspace(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Return which buffers an algorithm needs, other than layout copies."""
-    return (rows["category"] == Category.WORKSPACE.value) & (rows["role"] != COPY_ROLE)
-
-
-def find_layout_copies(analysis: Analysis) -> Iterator[Finding]:
-    """Report copies of tensors into the layout of cuDNN that are alive at the peak."""
-    alive, peak = analysis.alive, analysis.peak.requested_bytes
-    copies = alive[alive["role"] == COPY_ROLE]
-    saves = saved_without(analysis, copies["requested_bytes"], copies["born"], copies["dies"])
-    if saves < LOW * peak or not saves:
-        return
-    total = int(copies["requested_bytes"].sum())
-    yield Finding(
-        id="layout-copies",
-        severity=severity_of(saves, peak),
-        title=f"Layout copies of convolutions take {format_bytes(total)} at the peak",
-        detail="The op copies a tensor into the layout that cuDNN's kernel needs. float16 on tensor "
-        "cores uses channels-last without a copy; float32 uses channels-first "
-        "(keras.config.set_image_data_format).",
-        saves_bytes=saves,
-        evidence=describe_largest(copies),
-    )
-
-
 def find_trials(analysis: Analysis) -> Iterator[Finding]:
     """Report trials of algorithms that lift the highest peak of the trace."""
-    instant = analysis.peak_ever.requested_instant
+    instant, steps = analysis.peak_ever.requested_instant, analysis.recording.steps
     alive = alive_at(analysis.rows, instant)
     trials = alive[alive["role"] == TRIAL_ROLE]
     total = int(trials["requested_bytes"].sum())
-    steps = analysis.recording.steps
     step = next((one for one in steps if one.first <= instant <= one.last), None)
     if not total or step is None or total < LOW * analysis.peak_ever.requested_bytes:
         return
-    why = (
-        "The first call of each convolution tries cuDNN's algorithms."
-        if step is steps[0]
-        else "A new input shape, such as a smaller last batch, starts new trials: "
-        "dataset.batch(n, drop_remainder=True) avoids them."
-    )
+    why = "The first call of each convolution tries cuDNN's algorithms."
+    if step is not steps[0]:
+        why = (
+            "A new input shape, such as a smaller last batch, starts new trials: "
+            "dataset.batch(n, drop_remainder=True) avoids them."
+        )
     yield Finding(
         id="algorithm-trials",
         severity=Severity.INFO,

@@ -44,13 +44,8 @@ def find_data(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Ite
     fewest = _MANY * batch if batch else _ROWS_OF_DATA
     for one in watch.constants:
         shape = one.shape or ()
-        is_data = one.copies == 1 and len(shape) > 1 and shape[0] >= fewest
-        is_reported = {
-            "graph": one.size_bytes >= least,
-            "held": one.size_bytes >= least and is_data,
-            "slices": one.size_bytes >= _LEAST_HOST * least,
-        }
-        if is_reported.get(one.kind):
+        is_set = one.copies == 1 and len(shape) > 1 and shape[0] >= fewest
+        if one.size_bytes >= least and (one.kind == "graph" or (one.kind == "held" and is_set)):
             yield _report(one, is_on_card=analysis.recording.device.kind == "gpu")
     filled = find_filling_stage(analysis.recording, watch, growth)
     for stage in watch.stages:
@@ -77,7 +72,6 @@ def _report(one: LargeConstant, *, is_on_card: bool) -> Finding:
     size, shape = format_bytes(one.size_bytes), one.shape and list(one.shape)
     array = f"{one.dtype}, shape {shape or 'unknown'}"
     severity = Severity.HIGH
-    saves: int | None = one.size_bytes * one.copies
     if one.kind == "graph":
         copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
         id_, title = "data-constant", f"{size} of data are a constant of {copies}"
@@ -87,7 +81,7 @@ def _report(one: LargeConstant, *, is_on_card: bool) -> Finding:
             "of the function. Feed batches instead: create a tf.data.Dataset (from_generator, "
             "from_tensor_slices) outside the function, or pass a tensor as an argument."
         )
-    elif one.kind == "held":
+    else:
         severity = Severity.HIGH if is_on_card else Severity.MEDIUM
         where = "on the card" if is_on_card else "in TensorFlow's memory"
         id_, title = "data-held", f"{size} of data stay {where}: {one.name} holds the whole set"
@@ -95,22 +89,18 @@ def _report(one: LargeConstant, *, is_on_card: bool) -> Finding:
             f"The tensors ({array}) are alive in all traced steps. Keep the array in NumPy or "
             "memory-mapped and load batches with tf.data; tf.device('CPU') keeps it off the card."
         )
-    else:
-        severity, saves = Severity.LOW, None
-        id_, title = "data-slices", f"A tf.data pipeline holds a copy of {size} of data"
-        detail = (
-            f"The pipeline holds {one.name} as tensors on the host, in addition to the arrays. If that "
-            "is too much, read the data in pieces: from_generator, TFRecord files, numpy.memmap."
-        )
-    row = evidence_row(array, name=one.name, where=one.where, count=one.copies, size=one.size_bytes)
     return Finding(
         id=id_,
         severity=severity,
         title=f"{title} ({one.where})",
         detail=detail,
-        saves_bytes=saves,
-        saves_kind="allocated" if saves else "requested",
-        evidence=(row,),
+        saves_bytes=one.size_bytes * one.copies,
+        saves_kind="allocated",
+        evidence=(
+            evidence_row(
+                array, name=one.name, where=one.where, count=one.copies, size=one.size_bytes
+            ),
+        ),
     )
 
 

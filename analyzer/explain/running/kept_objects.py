@@ -8,7 +8,7 @@ from typing import Final
 import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
-from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets, is_passing
+from analyzer.explain.buffer_words import evidence_row, holder_row, is_passing
 from analyzer.explain.running.leaks import growth_words, leaks_by_holder, tensors_left
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import RetraceCause, TracedFunction, WatchNote
@@ -69,24 +69,6 @@ def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
     is_kept = rows["category"].isin(("activation", "temporary", "input", "unattributed"))
     is_kept = (is_kept | is_passing(rows)) & ~rows["address"].isin(named)
     return int(rows.loc[is_kept, "allocated_bytes"].sum())
-
-
-def find_alive_at_end(watch: WatchNote) -> Iterator[Finding]:
-    """Report the names that hold tensors at the end of a program without steps."""
-    size_bytes = sum(held.size_bytes for held in watch.held)
-    if not watch.whole_run or not size_bytes:
-        return
-    first = watch.held[0]
-    count = f"{first.count} tensors" if first.count > 1 else "a tensor"
-    yield Finding(
-        id="alive-at-end",
-        severity=Severity.INFO,
-        title=f"{format_bytes(size_bytes)} are alive at the end: {first.holder} holds {count}"
-        f"{in_brackets(first.where)}",
-        detail="A name holds its tensors until it is reassigned or deleted. `del` the names that "
-        "are no longer needed, or keep numbers and NumPy arrays instead of tensors.",
-        evidence=tuple(holder_row("held by", held) for held in watch.held[:_ROWS]),
-    )
 
 
 def find_models(watch: WatchNote) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from analyzer.explain.allocator_findings import find_allocator
+from analyzer.explain.pool_facts import find_allocator
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
