@@ -16,7 +16,7 @@ from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.explain.need import find_need
 from analyzer.explain.questions.peak_owner import peak_op
-from analyzer.fitting.fit_answer import AXIS_OF_N, SizeFailure, insert_size
+from analyzer.fitting.fit_answer import AXIS_OF_N, CurvePoint, SizeFailure, insert_size
 from analyzer.model.contract.capture_request import CaptureKind, CaptureOptions, TargetSpec
 from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
 from analyzer.model.ranges import Range
@@ -157,20 +157,12 @@ def make_workplace() -> Iterator[Path]:
         yield Path(folder)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeEstimate:
-    """The estimate of a step at one size; ``CurvePoint`` explains the figures."""
+class SizeEstimate(CurvePoint, frozen=True, kw_only=True):
+    """The estimate of a step at one size; ``need_high_bytes`` has a margin."""
 
-    size: int
-    need_bytes: int
-    need_low_bytes: int
-    need_high_bytes: int  # with a margin
-    requested_bytes: int
-    allocated_bytes: int
     # bounds of the requested peak over the schedules; None if there is one schedule
     requested: Range | None
     fixed_bytes: int  # bytes of the variables, which no size changes
-    op: str
     swaps: bool  # whether TensorFlow swaps tensors to the host
     note: RunNote  # the capture
     notes: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ AXIS_OF_N: Final = re.compile(r"(?<![A-Za-z0-9])(\d*)N(?![A-Za-z0-9])")
 """An axis that varies: ``N``, or a multiple of it, ``32N``."""
 
 LimitOwner = Literal["card", "given", "machine", "cards"]
+"""Origin of the limit: the card, the user, this machine's memory, or many cards."""
 
 
 class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +99,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     varied: Literal["batch size", "input size"]
     shape: str = ""  # input axes with an N, such as ``tokens=N``; empty for the batch
-    # the batch of an input-size search; None for a batch search or the target's own
-    batch_size: int | None = None
+    batch_size: int | None = None  # of an input-size search; None for the target's own
     mode: str
     jit: bool
     optimizer: str
@@ -107,15 +107,12 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     device: Literal["cpu", "gpu"]
     card: str  # names of the card in the catalogue and by its driver; empty for none
     card_name: str
-    # origin of the limit: the card, the user, this machine's memory, or many cards
     limit_of: LimitOwner
-    # the allocator's limit and its bounds; of many cards the largest limit, the smallest and the
-    # largest
+    # the allocator's limit and its bounds; of many cards the largest, the smallest and the largest
     limit_bytes: int
     limit_low_bytes: int
     limit_high_bytes: int
-    # memory beside TensorFlow's pool on the card; 0 without a card, and if the limit is the user's
-    beside_pool_bytes: int = 0
+    beside_pool_bytes: int = 0  # memory beside the pool on the card; 0 if the limit is the user's
     # the largest size that fits: by a run if there were runs, else by the expected need; 0 if none
     # fits. Of many cards, on the card that holds most.
     largest: int
@@ -123,19 +120,16 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     # the limit; None if none was found
     failing: int | None = None
     safe: int  # the largest size whose upper bound of the need fits the lower bound of the limit
-    # larger sizes do not fit even with the lower bound of the need; None if unknown
-    most: int | None = None
-    # the smallest size that failed for a reason other than memory; None for none
-    refused: SizeFailure | None = None
-    # peak at ``largest``, interpolated between the estimates if ``largest`` was not estimated
-    # itself; None if ``largest`` is 0
+    most: int | None = None  # larger sizes do not fit even with the lower bound of the need
+    refused: SizeFailure | None = None  # the smallest failure for a reason other than memory
+    # peak at ``largest``, of an estimate or interpolated; None if ``largest`` is 0
     peak_requested_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     # the need as a straight line in the batch size, fitted to the estimates that fit; at least the
     # variables are fixed. None for an input size, and if the need is not close to a line.
     fixed_bytes: int | None = None
     bytes_per_example: int | None = None
-    wanted: int | None = None  # A size that the user asked about; None for none
+    wanted: int | None = None  # a size that the user asked about
     wanted_fits: bool | None = None
     captured_at: tuple[int, ...] = ()  # sizes that were estimated, rising
     swaps: bool = False  # whether TensorFlow swaps tensors to the host at one of these sizes

@@ -100,6 +100,7 @@ def _figures(answer: FitAnswer) -> Figures:
 def explain_answer(answer: FitAnswer) -> Iterator[str]:
     """Yield sentences about the limit, the safe size, the growth of the need and the runs."""
     low, high, beside = answer.limit_low_bytes, answer.limit_high_bytes, answer.beside_pool_bytes
+    label, noun, is_run = answer.label, answer.noun.capitalize(), answer.confirmation is not None
     bounds = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
     if answer.limit_of == "cards":
         yield (
@@ -118,36 +119,29 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
         fixed, each = map(format_bytes, (answer.fixed_bytes + beside, answer.bytes_per_example))
         yield f"The step needs about {fixed} plus {each} per example of the batch."
     if answer.refused is not None:
-        size = answer.label(answer.refused.size)
-        yield f"{answer.noun.capitalize()} {size} is not possible: {answer.refused.detail}"
-    if answer.limit_of != "cards":
-        yield from _explain_margins(answer)
-    sizes = ", ".join(map(answer.label, answer.captured_at))
-    yield f"The step was captured and estimated, not run, at {answer.noun} {sizes}."
-    if answer.confirmation is not None:
-        results = ", ".join(f"{answer.label(run.size)} {run.outcome}" for run in answer.runs)
-        yield f"Runs on {_name_runtime(answer)}: {results}."
-        if answer.confirmation.predicted != answer.largest:
-            yield f"The estimates predicted {answer.label(answer.confirmation.predicted)}."
-
-
-def _explain_margins(answer: FitAnswer) -> Iterator[str]:
-    is_run = answer.confirmation is not None
-    if answer.largest and answer.safe:
+        yield f"{noun} {label(answer.refused.size)} is not possible: {answer.refused.detail}"
+    if answer.limit_of != "cards" and answer.largest:
         yield (
-            f"{answer.noun.capitalize()} {answer.label(answer.safe)} is safe: the upper bound of its "
-            "need fits the lower bound of the limit, with 3 % to spare."
+            f"{noun} {label(answer.safe)} is safe: the upper bound of its need fits the lower bound "
+            "of the limit, with 3 % to spare."
+            if answer.safe
+            else "No size is safe: even the smallest one may need more than the limit."
         )
-    elif answer.largest:
-        yield "No size is safe: even the smallest one may need more than the limit."
     if answer.most is not None and answer.most > answer.largest and not is_run:
-        between = f"{answer.label(answer.largest + 1)} to {answer.label(answer.most)}"
+        between = f"{label(answer.largest + 1)} to {label(answer.most)}"
         yield f"Sizes from {between} may fit, within the bounds of the estimate."
     if answer.swaps:
         yield (
             "TensorFlow swaps different tensors to the host in each run, so the need varies by a few "
             f"per cent.{'' if is_run else ' --confirm runs it.'}"
         )
+    sizes = ", ".join(map(label, answer.captured_at))
+    yield f"The step was captured and estimated, not run, at {answer.noun} {sizes}."
+    if answer.confirmation is not None:
+        results = ", ".join(f"{label(run.size)} {run.outcome}" for run in answer.runs)
+        yield f"Runs on {_name_runtime(answer)}: {results}."
+        if answer.confirmation.predicted != answer.largest:
+            yield f"The estimates predicted {label(answer.confirmation.predicted)}."
 
 
 def _curve_section(answer: FitAnswer) -> Section:
@@ -201,13 +195,12 @@ def _chart(answer: FitAnswer) -> LineChart:
 
 
 def _card_table(answer: FitAnswer) -> Table:
-    is_searched = answer.cards[0].largest is not None
     columns = [
         TableColumn("--gpu", least=20),
         TableColumn("memory", "bytes"),
         TableColumn("limit", "bytes"),
     ]
-    if is_searched:
+    if answer.cards[0].largest is not None:
         columns += [TableColumn(answer.noun, "number"), TableColumn("safe", "number")]
     if answer.wanted:
         columns.append(TableColumn(f"{answer.noun} {answer.wanted}", least=4))
@@ -224,14 +217,14 @@ def _card_table(answer: FitAnswer) -> Table:
 
 def add_headline(answer: FitAnswer, *, can_confirm: bool = False) -> FitAnswer:
     """Return the answer with its headline; ``can_confirm``: whether ``--confirm`` would run the step."""
-    sentences = []
+    headline = _state_largest(answer, can_confirm=can_confirm)
     if answer.wanted is not None:
         verdict = judge_size(answer, answer.wanted)
         if verdict == "fits" and answer.wanted > answer.safe:
             verdict = "fits, with less than 3 % to spare"
-        sentences.append(f"{answer.noun.capitalize()} {answer.label(answer.wanted)} {verdict}.")
-    sentences.append(_state_largest(answer, can_confirm=can_confirm))
-    return replace(answer, headline=" ".join(sentences))
+        wanted = f"{answer.noun.capitalize()} {answer.label(answer.wanted)} {verdict}."
+        headline = f"{wanted} {headline}"
+    return replace(answer, headline=headline)
 
 
 def judge_size(answer: FitAnswer, size: int) -> str:

@@ -98,7 +98,7 @@ def _try_plans(
     remedy = StepRemedy(
         id="+".join(plan.id for plan in plans),
         title="; ".join(plan.title for plan in plans),
-        code=write_code([plan.code for plan in plans], is_own_step=before.note.step.own),
+        code=write_code(plans, is_own_step=before.note.step.own),
     )
     try:
         options = merge_options(trial.options, plans)

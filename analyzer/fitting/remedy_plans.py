@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from analyzer.fitting.block_partition import best_plan, chain_of
 from analyzer.model.contract.capture_request import CaptureOptions
@@ -31,20 +32,6 @@ _PASTE_END: Final = "# --- up to here ---"
 _GLOBAL_POLICIES: Final = frozenset({"float32", "float64", ""})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemedyCode:
-    """The parts of a script that a remedy changes; empty for a part that stays."""
-
-    before: str = ""  # lines before the model is made
-    model: str = ""  # lines about the model, before it is compiled
-    optimizer: str = ""  # class of the optimizer, if the remedy sets an option of it or replaces it
-    is_other: bool = False  # whether the optimizer is replaced
-    optimizer_option: str = ""
-    jit: bool | None = None
-    batch_size: int | None = None
-    options: str = ""  # options of the command line
-
-
 class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A remedy of the table; ``remedies.toml`` explains the fields."""
 
@@ -54,7 +41,7 @@ class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     effort: int
     costs: str = ""
     when: tuple[str, ...] = ()
-    named_only: bool = False
+    is_named_only: bool = False
     batch_size: str = ""
     dtype_policy: str = ""
     jit: bool | None = None
@@ -62,6 +49,14 @@ class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     before: str = ""
     model: str = ""
     optimizer_option: str = ""
+
+
+class RemedyPlan(RemedyRow, frozen=True, kw_only=True):
+    """A remedy that can be applied to a step, with the sizes of that step in its texts."""
+
+    options: CaptureOptions  # capture options of the changed step
+    optimizer: str = ""  # class of the optimizer, if the remedy sets an option of it or replaces it
+    is_other: bool = False  # whether the optimizer is replaced
 
 
 class RemedyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,20 +89,6 @@ def remedy_names() -> tuple[str, ...]:
         *(f"optimizer-{name.lower()}" for name in table.all_optimizers),
         RECOMPUTING,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemedyPlan:
-    """A remedy that can be applied to a step."""
-
-    id: str
-    title: str
-    code: RemedyCode
-    costs: str
-    kind: str  # A step can have one remedy of each kind
-    effort: int  # work to apply and use it, as ``remedies.toml`` explains
-    options: CaptureOptions  # capture options of the changed step
-    is_named_only: bool = False  # whether it is estimated only if the user names it
 
 
 def merge_options(base: CaptureOptions, plans: tuple[RemedyPlan, ...]) -> CaptureOptions:
@@ -146,7 +127,8 @@ def plan_remedies(
         yield RemedyPlan(
             id=f"optimizer-{key}",
             title=f"{name} instead of {current}",
-            code=RemedyCode(optimizer=name, is_other=True),
+            optimizer=name,
+            is_other=True,
             costs="other hyper-parameters",
             kind="optimizer",
             effort=4,
@@ -178,29 +160,18 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
     """Return a remedy of the table for a step."""
     batch = options.open_batch_size
     sizes = {"half": batch // 2, "quarter": batch // _ACCUMULABLE_BATCH}
-    batch_size = sizes.get(row.batch_size.strip("{}"))
+    size = row.batch_size.format(**sizes)
+    texts = {"title": row.title.format(**sizes), "batch_size": size}
     return RemedyPlan(
-        id=row.id,
-        title=row.title.format(**sizes),
-        code=RemedyCode(
-            before=row.before.strip("\n"),
-            model=row.model.strip("\n"),
-            optimizer=_optimizer_class(note) if row.optimizer_option else "",
-            optimizer_option=row.optimizer_option,
-            jit=row.jit,
-            batch_size=batch_size,
-        ),
-        costs=row.costs,
-        kind=row.kind,
-        effort=row.effort,
+        **{**structs.asdict(row), **texts},
+        optimizer=_optimizer_class(note) if row.optimizer_option else "",
         options=replace(
             options,
-            batch_size=options.batch_size if batch_size is None else batch_size,
+            batch_size=int(size) if size else options.batch_size,
             dtype_policy=row.dtype_policy or options.dtype_policy,
             jit=options.jit if row.jit is None else row.jit,
             remedy=row.remedy or options.remedy,
         ),
-        is_named_only=row.named_only,
     )
 
 
@@ -216,7 +187,7 @@ def _plan_blocks(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]
     yield RemedyPlan(
         id=RECOMPUTING,
         title=f"{len(plan.blocks)} blocks of layers recomputed",
-        code=RemedyCode(model=f"{read_recomputing_code()}\n\n\n{call}"),
+        model=f"{read_recomputing_code()}\n\n\n{call}",
         costs=f"{plan.operations} ops run twice; batch normalization updates twice",
         kind="recomputation",
         effort=3,
@@ -252,7 +223,7 @@ def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[Reme
     yield RemedyPlan(
         id="smaller-input",
         title=f"Inputs of half the side ({' '.join(texts)})",
-        code=RemedyCode(options=" ".join(("#", *(f"--shape {text}" for text in texts)))),
+        model=" ".join(("#", *(f"--shape {text}" for text in texts))),
         costs="less detail, or less context",
         kind="input",
         effort=6,
@@ -267,26 +238,23 @@ def _optimizer_class(note: RunNote) -> str:
     return note.step.optimizer or next(by_path, "Adam")
 
 
-def write_code(parts: Sequence[RemedyCode], *, is_own_step: bool) -> str:
+def write_code(plans: Sequence[RemedyPlan], *, is_own_step: bool) -> str:
     """Return the code for remedies of different kinds, with each call written once."""
-    lines = [part.before for part in parts] + [part.model for part in parts]
-    by_change = sorted(parts, key=lambda part: not part.is_other)
-    optimizer = next((part.optimizer for part in by_change if part.optimizer), "")
-    jit = next((part.jit for part in parts if part.jit is not None), None)
-    batch_size = next((part.batch_size for part in parts if part.batch_size is not None), None)
+    lines = [plan.before.strip("\n") for plan in plans]
+    lines += [plan.model.strip("\n") for plan in plans]
+    by_change = sorted(plans, key=lambda plan: not plan.is_other)
+    optimizer = next((plan.optimizer for plan in by_change if plan.optimizer), "")
+    jit = next((plan.jit for plan in plans if plan.jit is not None), None)
+    batch_size = next((plan.batch_size for plan in plans if plan.batch_size), "")
     arguments = [] if jit is None else [f"jit_compile={jit}"]
     if optimizer:
-        given = ", ".join(["...", *filter(None, (part.optimizer_option for part in parts))])
+        given = ", ".join(["...", *filter(None, (plan.optimizer_option for plan in plans))])
         lines.append(f"optimizer = keras.optimizers.{optimizer}({given})")
         arguments.insert(0, "optimizer=optimizer")
     if is_own_step:
-        compiling = f"step = tf.function(step, jit_compile={jit})"
-        batching = f"dataset = dataset.batch({batch_size})"
+        lines += [] if jit is None else [f"step = tf.function(step, jit_compile={jit})"]
+        lines += [f"dataset = dataset.batch({batch_size})"] if batch_size else []
     else:
-        compiling = f"model.compile({', '.join([*arguments, 'loss=...'])})"
-        batching = f"model.fit(..., batch_size={batch_size})"
-    if jit is not None or (arguments and not is_own_step):
-        lines.append(compiling)
-    if batch_size is not None:
-        lines.append(batching)
-    return "\n".join(filter(None, [*lines, *(part.options for part in parts)]))
+        lines += [f"model.compile({', '.join([*arguments, 'loss=...'])})"] if arguments else []
+        lines += [f"model.fit(..., batch_size={batch_size})"] if batch_size else []
+    return "\n".join(filter(None, lines))

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from analyzer.fitting.remedy_plans import RemedyCode, plan_remedies, write_code
+from analyzer.fitting.remedy_plans import plan_remedies, write_code
 from analyzer.model.choice import Category
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import StepConfig, VariableNote
@@ -21,13 +21,13 @@ NOTE = RunNote(step=StepConfig(mode="train", optimizer="Adam", dtype_policy="flo
 def test_what_is_given_for_any_two_can_be_parsed(is_own_step: bool) -> None:
     plans = list(plan_remedies(OPTIONS, NOTE))
     for one, other in combinations(plans, 2):
-        ast.parse(write_code([one.code, other.code], is_own_step=is_own_step))
+        ast.parse(write_code([one, other], is_own_step=is_own_step))
 
 
 def test_several_make_one_optimizer_and_one_call_of_each() -> None:
     plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
     chosen = ("jit", "accumulate-4", "optimizer-sgd", "ema", "mixed-bfloat16")
-    assert write_code([plans[name].code for name in chosen], is_own_step=False).splitlines() == [
+    assert write_code([plans[name] for name in chosen], is_own_step=False).splitlines() == [
         'keras.config.set_dtype_policy("mixed_bfloat16")  # before the model is made',
         "optimizer = keras.optimizers.SGD(..., gradient_accumulation_steps=4, use_ema=True)",
         "model.compile(optimizer=optimizer, jit_compile=True, loss=...)",
@@ -36,11 +36,12 @@ def test_several_make_one_optimizer_and_one_call_of_each() -> None:
 
 
 def test_a_step_of_the_users_own_has_neither_compile_nor_fit() -> None:
-    code = [RemedyCode(optimizer="SGD", optimizer_option="use_ema=True", batch_size=8, jit=True)]
-    assert write_code(code, is_own_step=True).splitlines() == [
+    plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE)}
+    chosen = [plans[name] for name in ("optimizer-sgd", "ema", "half-batch", "jit")]
+    assert write_code(chosen, is_own_step=True).splitlines() == [
         "optimizer = keras.optimizers.SGD(..., use_ema=True)",
         "step = tf.function(step, jit_compile=True)",
-        "dataset = dataset.batch(8)",
+        "dataset = dataset.batch(32)",
     ]
 
 

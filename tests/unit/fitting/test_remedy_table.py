@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates, StepAccess
 from analyzer.fitting.remedies import parse_remedies, try_remedies
@@ -134,7 +135,7 @@ def test_the_layers_of_a_compiled_step_are_read_from_a_capture_without_xla(
     monkeypatch.setattr(
         SizeEstimates,
         "estimate_capture",
-        lambda estimates, size, folder: replace(make_estimate(MIB), note=compiled),
+        lambda estimates, size, folder: structs.replace(make_estimate(MIB), note=compiled),
     )
     monkeypatch.setattr("analyzer.fitting.remedies.read_run", lambda path: NOTE)
     with pytest.raises(InputError, match="not a chain"):
