@@ -49,6 +49,7 @@ from analyzer.simulate.predict.uncertainty.decisions import describe_data_sizes
 _LINE_TOLERANCE: Final = 0.05
 """A need is a line in the batch size if no estimate differs from the line by more than this ratio."""
 
+_MACHINE_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 _SEARCH_SHARE: Final = 0.95  # of the progress; the rest is for the remedies
 
 
@@ -135,7 +136,9 @@ def fit_step(
     if answer.largest:
         answer = _add_peaks(answer, found.curve, limit)
     if answer.wanted is not None:
-        answer = replace_fields(answer, wanted_fits=answer.wanted <= answer.largest)
+        cards = _judge_cards(found.curve, answer.wanted) if gpu else ()
+        fits = answer.wanted <= answer.largest
+        answer = replace_fields(answer, wanted_fits=fits, cards=cards)
     if question.remedies or question.what_if:
         size = answer.size_of_remedies
         remedies = try_remedies(
@@ -172,19 +175,14 @@ def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner,
         return "given", BoundedBytes.exactly(limit_bytes)
     if card is not None:
         return "card", card
-    return "machine", BoundedBytes.exactly(_machine_bytes())
-
-
-def _machine_bytes() -> int:
-    """Return the memory of this machine."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return "machine", BoundedBytes.exactly(_MACHINE_BYTES)
 
 
 def _find_most_size(curve: SizeCurve) -> int:
     """Return the largest size to run: its inputs take at most a quarter of this machine's memory."""
     point = curve.points[curve.sizes[-1]]
     input_bytes = sum(tensor_bytes(one.dtype, one.shape) or 0 for one in point.note.inputs)
-    most = point.size * (_machine_bytes() // 4) // max(input_bytes, 1)
+    most = point.size * (_MACHINE_BYTES // 4) // max(input_bytes, 1)
     return min(most, MOST_SIZE - 1)
 
 
@@ -213,15 +211,7 @@ def describe_sizes(
 ) -> FitAnswer:
     """Return the answer of the estimates alone."""
     gpu = find_gpu(options.gpu) if options.gpu else None
-    limit_of, limit = limited_by
-    curve, wanted = found.curve, question.wanted
-    cards: list[CardAnswer] = []
-    if wanted is not None and gpu is not None:  # whether it fits each card, the smallest card first
-        need_bytes = curve.value_at(wanted, need_of)
-        cards = [
-            describe_card(one, None, None, need_bytes <= memory_limit(one).bytes)
-            for one in sorted(all_gpus(), key=lambda one: (memory_limit(one).bytes, one.id))
-        ]
+    curve, (limit_of, limit) = found.curve, limited_by
     nearest = min(curve.points.values(), key=lambda point: abs(point.size - found.predicted))
     step = nearest.note.step
     most = None
@@ -239,8 +229,8 @@ def describe_sizes(
         jit=bool(step.jit),
         optimizer=step.optimizer,
         dtype_policy=step.dtype_policy,
-        device="gpu" if gpu is not None else "cpu",
-        card="" if gpu is None else gpu.id,
+        device="cpu" if gpu is None else "gpu",
+        card=options.gpu,
         card_name="" if gpu is None else gpu.name,
         limit_of=limit_of,
         limit_bytes=limit.bytes,
@@ -254,14 +244,14 @@ def describe_sizes(
         refused=found.refused,
         fixed_bytes=fixed_bytes,
         bytes_per_example=bytes_per_example,
-        wanted=wanted,
+        wanted=question.wanted,
         captured_at=tuple(curve.sizes),
         swaps=any(point.swaps for point in curve.points.values()),
-        curve=tuple(
-            msgspec.convert(curve.points[size], CurvePoint, from_attributes=True)
-            for size in curve.sizes
+        curve=msgspec.convert(
+            [curve.points[size] for size in curve.sizes],
+            tuple[CurvePoint, ...],
+            from_attributes=True,
         ),
-        cards=tuple(cards),
         notes=tuple(dict.fromkeys((*nearest.notes, *describe_data_sizes(nearest.note)))),
         versions=nearest.note.versions,
     )
@@ -323,6 +313,14 @@ def _confirm(answer: FitAnswer, bracket: RunBracket) -> FitAnswer:
             predicted=answer.largest,
         ),
     )
+
+
+def _judge_cards(curve: SizeCurve, wanted: int) -> tuple[CardAnswer, ...]:
+    """Return for each card whether the wanted size fits, the smallest card first."""
+    need_bytes = curve.value_at(wanted, need_of)
+    cards = sorted(all_gpus(), key=lambda gpu: (memory_limit(gpu).bytes, gpu.id))
+    fits = [need_bytes <= memory_limit(gpu).bytes for gpu in cards]
+    return tuple(describe_card(gpu, None, None, fit) for gpu, fit in zip(cards, fits, strict=True))
 
 
 def describe_card(
