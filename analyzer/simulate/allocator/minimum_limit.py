@@ -8,9 +8,8 @@ first success; both end in a bisection. ``limit_bytes`` is the smallest success;
 the smallest limit above which no limit tried fails, and decides "does it fit".
 
 One run answers for a range of limits (``BfcAllocator.equal_limits``), and with growth all limits
-share the first part of their runs. Without growth the pool is one region, and the unlimited run
-shows from which limit on all runs are equal. The search goes down from there, one run for each range
-of equal limits. No limit is skipped, so ``safe_bytes`` is proven.
+share the first part of their runs. Without growth the search goes down through adjacent ranges of
+equal limits. No limit is skipped, so ``safe_bytes`` is proven.
 
     requested peak  1000 MB      requested bytes of the live tensors
     + rounding        12 MB      to multiples of 256 B
@@ -23,11 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from analyzer.model.contract.report.limit_figures import LimitParts
 from analyzer.model.errors import InputError
@@ -68,25 +65,22 @@ def prepare_searches(sequence: Sequence, searches: int = 1, *, growth: bool = Tr
     compiled_run.prepare(len(sequence) * (EXPECTED_RUNS if growth else WHOLE_RUNS) * searches)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spacing:
-    """Distances between the limits tried."""
-
-    count: int
-    near_bytes: int  # distance next to the limit searched for; it increases further away
-    shift_bytes: int = 0  # distance of the first limit from the end of the range
-    # number of first limits that lie in adjacent ranges of equal limits, so that none is skipped
-    adjacent: int = 0
-
-
 class LimitSearch:
     """The limits tried so far for one sequence, all multiples of the step.
 
-    Attributes:
-        tried: Whether the sequence succeeded, for each limit tried.
+    Args:
+        probes: Number of limits to try in each direction.
+        shift: Distance of the first limit from the end of the range, as a share of the spacing.
     """
 
-    def __init__(self, sequence: Sequence, options: BfcOptions, step_bytes: int) -> None:
+    def __init__(
+        self,
+        sequence: Sequence,
+        options: BfcOptions,
+        step_bytes: int,
+        probes: int = FEWEST_PROBES,
+        shift: float = 0.0,
+    ) -> None:
         self.sequence = sequence
         self.options = options
         self.step_bytes = step_bytes
@@ -96,20 +90,27 @@ class LimitSearch:
         peak_bytes = int(sequence.without(sequence.spare).live_rounded_bytes().max(initial=0))
         self.bound = self.up(max(peak_bytes, GRANULE_BYTES))
         """A lower bound of all limits: the peak of the rounded requests."""
+        self._probes = probes
+        # The distance of limits next to the limit searched for; it increases further away.
+        self._near_bytes = max(step_bytes, self.bound // (8 * probes))
+        self._shift_bytes = int(shift * self._near_bytes)
         self.top = self._find_top()
         """A limit that fits; with growth all larger limits fit also."""
 
     def fits(self, limit_bytes: int) -> bool:
         """Return whether the sequence succeeds under a limit."""
         if limit_bytes not in self.tried:
-            known = (fits for limits, fits in self._results if limit_bytes in limits)
-            fits = next(known, None)
-            if fits is None:
-                done, limits, _ = self.run(limit_bytes)
-                fits = done == len(self.sequence)
-                self._results.append((limits, fits))
-            self.tried[limit_bytes] = fits
+            self.tried[limit_bytes] = self._look_up(limit_bytes)[1]
         return self.tried[limit_bytes]
+
+    def _look_up(self, limit_bytes: int) -> tuple[Range, bool]:
+        """Return the limits with the same run as a limit, and whether the sequence succeeds."""
+        for result in self._results:
+            if limit_bytes in result[0]:
+                return result
+        done, limits, _ = self.run(limit_bytes)
+        self._results.append((limits, done == len(self.sequence)))
+        return self._results[-1]
 
     def run(self, limit_bytes: int) -> tuple[int, Range, list[int]]:
         """Run the sequence under a limit.
@@ -167,29 +168,29 @@ class LimitSearch:
             self._shared = started, common
         return unlimited.peak_pool_bytes
 
-    def find_above_failures(self, spacing: Spacing, floor: int) -> int:
+    def find_above_failures(self, floor: int) -> int:
         """Return the smallest limit from which on no limit tried fails, and at least ``floor``."""
-        fits, at, count = self.top, self.top - spacing.shift_bytes, 0
+        fits, at, count = self.top, self.top - self._shift_bytes, 0
+        is_provable = not (self.options.growth or self.options.fragmentation_fraction)
+        adjacent = self._probes if is_provable else 0
         while fits > floor:
             at = max(self.up(at), floor)
             if not self.fits(at):
                 return self.bisect(at, fits)
-            fits, at = at, self._equal_limits(at).low - self.step_bytes
+            fits, at = at, self._look_up(at)[0].low - self.step_bytes
             count += 1
-            if count > spacing.adjacent:
-                at = min(at, fits - max(spacing.near_bytes, 3 * (fits - floor) // spacing.count))
+            if count > adjacent:
+                at = min(at, fits - max(self._near_bytes, 3 * (fits - floor) // self._probes))
         return floor
 
-    def find_lowest_success(
-        self, spacing: Spacing, most_bytes: int, *, island: float = ISLAND
-    ) -> int:
+    def find_lowest_success(self, most_bytes: int, *, island: float = ISLAND) -> int:
         """Return the smallest limit found that succeeds, and at most ``most_bytes``.
 
         Args:
             island: Share of the limit; a narrower success below failing limits does not count.
         """
-        fails, at = self.bound - self.step_bytes, self.up(self.bound + spacing.shift_bytes)
-        step_bytes = max(spacing.near_bytes, (most_bytes - self.bound) // spacing.count)
+        fails, at = self.bound - self.step_bytes, self.up(self.bound + self._shift_bytes)
+        step_bytes = max(self._near_bytes, (most_bytes - self.bound) // self._probes)
         while at < most_bytes:
             if self.fits(at):
                 lowest = self.bisect(fails, at)
@@ -198,13 +199,8 @@ class LimitSearch:
                     return lowest
             else:
                 fails = at
-            at = self.up(max(at + step_bytes, self._equal_limits(at).high + 1))
+            at = self.up(max(at + step_bytes, self._look_up(at)[0].high + 1))
         return most_bytes
-
-    def _equal_limits(self, limit_bytes: int) -> Range:
-        """Return the limits with the same run as a limit that was tried."""
-        equal = (limits for limits, _ in self._results if limit_bytes in limits)
-        return next(equal, Range.exactly(limit_bytes))
 
     def enough(self, limit: int) -> int:
         """Return a limit under which the sequence succeeds, at least the given one."""
@@ -243,18 +239,16 @@ def find_shared_limits(
     """
     total = sum(map(len, sequences))
     compiled_run.prepare(FEWEST_PROBES * total)
-    count = count_probes(total)
+    probes = count_probes(total)
     least_bytes, safe_bytes = UNLIMITED_BYTES, 0
     for number, sequence in enumerate(sequences):
         progress(number / len(sequences))
         peak_bytes = int(sequence.live_rounded_bytes().max(initial=0))
         fineness_bytes = max(round_up(peak_bytes // FINENESS), GRANULE_BYTES)
-        search = LimitSearch(sequence, options, fineness_bytes)
-        near_bytes = search.bound // (8 * count)
-        shift_bytes = near_bytes * (number + 1) // len(sequences)
-        spacing = Spacing(count=count, near_bytes=near_bytes, shift_bytes=shift_bytes)
-        safe_bytes = search.find_above_failures(spacing, search.up(max(safe_bytes, search.bound)))
-        least_bytes = search.find_lowest_success(spacing, min(least_bytes, safe_bytes))
+        shift = (number + 1) / len(sequences)
+        search = LimitSearch(sequence, options, fineness_bytes, probes, shift)
+        safe_bytes = search.find_above_failures(search.up(max(safe_bytes, search.bound)))
+        least_bytes = search.find_lowest_success(min(least_bytes, safe_bytes))
     return Range(least_bytes, safe_bytes)
 
 
@@ -266,29 +260,18 @@ def feed_sparing(
     Returns:
         The number of operations done from the start of the sequence, and the skipped buffers.
     """
-    slot, request, end = sequence.slot, sequence.request, len(sequence)
-    done = first
-    skipped: list[int] = []
-    frees: list[int] = []  # operations that free skipped buffers, as a heap
-    freed_at: NDArray[np.int64] | None = None  # operation that frees each buffer
-    while True:
-        while frees and frees[0] < done:
-            heappop(frees)
-        stop = frees[0] if frees else end
-        done += allocator.feed(slot[done:stop], request[done:stop])
-        if done == end:
-            return done, skipped
-        if done < stop:
-            buffer = int(slot[done])
-            if not sequence.spare.size or not sequence.spare[buffer]:
-                return done, skipped
-            skipped.append(buffer)
-            if freed_at is None:
-                freed_at = np.full(sequence.n_buffers, -1)
-                freed_at[slot[request == 0]] = np.flatnonzero(request == 0)
-            if freed_at[buffer] > done:
-                heappush(frees, int(freed_at[buffer]))
-        done += 1
+    slot, request, skipped = sequence.slot[first:], sequence.request[first:], []
+    left = len(slot)
+    while left:
+        done = allocator.feed(slot, request)
+        left = len(slot) - done
+        if not left or not sequence.spare.size or not sequence.spare[slot[done]]:
+            break
+        skipped.append(int(slot[done]))
+        rest = done + np.flatnonzero(slot[done:] != skipped[-1])
+        slot, request = slot[rest], request[rest]
+        left = len(slot)
+    return len(sequence) - left, skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +284,6 @@ class MinimumLimit:
     safe_bytes: int
     parts: LimitParts
     safe_parts: LimitParts
-    failed_above: tuple[int, ...]  # limits above ``limit_bytes`` under which the sequence failed
 
 
 def minimum_limit(
@@ -323,44 +305,29 @@ def minimum_limit(
     options = BfcOptions.cpu() if options is None else options
     step_bytes = max(round_up(step_bytes), GRANULE_BYTES)
     prepare_searches(sequence, growth=options.growth)
-    search = LimitSearch(sequence, options, step_bytes)
-    count = count_probes(len(sequence))
-    near_bytes = max(step_bytes, search.bound // (8 * count))
-    is_provable = not (options.growth or options.fragmentation_fraction)
-    spacing = Spacing(count=count, near_bytes=near_bytes, adjacent=count if is_provable else 0)
-    safe = search.find_above_failures(spacing, search.bound)
-    search.find_lowest_success(spacing, safe, island=0.0)
+    search = LimitSearch(sequence, options, step_bytes, count_probes(len(sequence)))
+    search.find_lowest_success(search.find_above_failures(search.bound), island=0.0)
     for limit in (each // step_bytes * step_bytes for each in also):
         if limit >= search.bound:
             search.fits(limit)
-    lowest = _find_lowest(search)
-    return _divide(search, lowest, _find_safe(search, lowest))
-
-
-def _find_lowest(search: LimitSearch) -> int:
-    """Return the lowest limit that suffices, between those tried."""
-    lowest = min(limit for limit, fits in search.tried.items() if fits)
-    below = [limit for limit, fits in search.tried.items() if not fits and limit < lowest]
-    return search.bisect(max(below), lowest) if below else lowest
-
-
-def _find_safe(search: LimitSearch, lowest: int) -> int:
-    """Return the limit from which on all tried ones suffice."""
-    failed = max((n for n, fits in search.tried.items() if not fits and n > lowest), default=None)
-    if failed is None:
-        return lowest
-    search.enough(failed + search.step_bytes)
-    above = min(limit for limit, fits in search.tried.items() if fits and limit > failed)
-    return search.bisect(failed, above)
+    tried = search.tried
+    lowest = min(limit for limit, fits in tried.items() if fits)
+    below = [limit for limit, fits in tried.items() if not fits and limit < lowest]
+    safe = lowest = search.bisect(max(below), lowest) if below else lowest
+    above = [limit for limit, fits in tried.items() if not fits and limit > lowest]
+    if above:
+        search.enough(max(above) + step_bytes)
+        fitting = min(limit for limit, fits in tried.items() if fits and limit > max(above))
+        safe = search.bisect(max(above), fitting)
+    return _divide(search, lowest, safe)
 
 
 def _divide(search: LimitSearch, lowest: int, safe: int) -> MinimumLimit:
     """Return the two limits found with their parts."""
-    served = search.sequence
-    skipped = np.zeros(served.n_buffers, bool)
-    if served.spare.any():
+    skipped = np.zeros(search.sequence.n_buffers, bool)
+    if search.sequence.spare.any():
         skipped[search.run(lowest)[2]] = True
-    served = served.without(skipped)
+    served = search.sequence.without(skipped)
     requested = int(served.live_requested_bytes().max(initial=0))
     rounded = int(served.live_rounded_bytes().max(initial=0))
 
@@ -374,12 +341,6 @@ def _divide(search: LimitSearch, lowest: int, safe: int) -> MinimumLimit:
             external_bytes=limit_bytes - in_use,
         )
 
-    failed = (limit for limit, fits in search.tried.items() if limit > lowest and not fits)
-    parts = divide(lowest)
     return MinimumLimit(
-        limit_bytes=lowest,
-        safe_bytes=safe,
-        parts=parts,
-        safe_parts=parts if safe == lowest else divide(safe),
-        failed_above=tuple(sorted(failed)),
+        limit_bytes=lowest, safe_bytes=safe, parts=divide(lowest), safe_parts=divide(safe)
     )

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import compiled_run
-from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator, Extension, Release
+from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator, Extension
 from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.bfc.bfc_pool import OUT_COLUMNS
 from analyzer.simulate.allocator.sequence import NOWHERE, Sequence, from_events, integers, rows_of
@@ -48,11 +48,7 @@ class Replay:
     in_use_bytes: Table  # after the operation
     pool_bytes: Table
     largest_free_bytes: Table
-    requested_bytes: Table
     extensions: tuple[Extension, ...]
-    releases: tuple[Release, ...]
-    # the request that did not fit; None if all did. Columns end before it.
-    failure: FailedRequest | None
 
     def __len__(self) -> int:
         return int(self.address.size)
@@ -61,6 +57,28 @@ class Replay:
     def instant(self) -> Table:
         """Row of the events table of each operation."""
         return self.sequence.instant[: len(self)]
+
+    @property
+    def failure(self) -> FailedRequest | None:
+        """The request that did not fit; None if all did. Columns end before it."""
+        sequence, op = self.sequence, len(self)
+        if op == len(sequence):
+            return None
+        columns = (self.in_use_bytes, self.pool_bytes, self.largest_free_bytes)
+        in_use, pool, largest = (int(column[-1]) if op else 0 for column in columns)
+        requested = int(sequence.request[op])
+        return FailedRequest(
+            op=op,
+            instant=int(sequence.instant[op]),
+            row=int(sequence.row[sequence.slot[op]]),
+            requested_bytes=requested,
+            rounded_bytes=round_up(requested),
+            in_use_bytes=in_use,
+            pool_bytes=pool,
+            free_bytes=pool - in_use,
+            largest_free_bytes=largest,
+            available_bytes=self.options.memory_limit_bytes - pool,
+        )
 
     def fragmentation(self, places: Table | slice = slice(None)) -> NDArray[np.float64]:
         """Return (free - largest free) / free after operations; 0 if nothing is free."""
@@ -80,7 +98,7 @@ class Replay:
     @property
     def peak_requested_bytes(self) -> int:
         """Peak of the requested bytes alive."""
-        return int(self.requested_bytes.max(initial=0))
+        return int(self.sequence.live_requested_bytes()[: len(self)].max(initial=0))
 
     def buffers(self) -> tuple[Table, Table]:
         """Return address and chunk bytes of each buffer, -1 and 0 if it was not placed."""
@@ -104,10 +122,6 @@ def replay(sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = 
     known = sequence.address[sequence.slot] if follow_addresses else None
     done = allocator.feed(sequence.slot, sequence.request, known=known, record=columns)
     address, chunk, in_use, pool, largest = columns[:done].T
-    failure = None
-    if done < len(sequence):
-        before = tuple(int(column[-1]) if done else 0 for column in (in_use, pool, largest))
-        failure = _failure(sequence, options, done, *before)
     return Replay(
         sequence=sequence,
         options=options,
@@ -116,10 +130,7 @@ def replay(sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = 
         in_use_bytes=in_use,
         pool_bytes=pool,
         largest_free_bytes=largest,
-        requested_bytes=sequence.live_requested_bytes()[:done],
         extensions=tuple(allocator.extensions),
-        releases=tuple(allocator.releases),
-        failure=failure,
     )
 
 
@@ -135,24 +146,6 @@ def in_use_bytes(sequence: Sequence, options: BfcOptions) -> Table:
     return columns[:done, 2]
 
 
-def _failure(
-    sequence: Sequence, options: BfcOptions, op: int, in_use: int, pool: int, largest: int
-) -> FailedRequest:
-    requested = int(sequence.request[op])
-    return FailedRequest(
-        op=op,
-        instant=int(sequence.instant[op]),
-        row=int(sequence.row[sequence.slot[op]]),
-        requested_bytes=requested,
-        rounded_bytes=round_up(requested),
-        in_use_bytes=in_use,
-        pool_bytes=pool,
-        free_bytes=pool - in_use,
-        largest_free_bytes=largest,
-        available_bytes=options.memory_limit_bytes - pool,
-    )
-
-
 DETECTION_EVENTS: Final = 50_000  # events that are replayed to find the settings of a trace
 FRAGMENTATION_DIGITS: Final = 6  # significant digits of the fragmentation in a trace
 
@@ -166,13 +159,12 @@ class Match:
 
     events: int
     equal: int  # number of events with equal address, chunk, bytes in use, peak and fragmentation
-    first_difference: int | None  # row of the first event that differs; None if all are equal
     replay: Replay
 
     @property
     def is_exact(self) -> bool:
         """Whether all events are equal and no request failed."""
-        return self.first_difference is None and self.replay.failure is None
+        return self.equal == self.events and self.replay.failure is None
 
 
 def compare(
@@ -191,14 +183,10 @@ def compare(
     # Of an event with two operations (an implied free and an allocation) the last is compared.
     shown[:-1] &= np.diff(result.instant) != 0
     places = np.flatnonzero(shown)
-    equal, first = 0, None
-    for start in range(0, places.size, _BLOCK_EVENTS):
-        block = places[start : start + _BLOCK_EVENTS]
-        is_equal = _compare_block(result, events, block)
-        equal += int(is_equal.sum())
-        if first is None and not is_equal.all():
-            first = int(result.instant[block[np.argmin(is_equal)]])
-    return Match(events=int(places.size), equal=equal, first_difference=first, replay=result)
+    blocks = range(0, places.size, _BLOCK_EVENTS)
+    parts = [_compare_block(result, events, places[at : at + _BLOCK_EVENTS]) for at in blocks]
+    equal = sum(int(part.sum()) for part in parts)
+    return Match(events=int(places.size), equal=equal, replay=result)
 
 
 def _compare_block(result: Replay, events: pd.DataFrame, places: Table) -> NDArray[np.bool_]:
@@ -212,12 +200,9 @@ def _compare_block(result: Replay, events: pd.DataFrame, places: Table) -> NDArr
     peak = np.maximum.accumulate(result.in_use_bytes[start : int(places[-1]) + 1])
     before = int(result.in_use_bytes[:start].max(initial=0))
     # Nothing free counts as 0; the trace has a few digits only.
-    ours, theirs = (
-        result.fragmentation(places),
-        np.nan_to_num(column("fragmentation").astype(float)),
-    )
+    theirs = np.nan_to_num(column("fragmentation").astype(float))
     unit = 10.0 ** (np.floor(np.log10(np.maximum(theirs, 1e-300))) - FRAGMENTATION_DIGITS + 1)
-    is_equal = np.asarray(np.abs(ours - theirs) <= 0.51 * unit)
+    is_equal = np.asarray(np.abs(result.fragmentation(places) - theirs) <= 0.51 * unit)
     is_equal &= result.address[places] == column("address")
     is_equal &= result.chunk_bytes[places] == column("allocated_bytes")
     is_equal &= result.in_use_bytes[places] == column("in_use_bytes")

@@ -6,8 +6,8 @@ numbers are refused with a ``TraceError``; rows that contradict each other are l
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -54,14 +54,11 @@ class Sequence:
 
     def live_requested_bytes(self) -> Table:
         """Return the requested bytes alive after each operation, shape ``(n_ops,)``."""
-        return self._sum_live(self.requested_bytes)
+        return np.cumsum(np.where(self.request > 0, 1, -1) * self.requested_bytes[self.slot])
 
     def live_rounded_bytes(self) -> Table:
         """Return the bytes alive after each operation, with requests rounded up to 256 bytes."""
-        return self._sum_live(round_up(self.requested_bytes))
-
-    def _sum_live(self, sizes: Table) -> Table:
-        return np.cumsum(np.where(self.request > 0, 1, -1) * sizes[self.slot])
+        return replace(self, requested_bytes=round_up(self.requested_bytes)).live_requested_bytes()
 
     def without(self, buffers: Mask) -> Sequence:
         """Return the sequence without the operations on some buffers, a mask of ``n_buffers``."""
@@ -133,7 +130,14 @@ def from_allocations(
     if "address" in allocations:
         column = allocations["address"].astype("Int64")
         address = column.to_numpy(dtype="int64", na_value=NOWHERE)[rows]
-    slot, instant, birth = _sort_operations(born, dies, address, last)
+    ids, freed = np.arange(rows.size), dies < last
+    instant = np.concatenate([born, dies[freed]])
+    slot = np.concatenate([ids, ids[freed]])
+    birth = np.arange(slot.size) < rows.size
+    # Before the first event there are only births; their addresses give the likely order.
+    rank = np.where(birth & (instant == NOWHERE), address[slot], slot)
+    order = np.lexsort((slot, rank, birth, instant))
+    slot, instant, birth = slot[order], instant[order], birth[order]
     spare = np.zeros(rows.size, bool)
     if "region" in allocations:  # TensorFlow can do without workspaces and trials of algorithms
         spare = allocations["region"].astype("str").isin((TRIAL, WORKSPACE)).to_numpy()[rows]
@@ -146,24 +150,6 @@ def from_allocations(
         row=rows,
         spare=spare,
     )
-
-
-def _sort_operations(
-    born: Table, dies: Table, address: Table, last: int
-) -> tuple[Table, Table, Mask]:
-    """Return buffer, instant and whether it is a birth, for all births and frees in order.
-
-    Buffers that die at instant ``last`` or later are never freed.
-    """
-    ids = np.arange(born.size)
-    freed = dies < last
-    instant = np.concatenate([born, dies[freed]])
-    slot = np.concatenate([ids, ids[freed]])
-    birth = np.arange(slot.size) < born.size
-    # Before the first event there are only births; their addresses give the likely order.
-    rank = np.where(birth & (instant == NOWHERE), address[slot], slot)
-    order = np.lexsort((slot, rank, birth, instant))
-    return slot[order], instant[order], birth[order]
 
 
 def rows_of(table: pd.DataFrame, allocator: str | None, name: str) -> Table:
@@ -217,8 +203,7 @@ def refuse_sizes(requested: Table, rows: Table, name: str) -> None:
         )
 
 
-@dataclass(slots=True)
-class _Events:
+class _Events(NamedTuple):
     """The columns of the events of one allocator, in order of time."""
 
     rows: Table
@@ -227,9 +212,6 @@ class _Events:
     requested: Table
     allocated: Table
     in_use: Table
-
-    def reordered(self, order: Table) -> _Events:
-        return _Events(*(getattr(self, column.name)[order] for column in fields(self)))
 
     def count_breaks(self) -> int:
         """Count events that contradict the bytes in use of the event before."""
@@ -247,9 +229,19 @@ def from_events(events: pd.DataFrame, *, allocator: str | None = None) -> Sequen
     Raises:
         TraceError: nothing to replay, or an impossible kind or size.
     """
-    ordered = _sort_by_time(_read(events, allocator), events)
+    ordered = _read(events, allocator)
+    if "time_ps" in events:
+        time = integers(events, "time_ps")[ordered.rows]
+        if (np.diff(time) < 0).any():
+            order = np.argsort(time, kind="stable")
+            by_time = _Events(*(column[order] for column in ordered))
+            if by_time.count_breaks() <= ordered.count_breaks():
+                ordered = by_time
     partner, seen = pair_events(ordered.kind, ordered.address)
-    resident_bytes = _find_resident_bytes(ordered)
+    resident_bytes = 0  # in use before the first event; 0 also if unknown or impossible
+    if ordered.in_use.any():
+        resident_bytes = int(ordered.in_use[0] - ordered.kind[0] * ordered.allocated[0])
+        resident_bytes *= 0 <= resident_bytes <= MAX_REQUEST_BYTES
     early = (ordered.kind < 0) & (partner == NOWHERE) & ~seen
     early &= (ordered.requested > 0) & (resident_bytes > 0)
     early &= np.cumsum(np.where(early, ordered.allocated, 0)) <= resident_bytes
@@ -267,32 +259,13 @@ def _read(events: pd.DataFrame, allocator: str | None) -> _Events:
         in_use = integers(events, "in_use_bytes")[rows]
     wrong = np.abs(kind) != 1
     if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
+        at = int(np.argmax(wrong))
         raise TraceError(f"Event {rows[at]} is of kind {kind[at]}, neither +1 nor -1.")
     refuse_sizes(requested, rows, "event")
     refuse_sizes(allocated, rows, "event")
     if not (kind > 0).any():
         raise TraceError("The trace contains frees and not one allocation.")
     return _Events(rows, kind, address, requested, allocated, in_use)
-
-
-def _sort_by_time(read: _Events, events: pd.DataFrame) -> _Events:
-    """Return the events by time if that fits the bytes in use at least as well."""
-    if "time_ps" in events:
-        time = integers(events, "time_ps")[read.rows]
-        if (np.diff(time) < 0).any():
-            by_time = read.reordered(np.argsort(time, kind="stable"))
-            if by_time.count_breaks() <= read.count_breaks():
-                return by_time
-    return read
-
-
-def _find_resident_bytes(ordered: _Events) -> int:
-    """Return the bytes in use before the first event; 0 if unknown or impossible."""
-    if not ordered.in_use.any():
-        return 0
-    resident_bytes = int(ordered.in_use[0] - ordered.kind[0] * ordered.allocated[0])
-    return resident_bytes if 0 <= resident_bytes <= MAX_REQUEST_BYTES else 0
 
 
 def _assemble(ordered: _Events, partner: Table, early: Mask, rest_bytes: int) -> Sequence:
@@ -308,26 +281,21 @@ def _assemble(ordered: _Events, partner: Table, early: Mask, rest_bytes: int) ->
     # An event is one operation; two if an allocation ends the buffer at its address (the free is
     # first); none if it is left out. A request of 0 bytes has no buffer to end.
     ends = (partner != NOWHERE) & birth[partner]
-    own = birth | early | (ends & (ordered.kind < 0))
-    implied = ends & (ordered.kind > 0)
-    n_done = n_early + np.cumsum(own.astype(np.int64) + implied)
-    n_ops = int(n_done[-1])
-    slot, instant = np.empty(n_ops, np.int64), np.empty(n_ops, np.int64)
-    request = np.zeros(n_ops, np.int64)
-    slot[:n_early], instant[:n_early] = np.arange(n_early), NOWHERE
-    request[:n_early] = requested[:n_early]
-    at = n_done[own] - 1
-    slot[at] = np.where(ends & ~birth, buffer_of[partner], buffer_of)[own]
-    request[at] = np.where(birth, ordered.requested, 0)[own]
-    instant[at] = ordered.rows[own]
-    at = n_done[implied] - 1 - own[implied]
-    slot[at], instant[at] = buffer_of[partner[implied]], ordered.rows[implied]
-    none = np.full(rest.size, NOWHERE)
+    own = np.flatnonzero(birth | early | (ends & (ordered.kind < 0)))
+    implied = np.flatnonzero(ends & (ordered.kind > 0))
+    event = np.concatenate([implied, own])
+    order = np.argsort(event, kind="stable")
+    slot = np.where(ends & ~birth, buffer_of[partner], buffer_of)[own]
+    slot = np.concatenate([buffer_of[partner[implied]], slot])[order]
+    request = np.where(birth, ordered.requested, 0)[own]
+    request = np.concatenate([np.zeros(implied.size, np.int64), request])[order]
+    nowhere = np.full(n_early, NOWHERE)
+    births = np.concatenate([before, np.flatnonzero(birth)])
     return Sequence(
-        slot=slot,
-        request=request,
-        instant=instant,
+        slot=np.concatenate([np.arange(n_early), slot]),
+        request=np.concatenate([requested[:n_early], request]),
+        instant=np.concatenate([nowhere, ordered.rows[event[order]]]),
         requested_bytes=requested,
-        address=np.concatenate([none, ordered.address[before], ordered.address[birth]]),
-        row=np.concatenate([np.full(n_early, NOWHERE), ordered.rows[birth]]),
+        address=np.concatenate([nowhere[: rest.size], ordered.address[births]]),
+        row=np.concatenate([nowhere, ordered.rows[birth]]),
     )

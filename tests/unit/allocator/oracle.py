@@ -400,7 +400,6 @@ class OracleAllocator:
                 owner=owner,
                 requested_bytes=requested_bytes,
                 planned_bytes=planned_bytes,
-                number=len(self.extensions),
                 free_bytes=self.free_bytes,
                 largest_free_bytes=self.largest_free_bytes,
                 available_bytes=available_bytes,

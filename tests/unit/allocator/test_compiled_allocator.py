@@ -53,11 +53,9 @@ def check_all(sequence, options):
         for name, expected in zip(names, columns.T, strict=True):
             np.testing.assert_array_equal(getattr(result, name), expected, err_msg=name)
         assert list(result.extensions) == oracle.extensions
-        assert [(r.address, r.size_bytes) for r in result.releases] == oracle.released
         assert operations_done(sequence, options, is_compiled=is_compiled) == len(columns)
         np.testing.assert_array_equal(in_use, columns[:, 2])
     assert replays[0].failure == replays[1].failure
-    assert replays[0].releases == replays[1].releases
     return replays[1]
 
 

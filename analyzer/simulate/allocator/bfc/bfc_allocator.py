@@ -9,12 +9,6 @@ the pool takes another region: 2 MiB first, then twice the last, up to the limit
 
 One source (``bfc_operations``) runs as plain Python, and for long sequences compiled by Numba,
 some thirty times as fast.
-
-    >>> allocator = BfcAllocator(BfcOptions(), slots=2)
-    >>> allocator.feed(np.array([0, 1]), np.array([1000, 5000]))   # operations done
-    2
-    >>> allocator.in_use_bytes, allocator.pool_bytes
-    (6144, 2097152)
 """
 
 from __future__ import annotations
@@ -36,7 +30,6 @@ from analyzer.simulate.allocator.bfc.bfc_pool import (
     LEAST_LIMIT,
     MOST_LIMIT,
     N_EXTENSIONS,
-    N_RELEASES,
     NONE,
     OUT_COLUMNS,
     OUTCOME,
@@ -65,16 +58,6 @@ class Extension:
     free_bytes: int  # free in the pool just before
     largest_free_bytes: int
     available_bytes: int  # the limit minus the pool just before
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A wholly free region given back to the driver to make room for operation ``op``."""
-
-    address: int
-    size_bytes: int
-    op: int
 
 
 class BfcAllocator:
@@ -119,18 +102,13 @@ class BfcAllocator:
             raise AccountingError(f"a slot is outside 0 to {slots - 1}")
         rows = np.empty((0, OUT_COLUMNS), np.int64) if record is None else record
         hints = np.empty(0, np.int64) if known is None else known
-        columns = [self._column(column) for column in (slot, request, hints)]
+        columns = [*map(self._column, (slot, request, hints)), self._chunk_of]
         out = rows if self._is_compiled else rows.tolist()
-        start = 0
-        while True:
-            start = self._run(
-                self._settings, self._pool, *columns, self._chunk_of, start, self._done, out
-            )
-            outcome = self._pool.totals[OUTCOME]
-            if outcome != FULL:
-                break
+        start = self._run(self._settings, self._pool, *columns, 0, self._done, out)
+        while self._total(OUTCOME) == FULL:
             self._pool = enlarged(self._pool)
-        if outcome == INVALID:
+            start = self._run(self._settings, self._pool, *columns, start, self._done, out)
+        if self._total(OUTCOME) == INVALID:
             raise AccountingError(f"operation {start} allocates a live slot or frees an empty one")
         if record is not None and not self._is_compiled and start:
             record[:start] = out[:start]
@@ -176,12 +154,7 @@ class BfcAllocator:
     def extensions(self) -> list[Extension]:
         """The regions taken, in order."""
         rows = self._pool.extensions[: self._total(N_EXTENSIONS)]
-        return [Extension(*map(int, [*row, number])) for number, row in enumerate(rows)]
-
-    @property
-    def releases(self) -> list[Release]:
-        """The regions given back, in order."""
-        return [Release(*map(int, row)) for row in self._pool.releases[: self._total(N_RELEASES)]]
+        return [Extension(*map(int, row)) for row in rows]
 
     def _total(self, index: int) -> int:
         return int(self._pool.totals[index])

@@ -32,7 +32,6 @@ from analyzer.simulate.allocator.bfc.bfc_pool import (
     N_EXTENSIONS,
     N_RECYCLED,
     N_REGIONS,
-    N_RELEASES,
     NEXT_REGION,
     NONE,
     OUTCOME,
@@ -148,12 +147,7 @@ def add_region(settings: PoolSettings, pool: PoolState, chunk: int) -> None:
     region[REGION_FIRST] = chunk
 
 
-def is_idle(pool: PoolState, first: int) -> bool:
-    """Return whether a region, given by its lowest chunk, is wholly free."""
-    return pool.free[first] == 1 and pool.above[first] == NONE
-
-
-def collect(settings: PoolSettings, pool: PoolState, rounded: int, op: int) -> bool:
+def collect(settings: PoolSettings, pool: PoolState, rounded: int) -> bool:
     """Give all wholly free regions back if the request then fits the limit; return whether so."""
     if not settings.garbage_collection:
         return False
@@ -161,7 +155,8 @@ def collect(settings: PoolSettings, pool: PoolState, rounded: int, op: int) -> b
     restrict_limits(pool, settings.limit_bytes, settings.limit_bytes)
     idle = 0
     for i in range(totals[N_REGIONS]):
-        if is_idle(pool, pool.regions[i][REGION_FIRST]):
+        first = pool.regions[i][REGION_FIRST]
+        if pool.free[first] and pool.above[first] == NONE:
             idle += pool.regions[i][REGION_BYTES]
     if idle == 0 or rounded > settings.limit_bytes - totals[POOL_BYTES] + idle:
         return False
@@ -169,12 +164,9 @@ def collect(settings: PoolSettings, pool: PoolState, rounded: int, op: int) -> b
     for i in range(totals[N_REGIONS]):
         region = pool.regions[i]
         first = region[REGION_FIRST]
-        if is_idle(pool, first):
+        if pool.free[first] and pool.above[first] == NONE:
             remove(pool, first)
             drop(pool, first)
-            row = pool.releases[totals[N_RELEASES]]
-            row[0], row[1], row[2] = region[REGION_ADDRESS], region[REGION_BYTES], op
-            totals[N_RELEASES] += 1
             totals[POOL_BYTES] -= region[REGION_BYTES]
         else:
             target = pool.regions[remaining]
@@ -191,17 +183,10 @@ def allocate(settings: PoolSettings, pool: PoolState, request: int, known: int, 
     chunk = take(settings, pool, rounded)
     if chunk == NONE and (
         extend(settings, pool, request, known, op)
-        or (collect(settings, pool, rounded, op) and extend(settings, pool, request, known, op))
+        or (collect(settings, pool, rounded) and extend(settings, pool, request, known, op))
     ):
         chunk = take(settings, pool, rounded)
     return chunk
-
-
-def count_safe_operations(pool: PoolState) -> int:
-    """Return how many operations surely fit into the columns; each adds at most two chunks."""
-    totals = pool.totals
-    chunks = len(pool.size) - totals[N_CHUNKS] + totals[N_RECYCLED]
-    return min(chunks >> 1, len(pool.extensions) - totals[N_EXTENSIONS])
 
 
 def run(
@@ -229,7 +214,9 @@ def run(
     records_largest = is_recorded and len(record[0]) > 4
     for op in range(start, len(slot)):
         if op == next_check:
-            next_check += count_safe_operations(pool)
+            # So many operations surely fit into the columns; each adds at most two chunks.
+            chunks = len(pool.size) - totals[N_CHUNKS] + totals[N_RECYCLED]
+            next_check += min(chunks >> 1, len(pool.extensions) - totals[N_EXTENSIONS])
             if next_check == op:
                 totals[OUTCOME] = FULL
                 return op

@@ -87,6 +87,5 @@ class BfcOptions:
     @property
     def first_region_bytes(self) -> int:
         """Planned size of the first region, before the limit and the request change it."""
-        if self.growth:
-            return round_up(min(self.memory_limit_bytes, FIRST_REGION_BYTES))
-        return round_up(self.memory_limit_bytes)
+        most_bytes = FIRST_REGION_BYTES if self.growth else UNLIMITED_BYTES
+        return round_up(min(self.memory_limit_bytes, most_bytes))

@@ -7,7 +7,7 @@ three times as fast. Both take ``column[i]``. Columns are as long as the most ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -40,14 +40,13 @@ REGION_ADDRESS, REGION_BYTES, REGION_FIRST = range(3)
     N_RECYCLED,
     N_REGIONS,
     N_EXTENSIONS,
-    N_RELEASES,
     OUTCOME,
     LAST_CHUNK,
     LEAST_LIMIT,
     MOST_LIMIT,
     BIN_MASK,
     N_TOTALS,
-) = range(16)
+) = range(15)
 """Indices of ``PoolState.totals``, and their number.
 
 ``NEXT_REGION`` is the size of the next region. ``OUTCOME`` says why ``run`` stopped. ``LAST_CHUNK``
@@ -61,7 +60,6 @@ ENDED, FAILED, FULL, INVALID = range(4)
 
 REGION_COLUMNS: Final = 3
 EXTENSION_COLUMNS: Final = 8
-RELEASE_COLUMNS: Final = 3
 OUT_COLUMNS: Final = 5
 """Columns of the record of a run: address, chunk bytes, in use, pool, largest free."""
 
@@ -99,8 +97,7 @@ class PoolState(NamedTuple):
     bins: Rows  # free chunks of each bin, by size and then address, shape ``(BINS, capacity)``
     bin_length: Column
     regions: Rows
-    extensions: Rows  # rows of the fields of ``Extension`` without its number
-    releases: Rows  # rows of the fields of ``Release``
+    extensions: Rows  # rows of the fields of ``Extension``
     totals: Column  # running totals, see ``IN_USE`` and the following
 
 
@@ -132,11 +129,7 @@ def enlarged(pool: PoolState) -> PoolState:
 
 def copied(pool: PoolState) -> PoolState:
     """Return an independent copy of the pool."""
-    return PoolState(*(_copy(column) for column in pool))
-
-
-def _copy(column: Any) -> Any:
-    return [row.copy() for row in column] if isinstance(column[0], list) else column.copy()
+    return PoolState(*([r.copy() for r in c] if isinstance(c[0], list) else c.copy() for c in pool))
 
 
 def _shapes(chunks: int, regions: int) -> dict[str, tuple[int, ...]]:
@@ -148,12 +141,9 @@ def _shapes(chunks: int, regions: int) -> dict[str, tuple[int, ...]]:
         "bin_length": (BINS,),
         "regions": (regions, REGION_COLUMNS),
         "extensions": (regions, EXTENSION_COLUMNS),
-        "releases": (regions, RELEASE_COLUMNS),
         "totals": (N_TOTALS,),
     }
 
 
 def _pool_of(columns: Mapping[str, NDArray[np.int64]], *, is_compiled: bool) -> PoolState:
-    if is_compiled:
-        return PoolState(**columns)
-    return PoolState(**{name: column.tolist() for name, column in columns.items()})
+    return PoolState(**{n: c if is_compiled else c.tolist() for n, c in columns.items()})
