@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
 from analyzer.model.contract.report.peak_figures import UnmodelledType
-from analyzer.model.contract.run_note import TargetNote, ThreadsNote
+from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
@@ -26,7 +27,7 @@ from analyzer.simulate.predict.buffers.buffer_table import place
 from analyzer.simulate.predict.executor.node_execution import Assumptions
 from analyzer.simulate.predict.measured_workspaces import describe_like
 from analyzer.simulate.predict.predicted_device import Target, target_of
-from analyzer.simulate.predict.prepared_step import STEPS, Owner
+from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared
 from analyzer.simulate.predict.process_table import History, make_history
 from analyzer.simulate.predict.representative import Chosen, choose
 from analyzer.simulate.predict.sampling import Prediction, predict
@@ -40,15 +41,9 @@ from analyzer.simulate.predict.uncertainty.decisions import (
 )
 from analyzer.simulate.predict.uncertainty.gpu_uncertainty import add_gpu_uncertainty
 from analyzer.simulate.predict.uncertainty.stated_range import state_range
-from analyzer.tracing.measure.attribution import (
-    label_eager,
-    label_graph,
-    match_outputs,
-)
+from analyzer.tracing.measure.attribution import label_eager, label_graph, match_outputs
 from analyzer.tracing.measure.attribution_labels import Labels, label_variables
-from analyzer.tracing.measure.measured_recording import (
-    Measured,
-)
+from analyzer.tracing.measure.measured_recording import Measured
 from analyzer.tracing.measure.trace_attribution import find_first_births
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.measure.variable_buffers import variable_bytes
@@ -77,8 +72,7 @@ def predict_note(
     """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
     Args:
-        threads, inter_op: Intra-op and inter-op threads; None for the numbers of the noted machine. Its
-            number of inter-op threads is compared with one.
+        threads, inter_op: Intra-op and inter-op threads; None for the numbers of the noted machine.
         plans: Memory plans of XLA-compiled functions, by the name of the calling op; None for those in
             the note.
         search: Whether to search the memory limits under which some and all schedules run (a second).
@@ -91,11 +85,15 @@ def predict_note(
     owners = owners_by_number(note, target.device)
     compiled = build_plans(note) if plans is None else plans
     whole = is_whole(note, compiled)
+    own = max(note.threads.inter_op, 1)
+    # One thread is compared with the machine's number, because many users fix it for repeatable
+    # runs, unless the user fixed another.
+    numbers = (inter_op,) if inter_op else (own,) if note.threads.inter_op_fixed else (own, 1)
     prediction = predict(
         note.ops,
         list(owners.values()),
         threads=threads or max(note.threads.intra_op, 1),
-        inter_op=(1,) if whole else (inter_op,) if inter_op else choose_inter_op(note.threads),
+        inter_op=(1,) if whole else numbers,
         device=target.device,
         compiled=compiled,
         steps=STEPS if note.steps_wanted is None else note.steps_wanted,
@@ -166,20 +164,10 @@ def _measured(
         recompiled_functions=find_recompiled_functions(note, compiled),
         versions=dict(note.versions),
         notes=(*note.notes, *describe_input_sizes(note), *describe_like(note)),
-        unmodelled=tuple(UnmodelledType(**row) for row in prediction.unmodelled.to_dict("records")),
+        unmodelled=find_unmodelled(prediction.prepared),
         uncertainty=uncertainty,
     )
     return Measured(recording, structure, sharing, _op_runs(prediction, schedule), note)
-
-
-def choose_inter_op(threads: ThreadsNote) -> tuple[int, ...]:
-    """Return the numbers of inter-op threads to sample, the one to show first.
-
-    One thread is compared with the machine's number, because many users fix it for repeatable runs,
-    unless the user fixed another.
-    """
-    number = max(threads.inter_op, 1)
-    return (number,) if threads.inter_op_fixed else (number, 1)
 
 
 def is_whole(note: RunNote, compiled: Mapping[str, BufferPlan]) -> bool:
@@ -242,17 +230,30 @@ def _op_runs(prediction: Prediction, schedule: Schedule) -> pd.DataFrame:
     return pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
 
 
+def find_unmodelled(prepared: Prepared) -> tuple[UnmodelledType, ...]:
+    """Return op types without a rule, with the bytes of their outputs."""
+    ops = [prepared.wiring.ops[node] for node in prepared.kernels.unmodelled]
+    counts = Counter(op.type for op in ops)
+    sizes: Counter[str] = Counter()
+    for op in ops:
+        sizes[op.type] += sum(spec.size_bytes or 0 for spec in op.outputs)
+    return tuple(
+        UnmodelledType(op_type=kind, count=count, bytes=sizes[kind])
+        for kind, count in sorted(counts.items())
+    )
+
+
 def find_warnings(prediction: Prediction, schedule: Schedule) -> Iterator[str]:
     """Yield sentences about decisions, and about ops whose memory is unknown."""
     kernels, ops = prediction.prepared.kernels, prediction.prepared.wiring.ops
     yield from map(describe_decision, prediction.decisions[:_MOST_DECISIONS])
-    if stranded := prediction.stranded:
+    if stranded := [ops[node].name for node in prediction.middle.stranded]:
         yield (
             f"{len(stranded)} ops never run in the simulation ({', '.join(stranded[:3])}): their memory "
             "is not counted. Measure this step with `analyze trace`."
         )
-    for node, why in list(kernels.misfits.items())[:1]:
-        count = len(kernels.misfits)
+    if count := len(kernels.misfits):
+        node, why = next(iter(kernels.misfits.items()))
         yield (
             f"The kernel rule does not fit {count} op{'s' * (count > 1)} (the first: {ops[node].name}, "
             f"a {ops[node].type}; {why}): each output counts as allocated. Please report this."

@@ -60,12 +60,8 @@ class Prepared:
     results: frozenset[int]
     # variable -> an earlier variable whose buffer it shares before the first step
     shares: Mapping[int, int]
-    # whether a variable is assigned a kernel's constant (an accumulator set to zero), so that the
-    # second step starts with other buffers than the first
-    has_assigned_constants: bool
     has_counted_branches: bool  # whether a counter decides a branch, so that steps differ
-    # whether each step retains memory (a step that is compiled again keeps old values)
-    is_growing: bool
+    later_steps: int  # number of steps after which each later one is the same
     timing: OpTiming
     device: KernelDevice = CPU
     steps: int = STEPS
@@ -108,6 +104,13 @@ def prepare(
     used = [owner for owner in owners if owner.op in number]
     by_node = {number[owner.op]: position for position, owner in enumerate(used)}
     counters = tuple(number[owner.op] for owner in used if owner.is_counter)
+    first: dict[str, int] = {}
+    for position, owner in enumerate(used):
+        first.setdefault(owner.begins_with, position)
+    has_counted_branches = wiring.has_branches and _counters_decide(wiring, counters)
+    calls = [plan.compiled for plan in kernels.plans if plan.compiled is not None]
+    # A step that is compiled again keeps old values, so that each step retains memory.
+    is_growing = any(call.holds_constants and call.recompiled for call in calls)
     return Prepared(
         wirings=wirings,
         kernels=kernels,
@@ -124,29 +127,19 @@ def prepare(
             if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
         },
         results=frozenset(node for node, op in enumerate(ops) if op.type in RESULT_TYPES),
-        shares=_find_shared_buffers(used),
-        has_assigned_constants=_assigns_constants(wiring, kernels),
-        has_counted_branches=wiring.has_branches and _counters_decide(wiring, counters),
-        is_growing=any(
-            plan.compiled is not None and plan.compiled.holds_constants and plan.compiled.recompiled
-            for plan in kernels.plans
-        ),
+        shares={
+            position: first[owner.begins_with]
+            for position, owner in enumerate(used)
+            if owner.begins_with and first[owner.begins_with] != position
+        },
+        has_counted_branches=has_counted_branches,
+        later_steps=steps
+        if has_counted_branches or is_growing
+        else 1 + _assigns_constants(wiring, kernels),
         timing=estimate_timing(wiring, kernels.plans, is_on_card=device.is_cheap),
         device=device,
         steps=steps,
     )
-
-
-def _find_shared_buffers(owners: Sequence[Owner]) -> dict[int, int]:
-    """Return variable -> the earlier variable whose buffer it starts with."""
-    first: dict[str, int] = {}
-    shares = {}
-    for position, owner in enumerate(owners):
-        if owner.begins_with:
-            earliest = first.setdefault(owner.begins_with, position)
-            if earliest != position:
-                shares[position] = earliest
-    return shares
 
 
 def _counters_decide(wiring: Wiring, counters: Sequence[int]) -> bool:
@@ -164,7 +157,10 @@ def _counters_decide(wiring: Wiring, counters: Sequence[int]) -> bool:
 
 
 def _assigns_constants(wiring: Wiring, kernels: Kernels) -> bool:
-    """Return whether an op assigns a constant to a variable, directly or through identities."""
+    """Return whether an op assigns a constant to a variable (an accumulator set to zero).
+
+    The second step then starts with other buffers than the first.
+    """
     for node, plan in enumerate(kernels.plans):
         if plan.variable is not VariableAccess.ASSIGN:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,10 @@ from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
 from analyzer.model.recording.records import Step
 from analyzer.simulate.allocator import Sequence, from_allocations
 from analyzer.simulate.predict.buffers.buffer_table import make_allocations, rows_of
+from analyzer.simulate.predict.buffers.variable_values import Buffers
 from analyzer.simulate.predict.prepared_step import Owner, Prepared
 from analyzer.simulate.predict.schedule import Schedule, play
-from analyzer.simulate.predict.startup import Startup, play_startup
+from analyzer.simulate.predict.startup import Startup, StartupBuffer, play_startup
 from analyzer.tracing.measure.free_pairing import find_steps_of_births
 from analyzer.tracing.measure.variable_buffers import Holding, variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
@@ -60,11 +61,6 @@ class Played:
         )
 
     @property
-    def last_step_begins(self) -> int:
-        """The instant at which the last step begins."""
-        return self.startup.instants + self.schedule.steps[-1][0]
-
-    @property
     def born(self) -> list[int]:
         """The instant of birth of each buffer of the schedule that has bytes."""
         offset, made = self.startup.instants, self.startup.buffers
@@ -75,16 +71,15 @@ class Played:
         ]
 
     @property
-    def alone(self) -> list[int]:
+    def alone(self) -> list[StartupBuffer]:
         """Buffers of the startup that are not in the schedule."""
         shared = set(self.origin.values())
-        return [number for number in range(len(self.startup.buffers)) if number not in shared]
+        return [made for n, made in enumerate(self.startup.buffers) if n not in shared]
 
     @property
     def aside_bytes(self) -> int:
         """Startup bytes outside the graph that stay allocated, such as tensors held by Python."""
-        made = self.startup.buffers
-        return sum(made[number].size_bytes for number in self.alone if made[number].dies is None)
+        return sum(made.size_bytes for made in self.alone if made.dies is None)
 
     def sequence(self) -> Sequence:
         """Return the requests and frees of the process."""
@@ -92,20 +87,11 @@ class Played:
 
     def _requests(self) -> list[_Request]:
         """Return the requests of the schedule's buffers, then of the startup's alone."""
-        buffers, offset, total = self.schedule.buffers, self.startup.instants, self.instants
-        requests = [
-            (
-                buffers.size_bytes[k],
-                born,
-                offset + buffers.dies[k] if buffers.dies[k] >= 0 else total,
-                buffers.region[k],
-            )
-            for k, born in zip(rows_of(buffers), self.born, strict=True)
-        ]
-        extra = [self.startup.buffers[number] for number in self.alone]
+        offset, total = self.startup.instants, self.instants
+        requests = _list_requests(self.schedule.buffers, self.born, offset, total)
         return requests + [
             (made.size_bytes, made.born, total if made.dies is None else made.dies, "")
-            for made in extra
+            for made in self.alone
         ]
 
     def end_with(self, schedule: Schedule) -> tuple[Sequence, Step]:
@@ -115,11 +101,12 @@ class Played:
         played from the process's start: its variables are those that this process's last step
         finds.
         """
-        begins, buffers = self.last_step_begins, schedule.buffers
+        own, buffers = self.schedule, schedule.buffers
+        begins = self.startup.instants + own.steps[-1][0]
         total = begins + schedule.instants
-        row_of = {buffer: row for row, buffer in enumerate(rows_of(self.schedule.buffers))}
-        same = dict(zip(schedule.entering, self.schedule.entering, strict=True))
-        same |= {schedule.held[node]: buffer for node, buffer in self.schedule.held.items()}
+        row_of = {buffer: row for row, buffer in enumerate(rows_of(own.buffers))}
+        same = dict(zip(schedule.entering, own.entering, strict=True))
+        same |= {schedule.held[node]: buffer for node, buffer in own.held.items()}
         ends = {
             row_of[ours]: begins + buffers.dies[theirs]
             for theirs, ours in same.items()
@@ -130,15 +117,23 @@ class Played:
             for row, (size, born, dies, region) in enumerate(self._requests())
             if born < begins
         ]
-        for k in rows_of(buffers):
-            if buffers.born[k] >= 0:
-                dies = begins + buffers.dies[k] if buffers.dies[k] >= 0 else total
-                joined.append(
-                    (buffers.size_bytes[k], begins + buffers.born[k], dies, buffers.region[k])
-                )
-        last = len(self.schedule.steps) - 1
+        births = [begins + born if born >= 0 else -1 for born in buffers.born]
+        rows = _list_requests(buffers, [births[k] for k in rows_of(buffers)], begins, total)
+        joined += [row for row in rows if row[1] >= 0]
+        last = len(own.steps) - 1
         step = Step(index=last, number=last, first=begins, last=total - 1)
         return _make_sequence(joined, total), step
+
+
+def _list_requests(
+    buffers: Buffers, births: Iterable[int], offset: int, total: int
+) -> list[_Request]:
+    """Return the requests of buffers with these births; ends count from ``offset``."""
+    dies = [offset + end if end >= 0 else total for end in buffers.dies]
+    return [
+        (buffers.size_bytes[k], born, dies[k], buffers.region[k])
+        for k, born in zip(rows_of(buffers), births, strict=True)
+    ]
 
 
 def _make_sequence(requests: list[_Request], instants: int) -> Sequence:
@@ -155,32 +150,20 @@ def play_from_start(
 ) -> Played:
     """Play the startup and the steps of one schedule; ``owners`` by their index in the note."""
     schedule = play(prepared, seed, threads=threads, steps=prepared.steps)
-    startup = build_startup(note, prepared)
-    place = {owner.op: position for position, owner in enumerate(prepared.owners)}
-    positions = {number: place[owner.op] for number, owner in owners.items() if owner.op in place}
-    return Played(
-        schedule, startup, positions, _match_origins(prepared, schedule, startup, positions)
-    )
-
-
-def build_startup(note: RunNote, prepared: Prepared) -> Startup:
-    """Return the allocations before the first step."""
-    ops = prepared.wiring.ops
-    constants = {
-        node: size
-        for node, size in prepared.held_bytes.items()
-        if ops[node].type not in ARGUMENT_TYPES
-    }
-    hosted = prepared.device.host_dtypes
-    sizes = [0 if row.dtype in hosted else variable_bytes(row) or 0 for row in note.variables]
+    ops, hosted = prepared.wiring.ops, prepared.device.host_dtypes
+    held = prepared.held_bytes.items()
     work = [node for node, op in enumerate(ops) if op.type not in FRAME_TYPES]
-    return play_startup(
+    startup = play_startup(
         note,
-        sizes,
-        constants,
+        [0 if row.dtype in hosted else variable_bytes(row) or 0 for row in note.variables],
+        {node: size for node, size in held if ops[node].type not in ARGUMENT_TYPES},
         prepared.device,
         is_compiled=len(work) == 1 and work[0] in prepared.arguments,
     )
+    place = {owner.op: position for position, owner in enumerate(prepared.owners)}
+    positions = {number: place[owner.op] for number, owner in owners.items() if owner.op in place}
+    origin = _match_origins(prepared, schedule, startup, positions)
+    return Played(schedule, startup, positions, origin)
 
 
 def _match_origins(
@@ -217,7 +200,7 @@ def _match_origins(
 
 def make_history(prepared: Prepared, played: Played) -> History:
     """Return the table of a schedule with its startup, and the labels of rows."""
-    schedule, startup, total = played.schedule, played.startup, played.instants
+    startup, total, alone = played.startup, played.instants, played.alone
     extra = [
         {
             "requested_bytes": made.size_bytes,
@@ -225,15 +208,13 @@ def make_history(prepared: Prepared, played: Played) -> History:
             "born": made.born,
             "dies": total if made.dies is None else made.dies,
         }
-        for made in (startup.buffers[number] for number in played.alone)
+        for made in alone
     ]
-    table = make_allocations(prepared, schedule, offset=startup.instants, others=extra)
-    count = len(table) - len(extra)
-    born = np.concatenate([np.asarray(played.born, np.int64), table["born"].to_numpy()[count:]])
+    table = make_allocations(prepared, played.schedule, offset=startup.instants, others=extra)
+    born = np.asarray([*played.born, *(made.born for made in alone)], np.int64)
     table = table.assign(born=born, step=find_steps_of_births(born, played.steps))
     holdings, labels = find_holdings(played)
-    for row, number in enumerate(played.alone, start=count):
-        made = startup.buffers[number]
+    for row, made in enumerate(alone, start=len(table) - len(alone)):
         if made.variable is not None:
             holdings.append(Holding(row, made.variable, None))
         else:

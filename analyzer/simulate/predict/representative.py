@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import median_low
 from typing import Final, NamedTuple
 
@@ -83,18 +84,22 @@ def choose(
     """
     main, bounds = prediction.main, prediction.bound_schedules
 
-    def play(schedule: Schedule) -> Played:
-        return play_from_start(note, prediction.prepared, owners, schedule.seed, schedule.threads)
-
-    starts = {schedule: play(schedule) for schedule in _choose_starts(prediction)}
-    pairs = _pair_with_starts(prediction, starts)
+    play = partial(play_from_start, note, prediction.prepared, owners)
+    starts = {one: play(one.seed, one.threads) for one in _choose_starts(prediction)}
+    in_turn = list(starts.values())
+    # Each schedule continues a history: its own, or one in turn; the bounds continue the first.
+    pairs = [
+        (schedule, starts.get(schedule, in_turn[number % len(in_turn)]))
+        for number, schedule in enumerate(prediction.candidates)
+    ]
+    pairs += [(bound, pairs[0][1]) for bound in bounds if bound not in prediction.candidates]
     layouts: list[Layout] = []
     for number, (schedule, start) in enumerate(pairs):
         progress((0.5 if search else 1.0) * number / len(pairs))
         if len(schedule.steps) == 1:
             sequence, step = start.end_with(schedule)
         else:  # steps differ, because a counter decides a branch
-            whole = start if schedule in starts else play(schedule)
+            whole = start if schedule in starts else play(schedule.seed, schedule.threads)
             sequence, step = whole.sequence(), whole.steps[-1]
         if search:  # if the search will use the compiled allocator, use it here too
             prepare_searches(sequence, SEARCHES + 1)
@@ -118,28 +123,20 @@ def choose(
     )
 
 
-def _pair_with_starts(
-    prediction: Prediction, starts: Mapping[Schedule, Played]
-) -> list[tuple[Schedule, Played]]:
-    """Return each schedule to replay with the history that it continues: its own, or one in turn."""
-    in_turn, replayed = list(starts.values()), prediction.candidates
-    pairs = [
-        (schedule, starts.get(schedule, in_turn[number % len(in_turn)]))
-        for number, schedule in enumerate(replayed)
-    ]
-    bounds = prediction.bound_schedules
-    return pairs + [(bound, pairs[0][1]) for bound in bounds if bound not in replayed]
-
-
 def _group_peaks(prediction: Prediction, layouts: Collection[Layout]) -> dict[int, tuple[int, ...]]:
     """Return number of threads -> sorted allocated peaks, without rare schedules."""
     main = prediction.main
     rare = main.schedules[main.ends[1] + 1 :]
-    peaks: dict[int, list[int]] = {each.threads: [] for each in prediction.by_threads}
-    for schedule, _, peak_bytes, _ in sorted(layouts, key=lambda layout: layout.peak_bytes):
-        if schedule.threads in peaks and schedule not in rare:
-            peaks[schedule.threads].append(peak_bytes)
-    return {threads: tuple(own) for threads, own in peaks.items()}
+    return {
+        each.threads: tuple(
+            sorted(
+                layout.peak_bytes
+                for layout in layouts
+                if layout.schedule.threads == each.threads and layout.schedule not in rare
+            )
+        )
+        for each in prediction.by_threads
+    }
 
 
 def _choose_starts(prediction: Prediction) -> list[Schedule]:
@@ -166,14 +163,10 @@ def _choose_shown(
     near = int(NEAR * prediction.peak_bytes)
     peak_bytes = median_low([layout.peak_bytes for layout in own])
     before_bytes = median_low([layout.before_bytes for layout in own])
-    alike = [
-        layout
-        for layout in own
-        if layout.schedule in starts
-        and abs(layout.schedule.peak_bytes - prediction.peak_bytes) <= near
-    ]
 
     def measure_distance(layout: Layout) -> int:
         return abs(layout.peak_bytes - peak_bytes) + abs(layout.before_bytes - before_bytes)
 
+    alike = [layout for layout in own if layout.schedule in starts]
+    alike = [one for one in alike if abs(one.schedule.peak_bytes - prediction.peak_bytes) <= near]
     return min(alike, key=measure_distance).schedule

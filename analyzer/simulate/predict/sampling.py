@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.ranges import Range
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
-from analyzer.simulate.predict.buffers.buffer_table import find_unmodelled
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
 from analyzer.simulate.predict.executor.threads import OVERLAPPED
 from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, prepare
@@ -52,21 +50,6 @@ COVERAGE: Final = 0.95
 about it name the extremes, and the sufficient limit covers them too."""
 
 
-def find_narrowest_range(peaks_bytes: Sequence[int]) -> tuple[int, int]:
-    """Return first and last index of the narrowest range of sorted peaks with 95 % coverage.
-
-    One more schedule is equally likely in each of the gaps between and around the sorted peaks. So the
-    range takes 60 of 61 peaks, and all of 41 or fewer. It contains the median; of equally narrow ranges
-    it is the highest.
-    """
-    count = len(peaks_bytes)
-    inside = min(math.ceil(COVERAGE * (count + 1)) + 1, count)
-    middle = (count - 1) // 2
-    firsts = [first for first in range(count - inside, -1, -1) if first <= middle < first + inside]
-    first = min(firsts, key=lambda first: peaks_bytes[first + inside - 1] - peaks_bytes[first])
-    return first, first + inside - 1
-
-
 @dataclass(frozen=True)
 class ScheduleSample:
     """Sampled schedules on one number of threads, by ascending peak."""
@@ -91,8 +74,18 @@ class ScheduleSample:
 
     @cached_property
     def ends(self) -> tuple[int, int]:
-        """First and last index of the range."""
-        return find_narrowest_range(self.peaks_bytes)
+        """First and last index of the narrowest range of peaks with 95 % coverage.
+
+        One more schedule is equally likely in each of the gaps between and around the sorted peaks.
+        So the range takes 60 of 61 peaks, and all of 41 or fewer. It contains the median; of
+        equally narrow ranges it is the highest.
+        """
+        peaks, count = self.peaks_bytes, len(self.peaks_bytes)
+        inside = min(math.ceil(COVERAGE * (count + 1)) + 1, count)
+        firsts = range(count - inside, -1, -1)
+        around = (one for one in firsts if one <= (count - 1) // 2 < one + inside)
+        first = min(around, key=lambda first: peaks[first + inside - 1] - peaks[first])
+        return first, first + inside - 1
 
     @property
     def range(self) -> Range:
@@ -140,23 +133,6 @@ class Prediction:
         return self.middle.peak_bytes
 
     @property
-    def ends(self) -> tuple[Schedule, Schedule]:
-        """The schedules with the lowest and the highest peak of the range."""
-        ends = [*(self.main.schedules[at] for at in self.main.ends), *self.bound_schedules]
-        ends.sort(key=lambda schedule: schedule.peak_bytes)
-        return ends[0], ends[-1]
-
-    @property
-    def unmodelled(self) -> pd.DataFrame:
-        """Op types without a rule: ``op_type``, ``count``, ``bytes``."""
-        return find_unmodelled(self.prepared)
-
-    @property
-    def stranded(self) -> tuple[str, ...]:
-        """Ops that never run; none in a graph that can run."""
-        return tuple(self.prepared.wiring.ops[node].name for node in self.middle.stranded)
-
-    @property
     def schedule_range(self) -> Range:
         """Peaks of the schedules on the figure's threads, and of the bound schedules."""
         bounds_bytes = (schedule.peak_bytes for schedule in self.bound_schedules)
@@ -195,15 +171,11 @@ def predict(
         compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
         assumed: The user's assumptions about branches and loops that data decide.
     """
-
-    def make(graph: Sequence[Op]) -> Prepared:
-        return prepare(
-            graph, owners, threads=threads, device=device, compiled=compiled, steps=steps
-        )
-
+    make = partial(
+        prepare, owners=owners, threads=threads, device=device, compiled=compiled, steps=steps
+    )
     prepared, decisions, alternatives = decide(make(ops), assumed)
-    least_bytes = None
-    ops_least = with_least_shapes(ops)
+    ops_least, least_bytes = with_least_shapes(ops), None
     if ops_least is not None:
         least_bytes = play(replace(make(ops_least), assumed=prepared.assumed)).peak_bytes
     numbers = prepared.select_threads(inter_op)
@@ -242,19 +214,16 @@ def _sample(
     for threads, most in counts.items():
         own = [first] if threads == main else []
         for seed in range(len(own), most):
-            if threads == main and seed == enough and _are_equal(own):
-                break
+            if threads == main and seed == enough:
+                peaks = Range.spanning(schedule.peak_bytes for schedule in own)
+                if peaks.width <= EQUAL_SHARE * peaks.high:
+                    break
             progress((done + len(own)) / total)
             own.append(play(prepared, seed, threads=threads))
         if own:
             samples[threads] = ScheduleSample.of(own, threads)
         done += len(own)
     return samples
-
-
-def _are_equal(schedules: Sequence[Schedule]) -> bool:
-    peaks = Range.spanning(schedule.peak_bytes for schedule in schedules)
-    return peaks.width <= EQUAL_SHARE * peaks.high
 
 
 def limit_schedules(total_runs: int, runs: int, fewest: int, most: int) -> int:

@@ -56,7 +56,7 @@ def play(
             takes until each later step is the same.
     """
     edges = EdgeOrder(prepared.wirings[seed % len(prepared.wirings)], seed)
-    timing = prepared.timing
+    wiring, timing = prepared.wiring, prepared.timing
     is_sequential = threads == 1 and not any(timing.waits)
     ledger = Ledger(
         prepared,
@@ -71,12 +71,16 @@ def play(
     branches: dict[int, int] = {}
     stranded: list[int] = []
     spans: list[tuple[int, int]] = []
-    count = steps or _count_steps_to_settle(prepared)
+    count = steps or prepared.later_steps
     for number in range(count):
         first = ledger.instants
         entering = tuple(ledger.values)
         ledger.ran.clear()
-        executor = _make_executor(prepared, edges, ledger, counters)
+        executor: Any = (
+            ControlExecutor(prepared, edges, ledger, counters)
+            if wiring.has_control_flow
+            else Executor(wiring, edges, ledger)
+        )
         if is_sequential:
             executor.run()
         elif threads == OVERLAPPED:
@@ -85,7 +89,7 @@ def play(
             # The last step has the same seed however many steps precede it.
             step_seed = seed * (prepared.steps + 1) + prepared.steps - count + number
             Workers(executor, timing, threads, step_seed).run()
-        if isinstance(executor, ControlExecutor):
+        if wiring.has_control_flow:
             loops |= executor.decisions.loops
             branches |= executor.decisions.branches
             stranded = executor.stranded
@@ -105,24 +109,6 @@ def play(
         held=held,
         entering=entering,
     )
-
-
-def _make_executor(
-    prepared: Prepared, edges: EdgeOrder, ledger: Ledger, counters: dict[int, Value]
-) -> Any:
-    """Return the executor of one step; it changes ``counters``, values of variables."""
-    wiring = prepared.wiring
-    if not wiring.has_control_flow:
-        return Executor(wiring, edges, ledger)
-    handles = prepared.kernels.handles
-    return ControlExecutor(wiring, edges, ledger, handles, counters, prepared.assumed)
-
-
-def _count_steps_to_settle(prepared: Prepared) -> int:
-    """Return the number of steps after which each later one is the same."""
-    if prepared.has_counted_branches or prepared.is_growing:
-        return prepared.steps
-    return 2 if prepared.has_assigned_constants else 1
 
 
 def summarize(ledger: Ledger, spans: list[tuple[int, int]], **others: Any) -> Schedule:

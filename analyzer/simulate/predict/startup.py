@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import REHOMED_ELEMENTS
@@ -34,7 +34,9 @@ that shape functions evaluate (``ShapeRefiner``). In traces of about sixty steps
 _RANDOM_SCAFFOLD_BYTES: Final = (8, 8, 16)
 """Temporaries of random numbers: their shape, a key, a counter."""
 
-_HELD: Final = "tensor held by Python"
+_HELD: Final = (Category.CONSTANT, "tensor held by Python")
+_TRACED: Final = (Category.CONSTANT, "constant kept by the traced graph")
+_INPUT: Final = (Category.INPUT, "step input")
 
 
 @dataclass(slots=True)
@@ -43,11 +45,11 @@ class StartupBuffer:
 
     size_bytes: int
     born: int
+    category: Category = Category.TEMPORARY
+    role: str = "building the model"  # A finer category, in words
     dies: int | None = None
     # index of the variable in the note whose value or handle it is; None for none
     variable: int | None = None
-    category: Category = Category.TEMPORARY
-    role: str = "building the model"  # A finer category, in words
 
 
 @dataclass
@@ -65,12 +67,9 @@ class Startup:
     constants: dict[int, int] = field(default_factory=dict)  # node -> the number of its output
     instants: int = 0
 
-    def allocate(self, size_bytes: int, category: Category | None = None, role: str = "") -> int:
-        """Add a buffer and return its number; without a category, a temporary."""
-        made = StartupBuffer(size_bytes, self.instants)
-        if category is not None:
-            made.category, made.role = category, role
-        self.buffers.append(made)
+    def allocate(self, size_bytes: int, *labels: Any) -> int:
+        """Add a buffer and return its number; ``labels`` are category and role if not temporary."""
+        self.buffers.append(StartupBuffer(size_bytes, self.instants, *labels))
         self.instants += 1
         return len(self.buffers) - 1
 
@@ -88,14 +87,7 @@ class Startup:
     def add_handle(self, variable: int) -> None:
         """Allocate the handle of a variable, if the device has handles."""
         if self.device.handle_bytes:
-            size_bytes = self.device.handle_bytes
-            self.handles[variable] = self.allocate(size_bytes, Category.CONSTANT, _HELD)
-
-    def add_tracing_constants(self, count: int) -> None:
-        """Allocate the constants that a traced graph keeps."""
-        role = "constant kept by the traced graph"
-        for _ in range(count):
-            self.allocate(_TRACING_CONSTANT_BYTES, Category.CONSTANT, role)
+            self.handles[variable] = self.allocate(self.device.handle_bytes, *_HELD)
 
     def add_input(self, given: Input) -> int:
         """Create an input and return its buffer; -1 if it is empty or on the host.
@@ -112,20 +104,10 @@ class Startup:
             if not self.buffers and self.device.kind == CPU.kind:
                 scaffold = [self.allocate(small) for small in _RANDOM_SCAFFOLD_BYTES]
             scaffold += [self.allocate(size_bytes), self.allocate(size_bytes)]
-        value = self.allocate(size_bytes, Category.INPUT, "step input")
+        value = self.allocate(size_bytes, *_INPUT)
         for number in reversed(scaffold):
             self.free(number)
         return value
-
-    def copy_inputs(self) -> None:
-        """Copy ``int32`` inputs to the card: XLA-compiled functions take all their arguments there.
-
-        The eager runtime keeps the copy for as long as the tensor lives
-        (``ValidateInputTypeAndPlacement`` in ``execute.cc`` asks for a mirror; ``tensor_handle.cc``).
-        """
-        for index, given in enumerate(self.note.inputs):
-            if given.dtype == "int32" and _size_of(given):
-                self.inputs[index] = self.allocate(_size_of(given), Category.INPUT, "step input")
 
     def is_on_host(self, birth: BirthNote) -> bool:
         """Return whether a variable lives in host memory instead of the device's."""
@@ -142,17 +124,13 @@ class Startup:
                 live[number] = self.allocate(size_bytes)
             else:
                 self.free(live.pop(number))
-        *others, value = live.values() or (None,)
+        left, variable = list(live.values()), birth.variable
         # A variable without a size has no value here; its initializer's buffers are Python's.
-        variable = birth.variable
-        if variable is not None and value is not None and self.sizes_bytes[variable]:
-            self.hold_value(value, variable)
+        if left and variable is not None and self.sizes_bytes[variable]:
+            self.hold_value(left.pop(), variable)
             self.add_handle(variable)
-        elif value is not None:
-            others.append(value)
-        for held in others:  # numbers that Python passes to ops
-            if held is not None:
-                self.buffers[held].category, self.buffers[held].role = Category.CONSTANT, _HELD
+        for held in left:  # numbers that Python passes to ops
+            self.buffers[held].category, self.buffers[held].role = _HELD
 
     def create_slots(self, births: Sequence[BirthNote]) -> None:
         """Create the optimizer's variables; equal ones start in one buffer."""
@@ -162,13 +140,10 @@ class Startup:
                 self.add_handle(birth.variable)
         shared = find_shared_slots(births)
         for birth in births:
-            variable, size_bytes = (
-                birth.variable,
-                max((size for _, size in birth.events), default=0),
-            )
-            if variable is None or variable in shared or not self.sizes_bytes[variable]:
-                continue
-            if size_bytes:
+            variable = birth.variable
+            size_bytes = max((size for _, size in birth.events), default=0)
+            is_own = variable is not None and variable not in shared
+            if is_own and size_bytes and self.sizes_bytes[variable]:
                 self.hold_value(self.allocate(size_bytes), variable)
         for variable, first in shared.items():
             if first in self.values:
@@ -212,19 +187,26 @@ def play_startup(
     tracing_constants = note.kept_by_tracing if on_host else 0
     slot_constants = note.kept_by_slots if on_host else 0
     # A step that creates variables is traced twice; slots get their values in between.
-    first_tracing = tracing_constants - tracing_constants // 2 if slots else 0
-    startup.add_tracing_constants(first_tracing + slot_constants)
+    second_tracing = tracing_constants // 2 if slots else tracing_constants
+    for _ in range(tracing_constants - second_tracing + slot_constants):
+        startup.allocate(_TRACING_CONSTANT_BYTES, *_TRACED)
     # The function that creates slots gets the shapes of their values as inputs.
     shapes = [startup.allocate(_TRACING_CONSTANT_BYTES) for _ in range(slot_constants)]
     startup.create_slots(slots)
     for number in shapes:
         startup.free(number)
-    startup.add_tracing_constants(tracing_constants - first_tracing)
+    for _ in range(second_tracing):
+        startup.allocate(_TRACING_CONSTANT_BYTES, *_TRACED)
     startup.rehome()
     for node, size_bytes in constants.items():
         startup.constants[node] = startup.allocate(size_bytes, Category.CONSTANT, "constant")
     if is_compiled and not on_host:
-        startup.copy_inputs()
+        # XLA-compiled functions take all their arguments on the card. The eager runtime keeps the
+        # copy of an int32 input for as long as the tensor lives (``ValidateInputTypeAndPlacement``
+        # in ``execute.cc`` asks for a mirror; ``tensor_handle.cc``).
+        for index, given in enumerate(note.inputs):
+            if given.dtype == "int32" and _size_of(given):
+                startup.inputs[index] = startup.allocate(_size_of(given), *_INPUT)
     return startup
 
 
@@ -238,20 +220,17 @@ def _create_variables_and_inputs(startup: Startup) -> None:
     after: list[int | None] = [*note.inputs_after, *[None] * len(note.inputs)]
     places = [len(births) if n is None else int(n) for n in after[: len(note.inputs)]]
     startup.inputs = [-1] * len(note.inputs)
-    for count in range(len(births) + 1):
-        if count:
-            startup.create_variable(births[count - 1])
-        for index, place in enumerate(places):
-            if place == count < len(births):
-                startup.inputs[index] = startup.add_input(note.inputs[index])
+    for count, birth in enumerate(births):
+        for index in (index for index, place in enumerate(places) if place == count):
+            startup.inputs[index] = startup.add_input(note.inputs[index])
+        startup.create_variable(birth)
     known = {birth.variable for birth in note.births}
     for variable, size_bytes in enumerate(startup.sizes_bytes):
         if variable not in known and size_bytes:
             startup.hold_value(startup.allocate(size_bytes), variable)
             startup.add_handle(variable)
-    for index, place in enumerate(places):
-        if place >= len(births):
-            startup.inputs[index] = startup.add_input(note.inputs[index])
+    for index in (index for index, place in enumerate(places) if place >= len(births)):
+        startup.inputs[index] = startup.add_input(note.inputs[index])
 
 
 def find_shared_slots(births: Iterable[BirthNote]) -> dict[int, int]:

@@ -115,8 +115,7 @@ class Follower(TaskRunner):
         self.follow, self.tries, self.ledger = follow, tries, NoMemory()
         self.begun, self.ended = [], []
 
-    def roots(self):
-        return [0]
+    roots = (0,)
 
     def node_of(self, task):
         return task

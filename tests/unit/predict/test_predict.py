@@ -10,6 +10,7 @@ import pytest
 from observed_order import play_in_order
 
 from analyzer.model.contract.graph_note import MERGED_PLACE, PLACE, Op, TensorSpec
+from analyzer.model.contract.report.peak_figures import UnmodelledType
 from analyzer.model.errors import InputError
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.kernel_device import CPU, HANDLE_BYTES
@@ -23,6 +24,7 @@ from analyzer.simulate.predict.graph.edges import EdgeOrder, wire_all
 from analyzer.simulate.predict.predicted_device import target_of
 from analyzer.simulate.predict.predicted_recording import (
     _find_unsized,
+    find_unmodelled,
     find_warnings,
     owners_by_number,
     predict_note,
@@ -346,9 +348,9 @@ def test_the_table_has_the_declared_columns():
 
 def test_unknown_types_are_counted_with_their_bytes():
     found = predict([arg("x", 0), op("a", "SomethingNew", "x"), result("a", "a:0")], [])
-    assert found.unmodelled.to_dict("records") == [
-        {"op_type": "SomethingNew", "count": 1, "bytes": KIB}
-    ]
+    assert find_unmodelled(found.prepared) == (
+        UnmodelledType(op_type="SomethingNew", count=1, bytes=KIB),
+    )
 
 
 def test_an_op_that_its_types_rule_does_not_fit_is_unmodelled_and_told():
@@ -356,7 +358,9 @@ def test_an_op_that_its_types_rule_does_not_fit_is_unmodelled_and_told():
     ops = [arg("x", 0), op("odd", "Softmax"), op("b", "Mul", "x", "odd"), result("b", "b:0")]
     found = predict(ops, [])
     # THEN its result is taken to be allocated, it is counted, and told with the reason
-    assert found.unmodelled.to_dict("records") == [{"op_type": "Softmax", "count": 1, "bytes": KIB}]
+    assert find_unmodelled(found.prepared) == (
+        UnmodelledType(op_type="Softmax", count=1, bytes=KIB),
+    )
     assert found.peak_bytes == found.middle.resident_bytes + KIB  # which the product takes over
     (told,) = list(find_warnings(found, found.middle))
     assert "does not fit 1 op (the first: odd, a Softmax; " in told

@@ -7,7 +7,7 @@ three times as fast. Both take ``column[i]``. Columns are as long as the most ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -129,7 +129,10 @@ def enlarged(pool: PoolState) -> PoolState:
 
 def copied(pool: PoolState) -> PoolState:
     """Return an independent copy of the pool."""
-    return PoolState(*([r.copy() for r in c] if isinstance(c[0], list) else c.copy() for c in pool))
+    columns: tuple[Any, ...] = pool
+    return PoolState(
+        *([r.copy() for r in c] if isinstance(c[0], list) else c.copy() for c in columns)
+    )
 
 
 def _shapes(chunks: int, regions: int) -> dict[str, tuple[int, ...]]:

@@ -61,33 +61,18 @@ def rows_of(buffers: Buffers) -> list[int]:
     return [k for k, size in enumerate(buffers.size_bytes) if size]
 
 
-def find_unmodelled(prepared: Prepared) -> pd.DataFrame:
-    """Return op types without a rule: ``op_type``, ``count``, ``bytes`` of their outputs."""
-    bytes_by_type: dict[str, tuple[int, int]] = {}
-    for node in prepared.kernels.unmodelled:
-        op = prepared.wiring.ops[node]
-        count, total = bytes_by_type.get(op.type, (0, 0))
-        size = sum(spec.size_bytes or 0 for spec in op.outputs)
-        bytes_by_type[op.type] = count + 1, total + size
-    return pd.DataFrame(
-        [(kind, count, size) for kind, (count, size) in sorted(bytes_by_type.items())],
-        columns=["op_type", "count", "bytes"],
-    )
-
-
 def _describe(prepared: Prepared, buffers: Buffers, row: int) -> dict[str, object]:
     node, output, variable = buffers.node[row], buffers.output[row], buffers.variable[row]
-    op = prepared.wiring.ops[node] if node >= 0 else None
-    spec = op.outputs[output] if op is not None and 0 <= output < len(op.outputs) else None
-    described: dict[str, object] = {"category": str(_category(op, output))}
-    if op is not None:
-        described |= {"op": op.name, "op_type": op.type, "source": op.source}
-    if op is not None and spec is not None:
-        described |= {"dtype": spec.dtype, "shape": spec.shape_text}
-        if (
-            spec.dtype != "variant"
-        ):  # as in a trace, a TensorList's handle is no tensor of the graph
-            described["tensor"] = f"{op.name}:{output}"
+    described: dict[str, object] = {"category": str(Category.UNATTRIBUTED)}
+    if node >= 0:
+        op = prepared.wiring.ops[node]
+        described = {"category": str(_category(op, output)), "op": op.name, "op_type": op.type}
+        described["source"] = op.source
+        if 0 <= output < len(op.outputs):
+            spec = op.outputs[output]
+            described |= {"dtype": spec.dtype, "shape": spec.shape_text}
+            if spec.dtype != "variant":  # as in a trace, a list's handle is no tensor of the graph
+                described["tensor"] = f"{op.name}:{output}"
     if buffers.region[row] == WORKSPACE:
         described["dtype"] = "uint8"
     if variable >= 0:
@@ -96,9 +81,7 @@ def _describe(prepared: Prepared, buffers: Buffers, row: int) -> dict[str, objec
     return described
 
 
-def _category(op: Op | None, output: int) -> Category:
-    if op is None:
-        return Category.UNATTRIBUTED
+def _category(op: Op, output: int) -> Category:
     if op.type in ("Const", "HostConst", "ImmutableConst"):
         return Category.CONSTANT
     if op.type in ARGUMENT_TYPES or op.type == "Placeholder":

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from analyzer.simulate.predict.executor.node_execution import (
     MERGES,
-    NO_ASSUMPTIONS,
-    Assumptions,
-    DecisionLog,
     Entry,
     Frame,
     Iteration,
@@ -23,10 +20,11 @@ from analyzer.simulate.predict.executor.node_execution import (
 )
 from analyzer.simulate.predict.executor.scalar_values import Value
 from analyzer.simulate.predict.executor.threads import TaskRunner
-from analyzer.simulate.predict.graph.edges import EdgeOrder, Wiring
+from analyzer.simulate.predict.graph.edges import EdgeOrder
 
 if TYPE_CHECKING:
     from analyzer.simulate.predict.buffers.reference_counts import Ledger
+    from analyzer.simulate.predict.prepared_step import Prepared
 
 _ENTER: Final = frozenset(("Enter", "RefEnter"))
 _EXIT: Final = frozenset(("Exit", "RefExit"))
@@ -37,42 +35,34 @@ Task = tuple[int, Iteration, bool]  # a ready node, its iteration, and whether i
 
 
 class ControlExecutor(TaskRunner[Task]):
-    """Runs a graph with control flow.
-
-    Args:
-        handles: For each node, the node behind the resource handle in its first input; -1 for none.
-        variables: Values of integer variables by that node; the run changes them.
-    """
+    """Runs a graph with control flow; changes ``variables``, values of integer variables by node."""
 
     def __init__(
-        self,
-        wiring: Wiring,
-        edges: EdgeOrder,
-        ledger: Ledger,
-        handles: Sequence[int],
-        variables: dict[int, Value],
-        assumed: Assumptions = NO_ASSUMPTIONS,
+        self, prepared: Prepared, edges: EdgeOrder, ledger: Ledger, variables: dict[int, Value]
     ) -> None:
+        wiring = prepared.wiring
         super().__init__(wiring, ledger)
         self._wiring = wiring
         self._edges = edges
         self._ready: list[Task] = []
         self._types = [op.type for op in wiring.ops]
         self._is_merge = [kind in MERGES for kind in self._types]
-        self._at_border = [kind in _BORDER for kind in self._types]
+        rows = zip(wiring.inputs, wiring.control, self._is_merge, strict=True)
         self._waits_for = [
             1 + 2 * len(waits) if is_merge else len(data) + len(waits)
-            for data, waits, is_merge in zip(
-                wiring.inputs, wiring.control, self._is_merge, strict=True
-            )
+            for data, waits, is_merge in rows
         ]
         self._references = ledger.references
         self._enters = Counter(
             str(op.attrs["frame_name"]) for op in wiring.ops if op.type in _ENTER
         )
-        self.decisions = DecisionLog(wiring, assumed)
-        self._execution = NodeExecution(wiring, ledger, handles, variables, self.decisions)
+        self._execution = NodeExecution(prepared, ledger, variables)
+        self.decisions = self._execution.decisions
         self._reached = [False] * len(wiring.ops)
+        root = Frame(name="", parent=None, pending_inputs=0, parallel=1)
+        iteration = root.iterations[0] = Iteration(root, 0)
+        self.roots = [(node, iteration, False) for node in edges.roots]
+        iteration.outstanding = len(self.roots)
 
     def node_of(self, task: Task) -> int:
         """Return the node that a task runs; -1 for a dead task."""
@@ -83,21 +73,11 @@ class ControlExecutor(TaskRunner[Task]):
         """Nodes that neither ran nor were dead; none in a graph that can run."""
         return [node for node, reached in enumerate(self._reached) if not reached]
 
-    def roots(self) -> list[Task]:
-        """Return the tasks that are ready at the start."""
-        root = Frame(name="", parent=None, pending_inputs=0, parallel=1)
-        iteration = root.iterations[0] = Iteration(root, 0)
-        ready = [(node, iteration, False) for node in self._edges.roots]
-        iteration.outstanding = len(ready)
-        return ready
-
     def begin(self, task: Task) -> list[Entry | None]:
         """Start a node and return its outputs."""
         node, iteration, dead = task
         self._reached[node] = True
-        slots = iteration.slots.pop(node, None)
-        if slots is None:
-            slots = [None] * len(self._wiring.inputs[node])
+        slots = iteration.slots.pop(node, None) or [None] * len(self._wiring.inputs[node])
         if dead and self._types[node] not in _NEXT:
             self._drop(slots)
             return [None] * len(self._wiring.ops[node].outputs)
@@ -107,7 +87,7 @@ class ControlExecutor(TaskRunner[Task]):
         """Pass a node's outputs on and return the tasks that became ready."""
         node, iteration, dead = task
         ready = self._ready = []
-        if self._at_border[node]:
+        if self._types[node] in _BORDER:
             self._cross(node, iteration, outputs, dead)
         else:
             self._activate(node, iteration, outputs, dead)
@@ -151,27 +131,23 @@ class ControlExecutor(TaskRunner[Task]):
         self, node: int, iteration: Iteration, outputs: list[Entry | None], dead: bool
     ) -> None:
         attrs = self._wiring.ops[node].attrs
-        child = self._child(
-            iteration, str(attrs["frame_name"]), int(attrs.get("parallel_iterations", 10))
-        )
-        if attrs.get("is_constant") and outputs[0] is not None:
-            self._hold(outputs[0])
-            child.invariants.append((node, outputs[0]))
-            for number in sorted(child.iterations):
-                self._activate(node, child.iterations[number], outputs, dead)
-        else:
-            self._activate(node, child.iterations[0], outputs, dead)
-        child.pending_inputs -= 1
-
-    def _child(self, iteration: Iteration, name: str, parallel: int) -> Frame:
+        name = str(attrs["frame_name"])
         key = (iteration.number, name)
         child = iteration.frame.children.get(key)
         if child is None:
+            parallel = int(attrs.get("parallel_iterations", 10))
             child = Frame(name, iteration, self._enters[name], parallel)
             child.iterations[0] = Iteration(child, 0)
             iteration.frame.children[key] = child
             iteration.frames += 1
-        return child
+        numbers = [0]
+        if attrs.get("is_constant") and outputs[0] is not None:
+            self._hold(outputs[0])
+            child.invariants.append((node, outputs[0]))
+            numbers = sorted(child.iterations)
+        for number in numbers:
+            self._activate(node, child.iterations[number], outputs, dead)
+        child.pending_inputs -= 1
 
     def _hold(self, entry: Entry) -> None:
         if entry[0] >= 0:
@@ -225,8 +201,7 @@ class ControlExecutor(TaskRunner[Task]):
             self._make_ready(node, iteration, True)
 
     def _deliver(self, node: int, iteration: Iteration, slot: int, entry: Entry) -> None:
-        if entry[0] >= 0:
-            self._references[entry[0]] += 1
+        self._hold(entry)
         if node not in iteration.slots:
             iteration.slots[node] = [None] * len(self._wiring.inputs[node])
         iteration.slots[node][slot] = entry
@@ -247,8 +222,13 @@ class ControlExecutor(TaskRunner[Task]):
             self._activate(node, iteration, [entry], False)
 
     def _clean_up(self, frame: Frame, number: int) -> None:
-        while number in frame.iterations and self._is_done(frame, frame.iterations[number]):
-            finished = frame.iterations.pop(number)
+        while (finished := frame.iterations.get(number)) is not None:
+            is_first_open = not number and frame.pending_inputs
+            if finished.outstanding or finished.frames or is_first_open:
+                break
+            if number - 1 in frame.iterations:
+                break
+            frame.iterations.pop(number)
             for slots in finished.slots.values():
                 self._drop(slots)
             if frame.deferred:
@@ -266,10 +246,3 @@ class ControlExecutor(TaskRunner[Task]):
         parent.frames -= 1
         if parent.frame.parent is not None and not parent.outstanding and not parent.frames:
             self._clean_up(parent.frame, parent.number)
-
-    def _is_done(self, frame: Frame, iteration: Iteration) -> bool:
-        if iteration.outstanding or iteration.frames:
-            return False
-        if iteration.number == 0:
-            return frame.pending_inputs == 0
-        return iteration.number - 1 not in frame.iterations

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
 from analyzer.simulate.predict.executor.scalar_values import (
     ASSIGNS,
@@ -21,13 +21,13 @@ from analyzer.simulate.predict.executor.scalar_values import (
     Value,
     assign,
     evaluate,
-    list_index,
 )
 from analyzer.simulate.predict.executor.threads import NO_BUFFER
 from analyzer.simulate.predict.graph.edges import SWITCHES, Wiring
 
 if TYPE_CHECKING:
     from analyzer.simulate.predict.buffers.reference_counts import Ledger
+    from analyzer.simulate.predict.prepared_step import Prepared
 
 MERGES: Final = frozenset(("Merge", "RefMerge"))
 
@@ -81,7 +81,6 @@ class Assumptions:
 
     # name of a loop -> its trips, as far as its condition is unknown
     trips: Mapping[str, int] = field(default_factory=dict)
-    most_trips: int | None = None  # trips of every other bounded loop; None for its bound
     # op that computes the predicate -> branch index; 1 (true) for any other
     branches: Mapping[str, int] = field(default_factory=dict)
 
@@ -132,9 +131,7 @@ class DecisionLog:
         name, number = iteration.frame.name, iteration.number
         loop = self.loops.setdefault(name, Loop())
         loop.bounded = loop.bounded and iteration.bounded
-        most = self._assumed.trips.get(name)
-        if most is None:
-            most = self._assumed.most_trips if iteration.bounded else UNBOUNDED_TRIPS
+        most = self._assumed.trips.get(name, None if iteration.bounded else UNBOUNDED_TRIPS)
         is_taken = most is None or number < most
         if is_taken:
             loop.trips = max(loop.trips, number + 1)
@@ -142,98 +139,66 @@ class DecisionLog:
 
 
 class NodeExecution:
-    """Computes the outputs of nodes; the first arguments are those of ``ControlExecutor``."""
+    """Computes the outputs of nodes; the run changes ``variables``, values of integer variables."""
 
-    def __init__(
-        self,
-        wiring: Wiring,
-        ledger: Ledger,
-        handles: Sequence[int],
-        variables: dict[int, Value],
-        decisions: DecisionLog,
-    ) -> None:
-        self._wiring = wiring
+    def __init__(self, prepared: Prepared, ledger: Ledger, variables: dict[int, Value]) -> None:
         self._ledger = ledger
-        self._handles = handles
+        self._handles = prepared.kernels.handles
         self._variables = variables
-        self._decisions = decisions
-        self._types = [op.type for op in wiring.ops]
-        self._specs: dict[int, list[TensorSpec | None]] = {}
+        self._ops, self._inputs = prepared.wiring.ops, prepared.wiring.inputs
+        self._specs = cache(prepared.wiring.specs)
         self._in_lists = ListScalars()
+        self.decisions = DecisionLog(prepared.wiring, prepared.assumed)
 
     def compute(
         self, node: int, slots: list[Entry | None], iteration: Iteration
     ) -> list[Entry | None]:
         """Run a node on its inputs and return its outputs; None for a dead tensor."""
-        kind = self._types[node]
+        kind = self._ops[node].type
         values = [None if entry is None else entry[1] for entry in slots]
         buffers = [NO_BUFFER if entry is None else entry[0] for entry in slots]
-        if kind in LISTS:
-            return self._compute_list(node, kind, buffers, values, iteration)
-        outputs = self._ledger.compute(node, buffers)
+        index = self._in_lists.store(kind, buffers, values) if kind in LISTS else None
+        outputs = self._ledger.compute(node, buffers, index)
+        if kind in SWITCHES:
+            return self._switch(node, outputs, values, iteration)
         if kind in MERGES:
             live = next((k for k, entry in enumerate(slots) if entry is not None), 0)
             return [(outputs[0], values[live]), *((buffer, None) for buffer in outputs[1:])]
-        if kind in SWITCHES:
-            return self._switch(node, outputs, values, iteration)
-        value = self._find_value(node, values, iteration, has_outputs=bool(outputs))
-        return [(buffer, value if k == 0 else None) for k, buffer in enumerate(outputs)]
+        if kind in LISTS:
+            found = [self._in_lists.load(kind, k, buffer) for k, buffer in enumerate(outputs)]
+        else:
+            found = [self._find_value(node, values) if outputs else self._access(node, values)]
+        if found[:1] == [None] and node in self.decisions.watched:
+            found[0] = self.decisions.assume(node, values, iteration)
+        return [(buffer, found[k] if k < len(found) else None) for k, buffer in enumerate(outputs)]
 
-    def _find_value(
-        self, node: int, values: list[Value | None], iteration: Iteration, *, has_outputs: bool
-    ) -> Value | None:
-        """Return the value of a node's first output: read, computed or assumed; None if unknown."""
-        value = self._variable_value(node, values)
-        is_computable = not values or values[0] is not None or self._types[node] in INPUT_FREE
-        if value is None and has_outputs and is_computable:
-            if node not in self._specs:
-                self._specs[node] = self._wiring.specs(node)
-            value = evaluate(self._wiring.ops[node], values, self._specs[node])
-        if value is None and node in self._decisions.watched:
-            value = self._decisions.assume(node, values, iteration)
-        return value
+    def _find_value(self, node: int, values: list[Value | None]) -> Value | None:
+        """Return the value of a node's first output, read or computed; None if unknown."""
+        value, op = self._access(node, values), self._ops[node]
+        is_computable = not values or values[0] is not None or op.type in INPUT_FREE
+        return evaluate(op, values, self._specs(node)) if value is None and is_computable else value
 
-    def _compute_list(
-        self,
-        node: int,
-        kind: str,
-        buffers: list[int],
-        values: list[Value | None],
-        iteration: Iteration,
-    ) -> list[Entry | None]:
-        self._in_lists.store(kind, buffers, values)
-        outputs = self._ledger.compute(node, buffers, list_index(kind, values))
-        scalars = [self._in_lists.load(kind, k, buffer) for k, buffer in enumerate(outputs)]
-        if scalars[:1] == [None] and node in self._decisions.watched:
-            scalars[0] = self._decisions.assume(node, values, iteration)
-        return list(zip(outputs, scalars, strict=True))
-
-    def _variable_value(self, node: int, values: list[Value | None]) -> Value | None:
+    def _access(self, node: int, values: list[Value | None]) -> Value | None:
         """Return the value that a node reads from an integer variable; apply its assignment."""
         handle = self._handles[node]
         if handle not in self._variables:
             return None
-        kind, old = self._types[node], self._variables[handle]
-        if kind == "ReadVariableOp":
-            return old
+        kind, old = self._ops[node].type, self._variables[handle]
         if kind in ASSIGNS:
             new = assign(kind, old, values[1] if len(values) > 1 else None)
-            if new is None:
-                self._variables.pop(handle)
-            else:
+            self._variables.pop(handle)
+            if new is not None:
                 self._variables[handle] = new
-        return None
+        return old if kind == "ReadVariableOp" else None
 
     def _switch(
         self, node: int, outputs: list[int], values: list[Value | None], iteration: Iteration
     ) -> list[Entry | None]:
-        predicate = values[1]
+        predicate, branch = values[1], 1
         if predicate is not None:
             branch = int(predicate[0])
-        elif self._types[self._wiring.inputs[node][1][0]] == "LoopCond":
-            branch = int(self._decisions.continue_loop(iteration))
-        else:
-            branch = 1
+        elif self._ops[self._inputs[node][1][0]].type == "LoopCond":
+            branch = int(self.decisions.continue_loop(iteration))
         if not 0 <= branch < len(outputs):  # as ``SwitchNOp``; other switches have no such index
             branch = len(outputs) - 1
         for index, buffer in enumerate(outputs):
@@ -252,15 +217,11 @@ def _find_predicates(wiring: Wiring) -> dict[int, int]:
             continue
         source = wiring.inputs[node][1][0]
         if wiring.ops[source].type != "LoopCond":
-            counts[_trace_back(wiring.ops, wiring.inputs, source)] = len(op.outputs)
+            counts[source] = len(op.outputs)
+            while wiring.ops[source].type in _PASSES_ON and wiring.inputs[source]:
+                source = wiring.inputs[source][0][0]
             counts[source] = len(op.outputs)
     return counts
-
-
-def _trace_back(ops: Sequence[Op], inputs: Sequence[Sequence[tuple[int, int]]], node: int) -> int:
-    while ops[node].type in _PASSES_ON and inputs[node]:
-        node = inputs[node][0][0]
-    return node
 
 
 def _find_conjunctions(wiring: Wiring) -> frozenset[int]:

@@ -67,68 +67,49 @@ class OpTiming:
 def estimate_timing(wiring: Wiring, plans: Sequence[MemoryPlan], *, is_on_card: bool) -> OpTiming:
     """Return the expected durations of a step's ops."""
     if is_on_card:
-        launches = map(_estimate_launch, (op.type for op in wiring.ops), plans)
+        launches = [
+            INLINE_SECONDS
+            if op.type in INEXPENSIVE or plan.variable is VariableAccess.READ
+            else CONVOLUTION_LAUNCH_SECONDS
+            if "Conv" in op.type
+            else LAUNCH_SECONDS
+            for op, plan in zip(wiring.ops, plans, strict=True)
+        ]
         return OpTiming(tuple(launches), tuple(op.type in _ASYNCHRONOUS for op in wiring.ops))
-    return OpTiming(
-        tuple(
-            CALL_SECONDS
-            + count_touched_bytes(wiring, node) / BYTES_PER_SECOND
-            + count_operations(wiring, node) / FLOPS
-            if is_expensive
-            else INLINE_SECONDS
-            for node, is_expensive in enumerate(wiring.expensive)
-        )
-    )
-
-
-def _estimate_launch(kind: str, plan: MemoryPlan) -> float:
-    if kind in INEXPENSIVE or plan.variable is VariableAccess.READ:
-        return INLINE_SECONDS
-    return CONVOLUTION_LAUNCH_SECONDS if "Conv" in kind else LAUNCH_SECONDS
-
-
-def count_touched_bytes(wiring: Wiring, node: int) -> int:
-    """Return the bytes of a node's inputs and outputs; unknown sizes count 0."""
-    specs = [*wiring.ops[node].outputs, *wiring.specs(node)]
-    return sum(spec.size_bytes or 0 for spec in specs if spec is not None)
+    durations = [INLINE_SECONDS] * len(wiring.ops)
+    for node, op in enumerate(wiring.ops):
+        if wiring.expensive[node]:
+            specs = [*op.outputs, *wiring.specs(node)]
+            touched_bytes = sum(spec.size_bytes or 0 for spec in specs if spec is not None)
+            durations[node] = CALL_SECONDS + touched_bytes / BYTES_PER_SECOND
+            durations[node] += count_operations(wiring, node) / FLOPS
+    return OpTiming(tuple(durations))
 
 
 def count_operations(wiring: Wiring, node: int) -> float:
     """Return the floating-point operations of a product or convolution; 0 for other ops."""
     op = wiring.ops[node]
-    is_convolution = "Conv" in op.type
-    if not is_convolution and "MatMul" not in op.type and "Einsum" not in op.type:
+    if not any(kind in op.type for kind in ("Conv", "MatMul", "Einsum")):
         return 0.0
     inputs = [_complete_shape(spec.shape if spec else None) for spec in wiring.specs(node)]
     result = _complete_shape(op.outputs[0].shape if op.outputs else None)
-    if is_convolution:
-        return _count_convolution(op.type, inputs, result)
-    if len(inputs) < 2 or not inputs[0] or not inputs[1] or not result:
-        return 0.0
-    # Each of a batch of m x k by k x n products takes 2 m k n: the root of the three sizes' product.
-    batch = math.prod(result[:-2]) if "MatMul" in op.type else 1
-    sizes = math.prod(inputs[0]) * math.prod(inputs[1]) * math.prod(result)
-    return 2.0 * math.sqrt(sizes / max(batch, 1))
-
-
-def _count_convolution(
-    kind: str, inputs: list[tuple[int, ...] | None], result: tuple[int, ...] | None
-) -> float:
-    """Return the operations of a convolution or of one of its gradients.
-
-    Each element of the forward result takes two operations for each number in the filter of one output
-    channel. The gradients read the forward result's gradient as their third input.
-    """
-    padded = [*inputs, None, None, None]
-    forward, filters = result, padded[1]
-    if "BackpropFilter" in kind:
-        forward, filters = padded[2], result
-    elif "BackpropInput" in kind:
-        forward = padded[2]
+    first, second, third = [*inputs, None, None, None][:3]
+    if "Conv" not in op.type:
+        if not first or not second or not result:
+            return 0.0
+        # Each of a batch of m x k by k x n products takes 2 m k n: the root of the three sizes'
+        # product.
+        batch = math.prod(result[:-2]) if "MatMul" in op.type else 1
+        sizes = math.prod(first) * math.prod(second) * math.prod(result)
+        return 2.0 * math.sqrt(sizes / max(batch, 1))
+    # Each element of the forward result takes two operations for each number in the filter of one
+    # output channel. The gradients read the forward result's gradient as their third input.
+    forward = third if "Backprop" in op.type else result
+    filters = result if "BackpropFilter" in op.type else second
     if not forward or not filters:
         return 0.0
     # The last two axes of a depthwise filter are channels and results for each channel.
-    per_element = math.prod(filters[:-2] if "Depthwise" in kind else filters[:-1])
+    per_element = math.prod(filters[:-2] if "Depthwise" in op.type else filters[:-1])
     return 2.0 * math.prod(forward) * per_element
 
 

@@ -24,12 +24,10 @@ _MAX_ELEMENTS: Final = 64
 """Elements of the largest tensor that is evaluated; a note keeps as many of a constant."""
 
 _BINARY: Final[dict[str, Callable[[Number, Number], Number]]] = {
-    "Add": operator.add,
-    "AddV2": operator.add,
+    **dict.fromkeys(("Add", "AddV2"), operator.add),
+    **dict.fromkeys(("Div", "RealDiv"), operator.truediv),
     "Sub": operator.sub,
     "Mul": operator.mul,
-    "Div": operator.truediv,
-    "RealDiv": operator.truediv,
     "FloorDiv": operator.floordiv,
     "FloorMod": operator.mod,
     "Maximum": max,
@@ -62,9 +60,9 @@ _REDUCE: Final[dict[str, Callable[[Value], Number]]] = {
     "Sum": sum,
     "Prod": math.prod,
 }
-
 _IDEMPOTENT: Final = op_types("All Any Max Min")
 _ASSUMED: Final = {"IsFinite": 1, "IsInf": 0, "IsNan": 0}
+ASSIGNS: Final = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
 
 _INDEXED: Final = op_types("TensorListGetItem TensorListReserve TensorListResize TensorListSetItem")
 _STORES: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2, "OptionalFromValue": 0}
@@ -76,7 +74,6 @@ The backward pass of a loop pops the counter that its forward pass pushed. The b
 takes the predicate of an inner branch from an optional.
 """
 
-
 INPUT_FREE: Final = _SOURCES | op_types(
     "Equal IsFinite IsInf IsNan LogicalAnd LogicalOr NotEqual Rank Shape Size"
 )
@@ -87,40 +84,33 @@ def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None])
     """Return the value of an op's first output; None if it is unknown."""
     kind = op.type
     if kind in _SOURCES:
-        return constant_value(op)
+        return _read_constant(op)
     if kind in _ASSUMED:
         return (_ASSUMED[kind],)
     if kind in ("Equal", "NotEqual") and _compares_floats_with_one(specs):
         return (int(kind == "NotEqual"),)
-    if kind in _OF_SHAPE:
-        return _of_shape(kind, specs[0])
+    if kind in ("Rank", "Shape", "Size"):
+        return _describe_shape(kind, specs[0])
     deciding = _DECIDED_BY_ONE.get(kind)
     if deciding is not None and (deciding,) in inputs and op.outputs[0].shape == ():
         return (deciding,)
-    if inputs and inputs[0] is None:
-        return None
     known = [value for value in inputs if value is not None]
-    if kind in _UNARY:
-        return _UNARY[kind](known[0], op)
+    if not inputs or inputs[0] is None:
+        return None
     if kind == "TensorScatterUpdate" and inputs[0] == inputs[2]:
         return known[0] if len(known[0]) == 1 else None
-    return _combine(op, known) if len(known) == len(inputs) else None
+    value = _evaluate_first(op, known[0])
+    return _combine(op, known) if value is None and len(known) == len(inputs) else value
 
 
-_OF_SHAPE: Final = frozenset({"Shape", "Size", "Rank"})
-"""Op types whose value follows from the shape of their input."""
-
-
-def _of_shape(kind: str, spec: TensorSpec | None) -> Value | None:
-    if kind == "Rank":
-        return None if spec is None or spec.shape is None else (len(spec.shape),)
-    shape = _shape(spec)
-    if kind == "Shape" or shape is None:
-        return shape
-    return (math.prod(shape),)
-
-
-ASSIGNS: Final = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
+def _describe_shape(kind: str, spec: TensorSpec | None) -> Value | None:
+    """Return what follows from the shape of an input, as far as it is known."""
+    shape = None if spec is None else spec.shape
+    if shape is None or kind == "Rank":
+        return None if shape is None else (len(shape),)
+    if any(axis < 0 for axis in shape):
+        return None
+    return shape if kind == "Shape" else (math.prod(shape),)
 
 
 def assign(kind: str, old: Value, change: Value | None) -> Value | None:
@@ -133,35 +123,26 @@ def assign(kind: str, old: Value, change: Value | None) -> Value | None:
     return tuple(a + sign * b for a, b in zip(old, change, strict=True))
 
 
-def list_index(kind: str, values: list[Value | None]) -> int | None:
-    """Return the index or count input of a TensorList op; None if unknown."""
-    index = values[1] if kind in _INDEXED else None
-    return int(index[0]) if index else None
-
-
 class ListScalars:
     """Known numbers in TensorLists, by their buffer."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Value] = {}
+        self._known: dict[int, Value | None] = {}
 
-    def store(self, kind: str, buffers: list[int], values: list[Value | None]) -> None:
-        """Store the number that an op adds to a list."""
+    def store(self, kind: str, buffers: list[int], values: list[Value | None]) -> int | None:
+        """Store the number that an op adds to a list; return its index or count input."""
         place = _STORES.get(kind)
-        if place is None or buffers[place] < 0:
-            return
-        value = values[place]
-        if value is None:
-            self._known.pop(buffers[place], None)
-        else:
-            self._known[buffers[place]] = value
+        if place is not None and buffers[place] >= 0:
+            self._known[buffers[place]] = values[place]
+        index = values[1] if kind in _INDEXED else None
+        return int(index[0]) if index else None
 
     def load(self, kind: str, output: int, buffer: int) -> Value | None:
         """Return the number in an op's output if it is a list element, else None."""
         return self._known.get(buffer) if _LOADS.get(kind) == output else None
 
 
-def constant_value(op: Op) -> Value | None:
+def _read_constant(op: Op) -> Value | None:
     """Return the value of a small or uniform constant or argument, else None."""
     value = op.attrs.get("value")
     if not isinstance(value, dict):
@@ -187,24 +168,22 @@ def _as_type(value: Value, op: Op) -> Value | None:
     return tuple(int(x) for x in value)
 
 
-def _reduce(value: Value, op: Op) -> Value | None:
-    """Return all elements combined into a scalar; None for a reduction to several numbers."""
-    if not value:
+def _evaluate_first(op: Op, value: Value) -> Value | None:
+    """Return the value of an op that depends on its first input alone; None for others."""
+    if op.type in _SAME:
+        return value
+    if op.type == "Cast":
+        return _as_type(value, op)
+    if op.type == "Neg":
+        return tuple(-x for x in value)
+    if op.type == "LogicalNot":
+        return tuple(int(not x) for x in value)
+    if op.type not in _REDUCE or not value:
         return None
+    # A reduction to several numbers is unknown, unless one number stands for equal ones.
     is_scalar = op.outputs[0].size_bytes is not None and op.outputs[0].shape in ((), None)
-    # One number may stand for a tensor of equal numbers.
     is_equal = len(value) == 1 and op.type in _IDEMPOTENT
     return _as_type((_REDUCE[op.type](value),), op) if is_scalar or is_equal else None
-
-
-_UNARY: Final[dict[str, Callable[[Value, Op], Value | None]]] = {
-    **dict.fromkeys(_SAME, lambda value, op: value),
-    **dict.fromkeys(_REDUCE, _reduce),
-    "Cast": _as_type,
-    "Neg": lambda value, op: tuple(-x for x in value),
-    "LogicalNot": lambda value, op: tuple(int(not x) for x in value),
-}
-"""Functions of the first input's value alone, by op type."""
 
 
 def _combine(op: Op, known: list[Value]) -> Value | None:
@@ -240,9 +219,3 @@ def _compares_floats_with_one(specs: list[TensorSpec | None]) -> bool:
     """Return whether a floating-point tensor is compared with one number."""
     known = [spec for spec in specs if spec is not None and "float" in spec.dtype]
     return len(known) == 2 and sorted(spec.shape == () for spec in known) == [False, True]
-
-
-def _shape(spec: TensorSpec | None) -> Value | None:
-    if spec is None or spec.shape is None or any(axis < 0 for axis in spec.shape):
-        return None
-    return spec.shape

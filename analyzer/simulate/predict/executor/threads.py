@@ -67,15 +67,16 @@ _CHANCES: Final = 4096
 
 
 class TaskRunner(ABC, Generic[Task]):
-    """An executor: starts and ends tasks, and runs them on one thread."""
+    """An executor: starts and ends tasks, and runs them on one thread.
+
+    ``roots`` are the tasks that are ready at the start.
+    """
+
+    roots: Sequence[Task]
 
     def __init__(self, wiring: Wiring, ledger: Ledger) -> None:
         self.ledger = ledger
         self.expensive = [*wiring.expensive, False]  # for each node, and for a dead task
-
-    @abstractmethod
-    def roots(self) -> Sequence[Task]:
-        """Return the tasks that are ready at the start."""
 
     @abstractmethod
     def begin(self, task: Task) -> Any:
@@ -83,7 +84,7 @@ class TaskRunner(ABC, Generic[Task]):
 
     @abstractmethod
     def end(self, task: Task, outputs: Any) -> Sequence[Task]:
-        """End a task and return the tasks that became ready."""
+        """Pass a task's outputs on and return the tasks that became ready."""
 
     @abstractmethod
     def node_of(self, task: Task) -> int:
@@ -107,18 +108,17 @@ class TaskRunner(ABC, Generic[Task]):
     def run(self) -> None:
         """Run every task on one thread; expensive ones wait in a pool, the last first."""
         queue: deque[Task] = deque()
-        pool = self.divide(self.roots(), queue)
+        pool = self.divide(self.roots, queue)
         while queue:
             task = queue.popleft()
             ready = self.end(task, self.begin(task))
-            if ready:
-                pool += self.divide(ready, queue)
+            pool += self.divide(ready, queue)
             if pool and not queue:
                 queue.append(pool.pop())
 
     def run_overlapped(self) -> None:
         """Run on threads without limit: all ready expensive ops run and end together."""
-        ready = list(self.roots())
+        ready = list(self.roots)
         while ready:
             inline, waiting = deque(ready), []
             while inline:
@@ -154,19 +154,18 @@ class Workers(Generic[Task]):
 
     def run(self) -> None:
         """Run the roots, which the first thread takes, and everything that becomes ready."""
-        self._queue(0, 0.0, self._executor.roots())
+        self._queue(0, 0.0, self._executor.roots)
         self._work(0, 0.0)
         while self._events:
             now, _, worker, running = heapq.heappop(self._events)
-            if running is not None:
-                ready = self._executor.finish(*running)
-                if worker == _OUTSIDE:
-                    self._hand_over(now, ready)
-                else:
-                    self._queue(worker, now, ready)
+            ready = [] if running is None else self._executor.finish(*running)
             if worker == _OUTSIDE:
+                for task in ready:
+                    self._random.choice(self._own).append(task)
+                    self._wake(now)
                 self._call_back(now)
             else:
+                self._queue(worker, now, ready)
                 self._work(worker, now)
 
     def _work(self, worker: int, now: float) -> None:
@@ -176,10 +175,15 @@ class Workers(Generic[Task]):
         seconds, chances = self._seconds, self._chances
         while True:
             if not inline:
-                inline.extend(self._take(worker))
-            if not inline:
-                self._idle.add(worker)
-                return
+                # The newest task of the thread's own deque, else the oldest of another's.
+                others = [waiting for waiting in self._own if waiting]
+                if self._own[worker]:
+                    inline.append(self._own[worker].popleft())
+                elif others:
+                    inline.append(self._random.choice(others).pop())
+                else:
+                    self._idle.add(worker)
+                    return
             task = inline.popleft()
             trials = ledger.trials
             running = (task, begin(task), ledger.take())
@@ -189,7 +193,10 @@ class Workers(Generic[Task]):
                 if ledger.trials > trials:
                     now += TRIAL_SECONDS * next(chances)
                 if self._waits[node]:
-                    self._finish_outside(now, running)
+                    self._random.choice(self._over).append(running)
+                    if self._caller_sleeps:
+                        self._caller_sleeps = False
+                        self._push(now + self._draw_delay(CALLER_SECONDS), _OUTSIDE, None)
                     if events and events[0][0] <= now:
                         self._push(now, worker, None)
                         return
@@ -199,52 +206,29 @@ class Workers(Generic[Task]):
                 return
             self._queue(worker, now, executor.finish(*running))
 
-    def _take(self, worker: int) -> list[Task]:
-        """Return the newest task of the thread's own deque, else the oldest of another's."""
-        if self._own[worker]:
-            return [self._own[worker].popleft()]
-        others = [waiting for waiting in self._own if waiting]
-        return [self._random.choice(others).pop()] if others else []
-
     def _queue(self, worker: int, now: float, ready: Sequence[Task]) -> None:
         """Queue inexpensive tasks on the thread, and hand expensive ones over to the pool."""
-        if not ready:
-            return
-        expensive = self._executor.divide(ready, self._inline[worker])
-        for task in expensive:
+        for task in self._executor.divide(ready, self._inline[worker]):
             self._own[worker].appendleft(task)
             self._wake(now)
-
-    def _finish_outside(self, now: float, running: _Running[Task]) -> None:
-        """Let the callback thread end a node that the executor waits for."""
-        self._random.choice(self._over).append(running)
-        if self._caller_sleeps:
-            self._caller_sleeps = False
-            delay = self._random.lognormvariate(0.0, DELAY_SPREAD) * CALLER_SECONDS
-            self._push(now + delay, _OUTSIDE, None)
 
     def _call_back(self, now: float) -> None:
         """End the next waiting node; without one the callback thread goes to sleep."""
         own, other = self._over
-        if own or other:
+        self._caller_sleeps = not own and not other
+        if not self._caller_sleeps:
             following = own.popleft() if own else other.pop()
             self._push(now + CALL_BACK_SECONDS, _OUTSIDE, following)
-        else:
-            self._caller_sleeps = True
-
-    def _hand_over(self, now: float, ready: Sequence[Task]) -> None:
-        """Append tasks to random deques, as a thread outside the pool does."""
-        for task in ready:
-            self._own[self._random.randrange(len(self._own))].append(task)
-            self._wake(now)
 
     def _wake(self, now: float) -> None:
         """Wake one idle thread."""
         if self._idle:
             worker = self._random.choice(sorted(self._idle))
             self._idle.remove(worker)
-            delay = self._random.lognormvariate(0.0, DELAY_SPREAD) * WAKE_SECONDS
-            self._push(now + delay, worker, None)
+            self._push(now + self._draw_delay(WAKE_SECONDS), worker, None)
+
+    def _draw_delay(self, median_seconds: float) -> float:
+        return self._random.lognormvariate(0.0, DELAY_SPREAD) * median_seconds
 
     def _push(self, time: float, worker: int, running: _Running[Task] | None) -> None:
         self._number += 1
@@ -260,13 +244,9 @@ class Executor(TaskRunner[int]):
 
     def __init__(self, wiring: Wiring, edges: EdgeOrder, ledger: Ledger) -> None:
         super().__init__(wiring, ledger)
-        self._roots, self._data, self._control = edges.roots, edges.data, edges.control
+        self.roots, self._data, self._control = edges.roots, edges.data, edges.control
         self._pending = list(wiring.pending)
         self._slots = [[NO_BUFFER] * len(data) for data in wiring.inputs]
-
-    def roots(self) -> Sequence[int]:
-        """Return the nodes that are ready at the start."""
-        return self._roots
 
     def node_of(self, task: int) -> int:
         """Return the task itself."""

@@ -144,9 +144,11 @@ def find_deciding_ops(prediction: Prediction) -> list[DecidingOp]:
     Their buffers are alive at the peak of the highest schedule only, or at that of the lowest only (then
     ``bytes`` is negative).
     """
-    low, high = prediction.ends
-    difference = _sum_alive_at_peak(high)
-    difference.subtract(_sum_alive_at_peak(low))
+    main, bounds = prediction.main, prediction.bound_schedules
+    ends = [*(main.schedules[at] for at in main.ends), *bounds]
+    ends.sort(key=lambda schedule: schedule.peak_bytes)
+    difference = _sum_alive_at_peak(ends[-1])
+    difference.subtract(_sum_alive_at_peak(ends[0]))
     ops = prediction.prepared.wiring.ops
     largest = sorted(difference.items(), key=lambda item: (-abs(item[1]), item[0]))
     return [
