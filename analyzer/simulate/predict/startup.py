@@ -141,9 +141,9 @@ class Startup:
         shared = find_shared_slots(births)
         for birth in births:
             variable = birth.variable
-            size_bytes = max((size for _, size in birth.events), default=0)
-            is_own = variable is not None and variable not in shared
-            if is_own and size_bytes and self.sizes_bytes[variable]:
+            if variable is None or variable in shared or not self.sizes_bytes[variable]:
+                continue
+            if size_bytes := max((size for _, size in birth.events), default=0):
                 self.hold_value(self.allocate(size_bytes), variable)
         for variable, first in shared.items():
             if first in self.values:

@@ -52,12 +52,6 @@ class Ledger:
         has_run: Whether the step has run before. Partially read or written variables are then in
             copy-on-read mode, and algorithms have been tried.
         is_timed: Whether ops take time: ``compute`` then leaves the buffers in use to ``take``.
-
-    Attributes:
-        held: Buffer of each node's output that lives outside the step.
-        instants: Number of allocations and frees so far.
-        ran: Nodes in the order in which they ran since the last step began.
-        trials: Number of algorithm trials so far.
     """
 
     def __init__(
@@ -77,9 +71,9 @@ class Ledger:
         self._previous: list[int] = []
         self.buffers = Buffers()
         self.references: list[int] = []
-        self.instants = 0
-        self.trials = 0
-        self.ran: list[int] = []
+        self.instants = 0  # number of allocations and frees so far
+        self.trials = 0  # number of algorithm trials so far
+        self.ran: list[int] = []  # nodes in the order in which they ran in this step
         self.lists = TensorLists(self)
         self._tried: set[tuple[object, ...]] = set()
         self._compiled: set[CompileTrial] = set()
@@ -87,17 +81,18 @@ class Ledger:
             self._tried = {plan.trial.key for plan in plans if plan.trial is not None}
             self._compiled = {t for plan in plans if plan.compiled for t in plan.compiled.trials}
         sizes_bytes = [owner.size_bytes for owner in prepared.owners]
-        copied_on_read = {
-            variable
-            for variable, plan in zip(prepared.variables, plans, strict=True)
-            if has_run and plan.variable is _IN_PART and variable >= 0
-        }
-        self._variables = VariableValues(self, prepared.variables, sizes_bytes, copied_on_read)
+        self._variables = VariableValues(self, prepared.variables, sizes_bytes)
+        if has_run:
+            in_part = zip(prepared.variables, plans, strict=True)
+            self._variables.copied_on_read = {
+                v for v, plan in in_part if v >= 0 and plan.variable is _IN_PART
+            }
         shares = prepared.shares if shares_buffers else {}
         for number, size in enumerate(sizes_bytes):
             first = None if number in shares else self._add_resident(size, variable=number)
             self._variables.add(shares, first)
         self.values = self._variables.buffers  # the buffer of each variable's value
+        # The buffer of each node's output that lives outside the step.
         self.held = {
             node: self._add_resident(size, node=node) for node, size in prepared.held_bytes.items()
         }
@@ -130,12 +125,10 @@ class Ledger:
 
     def compute(self, node: int, buffers: list[int], index: int | None = None) -> list[int]:
         """Run an op and return its output buffers; ``index`` as in ``ListCall``."""
-        outputs, in_use = self._begin(node, buffers, index)
-        if self._is_timed:
-            self._in_use = in_use
-            return outputs
-        for buffer in in_use:
-            self.release(buffer)
+        outputs, self._in_use = self._begin(node, buffers, index)
+        if not self._is_timed:
+            for buffer in self.take():
+                self.release(buffer)
         return outputs
 
     def take(self) -> list[int]:
@@ -145,12 +138,9 @@ class Ledger:
 
     # Complex: one branch for each kind of kernel; runs for every op of every schedule.
     def _begin(
-        self, node: int, buffers: list[int], index: int | None = None
+        self, node: int, buffers: list[int], index: int | None
     ) -> tuple[list[int], list[int]]:
-        """Run an op until its kernel has all its memory; arguments as for ``compute``.
-
-        Also returns the temporaries and inputs to release at its end, in order.
-        """
+        """Run an op until its kernel has all its memory; return outputs, and buffers in use."""
         self.ran.append(node)
         held = self.held.get(node)
         if held is not None:
@@ -198,15 +188,14 @@ class Ledger:
 
     def _allocate_after(self, node: int, plan: MemoryPlan) -> list[int]:
         """Return the temporaries that a kernel allocates after its outputs; call its library."""
-        temporaries: list[int] = []
-        trial = plan.trial
-        for left, size in enumerate(plan.after_bytes, start=1 - len(plan.after_bytes)):
-            if trial is not None and trial.is_early and not left:
-                temporaries += self._call_library(node, trial, plan.workspace)
-            temporaries.append(self.allocate(node, size, NO_NODE, "temp"))
-        if trial is not None and not trial.is_early:
+        trial, sizes = plan.trial, plan.after_bytes
+        if trial is None:
+            return self._allocate_temporaries(node, sizes)
+        is_early = trial.is_early  # before the last of these temporaries, or before the outputs
+        temporaries = self._allocate_temporaries(node, sizes[:-1] if is_early else sizes)
+        if sizes or not is_early:
             temporaries += self._call_library(node, trial, plan.workspace)
-        return temporaries
+        return temporaries + self._allocate_temporaries(node, sizes[-1:] if is_early else ())
 
     def _make_outputs(
         self, node: int, plan: MemoryPlan, buffers: list[int], temporaries: list[int]
@@ -260,17 +249,19 @@ class Ledger:
         tables: list[int] = []
         temporaries: list[int] = []
         for size_bytes, output in compiled.requests:
-            buffer = self.allocate(
-                node, size_bytes, max(output, NO_NODE), "temp" if output < 0 else "output"
-            )
             if output >= 0:
-                outputs[output] = buffer
+                outputs[output] = self.allocate(node, size_bytes, output, "output")
             else:
+                buffer = self.allocate(node, size_bytes, NO_NODE, "temp")
                 (tables if output == TABLE else temporaries).append(buffer)
         new_values = self._allocate_new_values(node, compiled)
         for index, output_plan in enumerate(plan.outputs):
-            if output_plan.way is _ALIAS:
-                outputs[index] = self._alias_argument(node, output_plan.inputs[0], buffers)
+            if output_plan.way is _ALIAS:  # of an argument, or of its variable's value
+                source = output_plan.inputs[0]
+                variable = self._arguments.get(node, ())[source]
+                outputs[index] = buffers[source] if variable < 0 else self.values[variable]
+                if outputs[index] >= 0:
+                    self.references[outputs[index]] += 1
         for buffer in temporaries:
             self.release(buffer)
         for variable, buffer in new_values:
@@ -291,14 +282,6 @@ class Ledger:
             if self.references[self.values[variable]] > 1:
                 new_values.append((variable, self.allocate(node, size_bytes, NO_NODE, "output")))
         return new_values
-
-    def _alias_argument(self, node: int, source: int, buffers: list[int]) -> int:
-        """Return the buffer of a compiled call's argument or of its variable, with a reference."""
-        variable = self._arguments.get(node, ())[source]
-        buffer = buffers[source] if variable < 0 else self.values[variable]
-        if buffer >= 0:
-            self.references[buffer] += 1
-        return buffer
 
     def _make_output(self, node: int, index: int, output: Output, buffers: list[int]) -> int:
         way = output.way

@@ -50,10 +50,13 @@ class TensorLists:
 
     def compute(self, call: ListCall) -> tuple[list[int], list[int]]:
         """Run a list's kernel; return its outputs, and temporaries to release when it ends."""
-        outputs, temporaries = _KERNELS[call.plan.lists](self, call), []
-        if call.plan.lists is ListUse.STACK:
-            temporaries = self._fill_unset(call)
-        return outputs, temporaries
+        outputs = _KERNELS[call.plan.lists](self, call)
+        elements = self._of(call.buffers[0]) if call.plan.lists is ListUse.STACK else ()
+        if UNSET not in elements:
+            return outputs, []
+        # One tensor of zeros replaces every unset element of a stack.
+        zeros = self._element_bytes(elements) or call.plan.outputs[0].size_bytes // len(elements)
+        return outputs, [self._temporary(call, zeros)]
 
     def _new(self, call: ListCall) -> list[int]:
         """``EmptyTensorList``, and ``TensorListReserve`` with its elements unset."""
@@ -86,9 +89,8 @@ class TensorLists:
 
     def _get(self, call: ListCall) -> list[int]:
         elements, index = self._of(call.buffers[0]), call.index
-        if index is None or not 0 <= index < len(elements):
-            element = next((e for e in reversed(elements) if e != UNSET), UNSET)
-        else:
+        element = next((e for e in reversed(elements) if e != UNSET), UNSET)
+        if index is not None and 0 <= index < len(elements):
             element = elements[index]
         return [self._read(call, element, elements, 0)]
 
@@ -98,15 +100,6 @@ class TensorLists:
         elements = self._of(call.buffers[0])
         sizes = [first or self._element_bytes(elements) * len(elements), *others]
         return [self._owner.allocate(call.node, size, k, _OUTPUT) for k, size in enumerate(sizes)]
-
-    def _fill_unset(self, call: ListCall) -> list[int]:
-        """Allocate the one tensor of zeros that replaces every unset element of a stack."""
-        elements = self._of(call.buffers[0])
-        if UNSET not in elements:
-            return []
-        whole = call.plan.outputs[0].size_bytes
-        zeros = self._element_bytes(elements) or whole // len(elements)
-        return [self._owner.allocate(call.node, zeros, UNSET, _TEMP)]
 
     def _unstack(self, call: ListCall) -> list[int]:
         """Copy each row of a tensor into an element (``TensorListFromTensor`` aligns every row)."""
@@ -124,11 +117,8 @@ class TensorLists:
 
     def _zeros(self, call: ListCall) -> list[int]:
         """Make zeros for each set element (``TensorListZerosLike``)."""
-        sizes = self._owner.buffers.size_bytes
-        made = [
-            UNSET if element == UNSET else self._temporary(call, sizes[element])
-            for element in self._of(call.buffers[0])
-        ]
+        sizes, elements = self._owner.buffers.size_bytes, self._of(call.buffers[0])
+        made = [UNSET if one == UNSET else self._temporary(call, sizes[one]) for one in elements]
         return [self._handle(call, made)]
 
     def _add(self, call: ListCall) -> list[int]:
@@ -153,11 +143,8 @@ class TensorLists:
         return self._share(elements + [UNSET] * (count - len(elements)))
 
     def _sum(self, call: ListCall, mine: int, other: int) -> int:
-        if other == UNSET:
-            return mine
-        if mine == UNSET:
-            self._owner.references[other] += 1
-            return other
+        if UNSET in (mine, other):
+            return mine if other == UNSET else self._share([other])[0]
         made = self._temporary(call, self._owner.buffers.size_bytes[mine])
         self._owner.release(mine)
         return made
@@ -168,15 +155,11 @@ class TensorLists:
     def _value(self, call: ListCall) -> int:
         """Return the input that becomes an element, with a reference for the list."""
         value = call.buffers[call.plan.value or 0]
-        if value < 0:  # an empty tensor
-            return self._temporary(call, 0)
-        self._owner.references[value] += 1
-        return value
+        return self._temporary(call, 0) if value < 0 else self._share([value])[0]  # 0: empty
 
     def _read(self, call: ListCall, element: int, others: Sequence[int], output: int) -> int:
         if element != UNSET:
-            self._owner.references[element] += 1
-            return element
+            return self._share([element])[0]
         size_bytes = call.plan.outputs[output].size_bytes or self._element_bytes(others)
         return self._owner.allocate(call.node, size_bytes, output, _OUTPUT)
 

@@ -38,22 +38,14 @@ class Buffers:
 class VariableValues:
     """The buffer of each variable's value.
 
-    Args:
-        of_nodes: For each node, the number of the variable behind its first input; -1 for none.
-        copied_on_read: Variables that are in copy-on-read mode at the start.
+    ``of_nodes`` has the number of the variable behind the first input of each node; -1 for none.
     """
 
-    def __init__(
-        self,
-        owner: Ledger,
-        of_nodes: Sequence[int],
-        sizes_bytes: Sequence[int],
-        copied_on_read: set[int],
-    ) -> None:
+    def __init__(self, owner: Ledger, of_nodes: Sequence[int], sizes_bytes: Sequence[int]) -> None:
         self._owner = owner
         self._of_nodes = of_nodes
         self._sizes_bytes = sizes_bytes
-        self._copied_on_read = copied_on_read
+        self.copied_on_read: set[int] = set()  # variables in copy-on-read mode
         self._sharers: dict[int, list[int]] = {}
         self.buffers: list[int] = []
 
@@ -71,7 +63,7 @@ class VariableValues:
         variable = self._of_nodes[node]
         if variable < 0:
             return NO_BUFFER
-        if variable in self._copied_on_read:
+        if variable in self.copied_on_read:
             return self._owner.allocate(node, self._sizes_bytes[variable], 0, "output")
         buffer = self.buffers[variable]
         self._owner.references[buffer] += 1
@@ -80,31 +72,28 @@ class VariableValues:
     def copy_before_update(self, node: int) -> None:
         """Copy a value before an update if a reader still holds it."""
         variable = self._of_nodes[node]
-        is_free = variable < 0 or self._owner.references[self.buffers[variable]] == 1
-        if not is_free or variable in self._copied_on_read:
+        if variable >= 0 and (variable in self.copied_on_read or self._is_shared(variable)):
             self._copy(node, variable)
 
     def begin_copy_on_read(self, node: int) -> None:
         """Set copy-on-read mode at the first partial read or write; copy a value in use."""
         variable = self._of_nodes[node]
-        if variable < 0 or variable in self._copied_on_read:
+        if variable < 0 or variable in self.copied_on_read:
             return
-        self._copied_on_read.add(variable)
-        if self._owner.references[self.buffers[variable]] != 1:
+        self.copied_on_read.add(variable)
+        if self._is_shared(variable):
             self._copy(node, variable)
 
     def assign(self, node: int, value: int) -> None:
         """Make a buffer the variable's value; copy it instead in copy-on-read mode."""
         variable = self._of_nodes[node]
-        if variable < 0:
-            return
-        if variable in self._copied_on_read:
+        if variable in self.copied_on_read:
             self._copy(node, variable)
-            return
-        if value < 0:
-            value = self._owner.allocate(NO_NODE, 0, NO_NODE, "")
-        self._owner.references[value] += 1
-        self.replace(variable, value)
+        elif variable >= 0:
+            if value < 0:
+                value = self._owner.allocate(NO_NODE, 0, NO_NODE, "")
+            self._owner.references[value] += 1
+            self.replace(variable, value)
 
     def replace(self, variable: int, buffer: int) -> None:
         """Make a buffer the variable's value and release the old one."""
@@ -119,6 +108,9 @@ class VariableValues:
             table.variable[buffer] = variable
             table.turned[buffer] = max(self._owner.instants - 1, 0)
         self._owner.release(old)
+
+    def _is_shared(self, variable: int) -> bool:
+        return self._owner.references[self.buffers[variable]] != 1
 
     def _copy(self, node: int, variable: int) -> None:
         size_bytes = self._sizes_bytes[variable]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op, op_types, split_tensor
@@ -19,19 +20,14 @@ from analyzer.simulate.kernels.cpu.cpu_kernels import KNOWN_TYPES
 _MOST_BYTES: Final = 10 << 20  # bytes of the largest folded result (``kMaxConstantSize``)
 _CONSTANTS: Final = op_types("Const HostConst")
 _SUFFIX: Final = "/__cf__"
-_STATEFUL: Final = (
-    *(
-        "Assert",
-        "Assign",
-        "CheckNumerics",
-        "Collective",
-        "Debug",
-        "Destroy",
-        "EagerPyFunc",
-        "Empty",
-    ),
-    *("Iterator", "Lookup", "Multinomial", "Print", "PyFunc", "Random", "ReadVariable", "Resource"),
-    *("Rng", "Stateful", "StatelessRandomGetAlg", "Temporary", "Truncated", "Var", "_Parallel"),
+_STATEFUL: Final = tuple(
+    op_types(
+        """
+        Assert Assign CheckNumerics Collective Debug Destroy EagerPyFunc Empty Iterator Lookup
+        Multinomial Print PyFunc Random ReadVariable Resource Rng Stateful StatelessRandomGetAlg
+        Temporary Truncated Var _Parallel
+        """
+    )
 )
 """Beginnings of op types that the registry of TensorFlow 2.21 calls stateful (``is_stateful``)."""
 _FOLDED: Final = {kind for kind in KNOWN_TYPES if not kind.startswith(_STATEFUL)} - op_types(
@@ -96,8 +92,7 @@ def _find_foldable(ops: Sequence[Op], by_name: Mapping[str, Op]) -> dict[str, tu
             if op.name not in folded and parents <= folded:
                 folded.add(op.name)
                 own = (computed.get(p, by_name[p].control_inputs) for p in parents)
-                waits = [*op.control_inputs, *(name for names in own for name in names)]
-                computed[op.name] = tuple(dict.fromkeys(waits))
+                computed[op.name] = tuple(dict.fromkeys(chain(op.control_inputs, *own)))
     return computed
 
 

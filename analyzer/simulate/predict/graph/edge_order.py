@@ -46,7 +46,14 @@ def order_edges(edges: Sequence[_Item], chances: Random, *, grows: bool = True) 
     if len(edges) <= INLINE_EDGES:
         return list(edges)
     table: list[tuple[int, int] | None] = [None] * _slots_for(1 if grows else len(edges))
-    for position, address in enumerate(_draw_addresses(len(edges), chances)):
+    address = chances.getrandbits(_ADDRESS_BITS) & -_EDGE_BYTES
+    addresses = []
+    for _ in edges:
+        addresses.append(address)
+        address += _EDGE_BYTES
+        if not address % _BLOCK_BYTES and chances.random() >= _FOLLOWS:
+            address = chances.getrandbits(_ADDRESS_BITS) & -_BLOCK_BYTES
+    for position, address in enumerate(addresses):
         if position >= int(len(table) * _FULL_RATIO):
             old = [entry for entry in table if entry is not None]
             table = [None] * _slots_for(position + 1)
@@ -54,17 +61,6 @@ def order_edges(edges: Sequence[_Item], chances: Random, *, grows: bool = True) 
                 _insert(table, *entry)
         _insert(table, address, position)
     return [edges[entry[1]] for entry in table if entry is not None]
-
-
-def _draw_addresses(count: int, chances: Random) -> list[int]:
-    addresses: list[int] = []
-    address = chances.getrandbits(_ADDRESS_BITS) & -_EDGE_BYTES
-    for _ in range(count):
-        addresses.append(address)
-        address += _EDGE_BYTES
-        if not address % _BLOCK_BYTES and chances.random() >= _FOLLOWS:
-            address = chances.getrandbits(_ADDRESS_BITS) & -_BLOCK_BYTES
-    return addresses
 
 
 def _slots_for(count: int) -> int:
@@ -107,21 +103,38 @@ class RewriteOrder:
         return sorted(self._rewritten, key=lambda node: rank.get(node, last + node))
 
     def _add_edges(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
-        """Store each node's out-edges in order of creation."""
-        before = _UnmergedGraph(ops, sources)
-        built = create_in_order(before.consumers(ops), before.places)
+        """Store each node's out-edges in order of creation.
+
+        This is the graph before the pass merged the gradients of filters with those of their
+        biases; the gradients of biases are nodes after all others.
+        """
+        count, kinds = len(ops), [op.type for op in ops]
+        filters = [
+            n for n in range(count) if "Backprop" in kinds[n] and kinds[n][-8:] == "WithBias"
+        ]
+        bias_of = {f"{ops[node].name}:1": bias for bias, node in enumerate(filters, count)}
+        before: list[Sequence[int]] = []
+        for op, feeds in zip(ops, sources, strict=True):
+            data = [bias_of.get(t, feed) for t, feed in zip(op.inputs, feeds, strict=False)]
+            before.append([*data, *feeds[len(data) :]])
+        before += [[sources[node][_GRADIENT]] for node in filters]
+        places: list[Any] = [op.attrs.get(PLACE, node) for node, op in enumerate(ops)]
+        # By default a bias' gradient comes right after the filter's.
+        places += [ops[node].attrs.get(MERGED_PLACE, places[node] + 0.5) for node in filters]
+        biases = [Op(f"{ops[node].name}/bias", "BiasAddGrad") for node in filters]
+        built = create_in_order(consumers_of([*ops, *biases], before), places)
         back = _back_edge_nodes(ops)
         for is_back in (False, True):  # back edges are added last
             for node in built:
-                for source in before.sources[node]:
+                for source in before[node]:
                     if (source in back) is is_back:
-                        self._out[before.find_merged(source)].append(node)
-        self._roots = [node for node in built if not before.sources[node]]
-        filters = set(before.filters)
+                        merged = source if source < count else filters[source - count]
+                        self._out[merged].append(node)
+        self._roots = [node for node in built if not before[node]]
+        bias_nodes = dict(zip(filters, range(count, len(before)), strict=True))
         for node in built:
-            if node in filters:
-                bias = before.filters.index(node) + len(ops)
-                self._merge(node, bias, sources[node][_GRADIENT])
+            if node in bias_nodes:
+                self._merge(node, bias_nodes[node], sources[node][_GRADIENT])
 
     def _merge(self, node: int, bias: int, gradient: int) -> None:
         """Reorder the out-edges of the gradient that a filter's and a bias' gradient read.
@@ -156,41 +169,6 @@ class RewriteOrder:
                 stack.append(~node)
                 stack.extend(order_edges(self._out[node], chances))
         return {node: rank for rank, node in enumerate(reversed(postorder))}
-
-
-class _UnmergedGraph:
-    """The graph before the pass merged the gradients of ``filters`` with those of their biases.
-
-    The gradients of biases are nodes after all others.
-    """
-
-    def __init__(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
-        self.filters = [
-            node
-            for node, op in enumerate(ops)
-            if op.type.endswith("WithBias") and "Backprop" in op.type
-        ]
-        self._count = len(ops)
-        bias_of = {f"{ops[node].name}:1": n for n, node in enumerate(self.filters, len(ops))}
-        self.sources: list[Sequence[int]] = []
-        for op, feeds in zip(ops, sources, strict=True):
-            data = [bias_of.get(t, feed) for t, feed in zip(op.inputs, feeds, strict=False)]
-            self.sources.append([*data, *feeds[len(data) :]])
-        self.sources += [[sources[node][_GRADIENT]] for node in self.filters]
-        self.places: list[Any] = [op.attrs.get(PLACE, node) for node, op in enumerate(ops)]
-        # By default a bias' gradient comes right after the filter's.
-        self.places += [
-            ops[node].attrs.get(MERGED_PLACE, self.places[node] + 0.5) for node in self.filters
-        ]
-
-    def consumers(self, ops: Sequence[Op]) -> list[list[int]]:
-        """Return the nodes that cannot be created before each node."""
-        biases = [Op(f"{ops[node].name}/bias", "BiasAddGrad") for node in self.filters]
-        return consumers_of([*ops, *biases], self.sources)
-
-    def find_merged(self, node: int) -> int:
-        """Return the node that a node is part of after the merge."""
-        return node if node < self._count else self.filters[node - self._count]
 
 
 def consumers_of(ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> list[list[int]]:

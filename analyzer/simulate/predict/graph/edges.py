@@ -125,9 +125,7 @@ def wire_all(
         rewrites: Seeds of the order in which the oneDNN pass rewrote nodes; None for listing order.
         is_cheap: Whether every kernel counts as inexpensive, as on a GPU.
     """
-    number = {op.name: index for index, op in enumerate(ops)}
-    inputs, control = _resolve_inputs(ops, number)
-    _check_edges(ops, inputs)
+    inputs, control = _resolve_inputs(ops)
     # The nodes that each node waits for: of its data inputs, then of its control inputs.
     sources = [
         [*(source for source, _ in data), *waits]
@@ -147,10 +145,12 @@ def wire_all(
     return wirings
 
 
-def _resolve_inputs(
-    ops: Sequence[Op], number: dict[str, int]
-) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
-    """Return each node's data inputs as (node, output), and its control inputs."""
+def _resolve_inputs(ops: Sequence[Op]) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
+    """Return each node's data inputs as (node, output), and its control inputs.
+
+    Each input must be an output of its source, and each loop entry must name its loop.
+    """
+    number = {op.name: index for index, op in enumerate(ops)}
     try:
         split = [[split_tensor(tensor) for tensor in op.inputs] for op in ops]
         inputs = [[(number[name], output) for name, output in pairs] for pairs in split]
@@ -159,11 +159,6 @@ def _resolve_inputs(
         raise InputError(
             f"The graph is damaged: an input names the missing op {str(error)[:80]}."
         ) from None
-    return inputs, control
-
-
-def _check_edges(ops: Sequence[Op], inputs: Sequence[Sequence[tuple[int, int]]]) -> None:
-    """Check that each input is an output of its source, and that each loop entry names its loop."""
     for op, feeds in zip(ops, inputs, strict=True):
         for source, output in feeds:
             if output >= len(ops[source].outputs):
@@ -175,25 +170,23 @@ def _check_edges(ops: Sequence[Op], inputs: Sequence[Sequence[tuple[int, int]]])
             raise InputError(
                 f"The graph is damaged: {op.name[:80]!r} enters a loop without a name."
             )
+    return inputs, control
 
 
 def _places_of(ops: Sequence[Op], rewritten: list[int]) -> list[tuple[int, int]]:
     """Return each node's rank in the order of creation: arguments, body, results.
 
-    Args:
-        rewritten: Nodes that the oneDNN pass rewrote, in the order of rewriting. They share their
-            places among them in this order.
+    The nodes that the oneDNN pass rewrote share their places in the order of rewriting.
     """
     places = dict(zip(rewritten, sorted(rewritten), strict=True))
-    ranks = []
-    for node, op in enumerate(ops):
-        if op.type in ARGUMENT_TYPES:
-            ranks.append((0, int(op.attrs.get("index", 0))))
-        elif op.type in RESULT_TYPES:
-            ranks.append((2, int(op.attrs.get("index", 0))))
-        else:
-            ranks.append((1, places.get(node, node)))
-    return ranks
+    return [
+        (0, int(op.attrs.get("index", 0)))
+        if op.type in ARGUMENT_TYPES
+        else (2, int(op.attrs.get("index", 0)))
+        if op.type in RESULT_TYPES
+        else (1, places.get(node, node))
+        for node, op in enumerate(ops)
+    ]
 
 
 def _edges_of(

@@ -39,21 +39,21 @@ def plan_kernels(
     compiled: Mapping[str, BufferPlan] | None = None,
 ) -> Kernels:
     """Return the memory plan of every node's kernel."""
-    xla_plans = compiled or {}
-    constants = [_constant(wiring, node) for node in range(len(wiring.ops))]
+    xla_plans, ops = compiled or {}, wiring.ops
+    constants = [_read_constant(op) for op in ops]
     plans: list[MemoryPlan] = []
     misfits: dict[int, str] = {}
     origins: dict[int, int] = {}
-    for node, op in enumerate(wiring.ops):
+    for node, op in enumerate(ops):
+        read = {output for _, output, _ in wiring.data_out[node]}
         call = Call(
             op=op,
             inputs=tuple(wiring.specs(node)),
             values=tuple(constants[source] for source, _ in wiring.inputs[node]),
             threads=threads,
-            unused=_unused(wiring, node),
+            unused=frozenset(range(len(op.outputs))) - read,
         )
-        xla_plan = xla_plans.get(op.name)
-        used = max((output for _, output, _ in wiring.data_out[node]), default=-1)
+        xla_plan, used = xla_plans.get(op.name), max(read, default=-1)
         if xla_plan is not None:
             plans.append(plan_compiled(call, xla_plan, on_host=device.kind == CPU.kind))
             if why := _unfit(op, plans[-1], used):
@@ -84,10 +84,8 @@ def _plan(device: KernelDevice, call: Call, used: int) -> tuple[MemoryPlan, str]
     """Return the plan of one op, and the reason why its rule does not fit; mostly empty.
 
     A rule relies on TensorFlow's op registry: number of inputs and outputs, ranks, attributes. An op
-    without these is handled like an op without a rule: each output counts as allocated.
-
-    Args:
-        used: The last of its outputs that another op reads; -1 for none.
+    without these is handled like an op without a rule: each output counts as allocated. ``used`` is
+    the last of its outputs that another op reads; -1 for none.
     """
     try:
         plan = device.plan(call)
@@ -119,15 +117,7 @@ def _misfit(op: Op, why: str) -> TraceError:
     )
 
 
-def _unused(wiring: Wiring, node: int) -> frozenset[int]:
-    count = len(wiring.ops[node].outputs)
-    if count < 2 and wiring.data_out[node]:
-        return frozenset()
-    return frozenset(range(count)) - {output for _, output, _ in wiring.data_out[node]}
-
-
-def _constant(wiring: Wiring, node: int) -> tuple[int, ...] | None:
-    op = wiring.ops[node]
+def _read_constant(op: Op) -> tuple[int, ...] | None:
     value = op.attrs.get("value") if op.type in ("Const", "HostConst") else None
     if not isinstance(value, dict) or "values" not in value:
         return None
