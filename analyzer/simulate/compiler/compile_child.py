@@ -81,14 +81,9 @@ unchanged."""
 
 
 class CompilerRefused(CompilerUnavailable):
-    """The compiler did not compile this module; other flags may help.
+    """The compiler did not compile this module; other flags may help."""
 
-    ``ops`` are the framework's op names in the compiler's message.
-    """
-
-    def __init__(self, message: str, *, ops: frozenset[str] = frozenset()) -> None:
-        super().__init__(message)
-        self.ops = ops
+    ops: frozenset[str] = frozenset()  # the framework's op names in the compiler's message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +121,23 @@ def central(plans: Mapping[Products, CardPlan]) -> CardPlan:
 
 
 def plan_for_card(module: bytes, how: Compilation) -> CardPlan:
-    """Return the memory plan of a serialized ``HloModuleProto``, not optimised, for any device."""
-    return check_plan(compile_with_retries(module, how), how.gpu)
+    """Return the memory plan of a serialized ``HloModuleProto``, not optimised, for any device.
+
+    Products on which Triton fails are compiled again with cuBLAS.
+    """
+    variant = module
+    for _ in range(_MOST_RETRIES):
+        try:
+            made = compile_in_child(variant, how)
+        except CompilerRefused as why:
+            spared = without_triton(variant, why.ops)
+            if spared is None:
+                raise
+            variant = spared
+        else:
+            digest = hashlib.sha256(module).hexdigest()
+            return check_plan(replace(made, module_sha256=digest), how.gpu)
+    raise CompilerRefused(f"XLA's compiler refused {_MOST_RETRIES} matrix products in turn.")
 
 
 def check_plan(compiled: CompiledModule, gpu: Gpu) -> CardPlan:
@@ -142,22 +152,6 @@ def check_plan(compiled: CompiledModule, gpu: Gpu) -> CardPlan:
             )
     trials = find_trials(hlo, gpu.compute_capability)
     return CardPlan(plan=replace(plan, trials=trials), compiled=compiled)
-
-
-def compile_with_retries(module: bytes, how: Compilation) -> CompiledModule:
-    """Compile a module; retry with cuBLAS for products on which Triton fails."""
-    variant = module
-    for _ in range(_MOST_RETRIES):
-        try:
-            made = compile_in_child(variant, how)
-        except CompilerRefused as why:
-            spared = without_triton(variant, why.ops)
-            if spared is None:
-                raise
-            variant = spared
-        else:
-            return replace(made, module_sha256=hashlib.sha256(module).hexdigest())
-    raise CompilerRefused(f"XLA's compiler refused {_MOST_RETRIES} matrix products in turn.")
 
 
 def without_triton(module: bytes, ops: Iterable[str]) -> bytes | None:
@@ -184,11 +178,8 @@ def without_triton(module: bytes, ops: Iterable[str]) -> bytes | None:
     def kind(one: Any) -> tuple[Any, ...]:
         return shapes[one.id], *(shapes.get(number) for number in one.operand_ids)
 
-    products = [
-        one
-        for one in instructions
-        if one.opcode == b"dot" and _HIGHEST not in one.precision.operand_precision
-    ]
+    dots = [one for one in instructions if one.opcode == b"dot"]
+    products = [one for one in dots if _HIGHEST not in one.precision.operand_precision]
     kinds = {kind(one) for one in products if one.metadata.op_name in wanted}
     for one in products:
         if kind(one) in kinds:
@@ -207,14 +198,12 @@ def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
         request = CompileRequest(library=str(compiler.library), target=target_text(how.gpu))
         write_message(place / REQUEST_FILE, request)
         statistics = _read_statistics(place, _run(place, how, compiler))
-        plans = sorted(
-            (place / "dump").glob("*after_optimizations.hlo.pb"),
-            key=lambda file: file.stat().st_size,
-        )
-        if not plans:
+        plans = (place / "dump").glob("*after_optimizations.hlo.pb")
+        largest = max(plans, key=lambda file: file.stat().st_size, default=None)
+        if largest is None:
             raise CompilerUnavailable("XLA's compiler left no buffer assignment.")
         return CompiledModule(
-            hlo=plans[-1].read_bytes(), statistics=statistics, compiler=compiler.version
+            hlo=largest.read_bytes(), statistics=statistics, compiler=compiler.version
         )
 
 
@@ -228,10 +217,9 @@ def _read_statistics(place: Path, code: int) -> Statistics:
     except AnalyzerError as error:
         raise CompilerUnavailable(error.message, hint=error.hint) from None
     if answer.statistics is None:
-        raise CompilerRefused(
-            f"XLA's compiler refused: {_shorten(answer.refused)}",
-            ops=frozenset(_OP_NAME.findall(answer.refused)),
-        )
+        refused = CompilerRefused(f"XLA's compiler refused: {_shorten(answer.refused)}")
+        refused.ops = frozenset(_OP_NAME.findall(answer.refused))
+        raise refused
     return answer.statistics
 
 
@@ -280,9 +268,9 @@ def _describe_death(code: int, log: Path) -> str:
         with contextlib.suppress(ValueError):
             how = f"died of {signal.Signals(-code).name}"
     lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    error = next((line for line in lines if line[:1] in "EF" and "]" in line), "")
-    text = (error.partition("]")[2] if error else lines[-1] if lines else "").strip()
-    return f"XLA's compiler {how}" + (f": {_shorten(text)}" if text else ".")
+    errors = [line.partition("]")[2] for line in lines if line[0] in "EF" and "]" in line]
+    text = [*errors[:1], *lines[-1:]][:1]
+    return f"XLA's compiler {how}" + (f": {_shorten(text[0].strip())}" if text else ".")
 
 
 def _shorten(text: str) -> str:

@@ -75,10 +75,12 @@ _Topology = _struct(
 _Program = _struct("_Program", code=_TEXT, code_size=_SIZE, format=_TEXT, format_size=_SIZE)
 _Compile = _struct(
     "_Compile",
-    **dict.fromkeys(("topology", "program"), _POINTER),
+    topology=_POINTER,
+    program=_POINTER,
     options=_TEXT,
     options_size=_SIZE,
-    **dict.fromkeys(("client", "executable"), _POINTER),
+    client=_POINTER,
+    executable=_POINTER,
 )
 # Five fields of the header are read; the library writes all of them.
 _Statistics = _struct(
@@ -117,20 +119,10 @@ class Plugin:
 
     def compile_for(self, target: str, module: bytes) -> Statistics:
         """Compile a module for a card in the text form of ``GpuTargetConfigProto``."""
+        size = ctypes.sizeof(_NamedValue)
         texts = {b"target_config": target.encode(), b"topology": b"1x1x1"}
-        options = (_NamedValue * 2)(
-            *(
-                _NamedValue(
-                    struct_size=ctypes.sizeof(_NamedValue),
-                    name=name,
-                    name_size=len(name),
-                    type=_STRING,
-                    value=value,
-                    value_size=len(value),
-                )
-                for name, value in texts.items()
-            )
-        )
+        values = ((size, None, n, len(n), _STRING, text, len(text)) for n, text in texts.items())
+        options = (_NamedValue * 2)(*(_NamedValue(*value) for value in values))
         topology: Any = _Topology(name=b"", options=ctypes.addressof(options), count=2)
         self._call("TopologyDescription_Create", topology)
         program = _Program(code=module, code_size=len(module), format=b"hlo", format_size=3)

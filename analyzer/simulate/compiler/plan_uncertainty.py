@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,7 +17,7 @@ from analyzer.model.errors import CompilerUnavailable
 from analyzer.model.units import format_bytes
 from analyzer.simulate.compiler.compile_child import CardPlan, central
 from analyzer.tracing.parse.hlo import Hlo, Instruction, read_hlo
-from analyzer.tracing.xla.buffer_plan import BufferPlan
+from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder
 
 TRITON_FROM: Final = (8, 0)
 """First compute capability for which XLA uses Triton for matrix products."""
@@ -91,7 +90,8 @@ def card_doubts(found: Sequence[Mapping[Products, CardPlan]], gpu: Gpu) -> PlanD
     low, high, products = 0, 0, ""
     if gpu.compute_capability >= TRITON_FROM:
         low, high, products = _product_range(found)
-    rises = [find_workspace_rise(one) for one in map(central, found)]
+    shown = map(central, found)
+    rises = [workspace_rise(read_hlo(one.compiled.hlo), one.plan) for one in shown]
     workspace = max((rise for rise in rises if rise is not None), default=None)
     reasons = (
         f"The plan is from XLA's compiler for {gpu.name} ({central(found[0]).compiled.compiler}), "
@@ -118,15 +118,18 @@ def _product_range(found: Sequence[Mapping[Products, CardPlan]]) -> tuple[int, i
     choice = "On the card XLA's autotuner chooses Triton or cuBLAS for each matrix product."
     has_triton = all("triton" in one for one in found)
     if has_triton and all("cublas" in one for one in found):
-        triton, cublas = (
-            [one[name].plan.temp_bytes for one in found] for name in ("triton", "cublas")
-        )
+        triton = [one["triton"].plan.temp_bytes for one in found]
+        cublas = [one["cublas"].plan.temp_bytes for one in found]
         more = [other - own for own, other in zip(triton, cublas, strict=True)]
-        sizes = (
-            f"{format_bytes(max(triton))} with Triton and {format_bytes(max(cublas))} with cuBLAS"
-        )
         low, high = max(0, -min(more)), max(0, *more)
-        return low, high, f"{choice} The temporaries are {sizes}."
+        return (
+            low,
+            high,
+            (
+                f"{choice} The temporaries are {format_bytes(max(triton))} with Triton and "
+                f"{format_bytes(max(cublas))} with cuBLAS."
+            ),
+        )
     temp = max(central(one).plan.temp_bytes for one in found)
     shown, rise = "Triton", _PRODUCTS_SHARE
     if not has_triton:
@@ -138,11 +141,6 @@ def _product_range(found: Sequence[Mapping[Products, CardPlan]]) -> tuple[int, i
         f"{choice} The plan uses {shown}. The two differed by up to {_PRODUCTS_SHARE:.0%} in large "
         f"steps and by {_WITHOUT_TRITON_SHARE:.0%} in a small step.",
     )
-
-
-def find_workspace_rise(one: CardPlan) -> int | None:
-    """Return the growth of a plan by workspaces; None without convolutions."""
-    return workspace_rise(read_hlo(one.compiled.hlo), one.plan)
 
 
 def workspace_rise(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None) -> int | None:
@@ -159,58 +157,55 @@ def workspace_rise(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None)
     the part that does not fit behind the last value alive. Convolutions do not run at the same time, so
     only the largest growth counts.
     """
-    convolutions = [one for one in hlo.instructions.values() if one.target.startswith(_CONVOLUTION)]
-    buffer = _BusyRanges(hlo, plan)
+    region = max(plan.temporaries, key=lambda region: region.size_bytes, default=None)
+    # Values that are always alive are tables of tuples, allocations of their own at the end of the
+    # buffer; they are ignored.
+    holders = [
+        holder
+        for holder in (region.holders if region else ())
+        if region and holder.last - holder.first < region.moments
+    ]
+    end = max((h.offset_bytes + h.size_bytes for h in holders), default=0)
+    moments = _find_moments(hlo, holders)
     rises = []
-    for one in convolutions:
+    for one in hlo.instructions.values():
+        if not one.target.startswith(_CONVOLUTION):
+            continue
         bound = size_bytes
         if bound is None:
             operands = (hlo.instructions[operand] for operand in one.operands)
             bound = sum(map(_bytes_of, (*operands, one)))
         bound = min(bound, XLA_LIMIT_BYTES)
-        largest, behind = buffer.find_free(one)
-        rises.append(0 if bound <= largest else bound - behind)
+        moment = moments.get(one.id, 0)
+        alive = sorted(
+            (holder.offset_bytes, holder.offset_bytes + holder.size_bytes)
+            for holder in holders
+            if holder.first <= moment < holder.last
+        )
+        largest = last_end = 0
+        for first, last in alive:
+            largest = max(largest, first - last_end)
+            last_end = max(last_end, last)
+        behind = end - last_end
+        rises.append(0 if bound <= max(largest, behind) else bound - behind)
     return max(rises, default=None)
 
 
-class _BusyRanges:
-    """The values in a plan's largest temporary buffer while an instruction runs."""
+def _find_moments(hlo: Hlo, holders: Iterable[Holder]) -> dict[int, int]:
+    """Return instruction -> the time at which it runs, in the plan's moments.
 
-    def __init__(self, hlo: Hlo, plan: BufferPlan) -> None:
-        region = max(plan.temporaries, key=lambda region: region.size_bytes, default=None)
-        # Values that are always alive are tables of tuples, allocations of their own at the end of
-        # the buffer; they are ignored.
-        self._holders = [
-            holder
-            for holder in (region.holders if region else ())
-            if region and holder.last - holder.first < region.moments
-        ]
-        self._end = max((h.offset_bytes + h.size_bytes for h in self._holders), default=0)
-        births: dict[str, int] = {}
-        for holder in self._holders:
-            births[holder.instruction] = max(holder.first, births.get(holder.instruction, 0))
-        # An instruction with its result elsewhere has the time of the instruction before it.
-        self._moments: dict[int, int] = {}
-        for numbers in hlo.schedule.values():
-            names = [hlo.instructions[number].name for number in numbers]
-            known = [place for place, name in enumerate(names) if name in births]
-            for place, number in enumerate(numbers):
-                before = bisect_right(known, place) - 1
-                self._moments[number] = births[names[known[before]]] if before >= 0 else 0
-
-    def find_free(self, instruction: Instruction) -> tuple[int, int]:
-        """Return the largest free range, and the bytes behind the last value, while it runs."""
-        moment = self._moments.get(instruction.id, 0)
-        alive = sorted(
-            (holder.offset_bytes, holder.offset_bytes + holder.size_bytes)
-            for holder in self._holders
-            if holder.first <= moment < holder.last
-        )
-        largest = end = 0
-        for first, last in [*alive, (self._end, self._end)]:
-            largest = max(largest, first - end)
-            end = max(end, last)
-        return largest, self._end - max((last for _, last in alive), default=0)
+    An instruction with its result elsewhere has the time of the instruction before it.
+    """
+    births: dict[str, int] = {}
+    for holder in holders:
+        births[holder.instruction] = max(holder.first, births.get(holder.instruction, 0))
+    moments: dict[int, int] = {}
+    for numbers in hlo.schedule.values():
+        moment = 0
+        for number in numbers:
+            moment = births.get(hlo.instructions[number].name, moment)
+            moments[number] = moment
+    return moments
 
 
 def _bytes_of(instruction: Instruction) -> int:

@@ -100,17 +100,15 @@ def card_step(
     functions = [one for one in note.compiled if one.module is not None]
     flags = compiler_flags(note.environment.get("XLA_FLAGS", ""))
     found = _read_plans(folder, gpu, functions)
-    lacks_cublas = gpu.compute_capability >= TRITON_FROM and any(
-        "cublas" not in plans for plans in found or ()
-    )
+    has_triton = gpu.compute_capability >= TRITON_FROM
+    lacks_cublas = has_triton and any("cublas" not in plans for plans in found or ())
     if found is None or (options.both and lacks_cublas):
         how = Compilation(gpu=gpu, flags=flags, time_out_s=options.time_out_s, folder=folder)
         found = _compile(functions, how, both=options.both, progress=progress)
         if keep:
             _write_plans(folder, gpu, functions, found)
-    shown = [central(one) for one in found]
     plans: dict[str, BufferPlan] = {}
-    for one, card_plan in zip(functions, shown, strict=True):
+    for one, card_plan in zip(functions, map(central, found), strict=True):
         plan = card_plan.plan.with_fixed(one.fixed)
         if any(flag.endswith(_NO_TRIALS) for flag in flags):
             plan = replace(plan, trials=())
@@ -119,11 +117,8 @@ def card_step(
     if flags:
         word = f"Compiled with the XLA_FLAGS of this environment: {' '.join(flags)}"
         doubts = replace(doubts, because=(*doubts.because, word))
-    return CardStep(
-        plans=plans,
-        doubts=doubts,
-        compiler=shown[0].compiled.compiler if shown else "",
-    )
+    compiler = central(found[0]).compiled.compiler if found else ""
+    return CardStep(plans=plans, doubts=doubts, compiler=compiler)
 
 
 def _compile(
@@ -204,17 +199,14 @@ def _read_plans(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> list[P
         return None
     if card.failed is not None:
         raise CompilerUnavailable(card.failed.message, hint=card.failed.hint)
-    rows = card.functions or ()
-    if [row.ops for row in rows] != [one.ops for one in functions] or not all(
-        row.plans for row in rows
-    ):
+    rows = [row for row in card.functions or () if row.plans]
+    if [row.ops for row in rows] != [one.ops for one in functions]:
         return None
     found: list[Plans] = []
     for row, one in zip(rows, functions, strict=True):
         digest = hashlib.sha256(module_of(one)).hexdigest()
-        found.append(
-            {products: _read_plan(file, name, gpu, digest) for products, name in row.plans.items()}
-        )
+        names = row.plans.items()
+        found.append({products: _read_plan(file, name, gpu, digest) for products, name in names})
     return found
 
 
