@@ -15,14 +15,11 @@ import resource
 import time
 
 import numpy as np
-import pandas as pd
 
 from analyzer.simulate.allocator import (
     BfcAllocator,
     BfcOptions,
-    Replay,
     Sequence,
-    from_events,
     replay,
 )
 from analyzer.simulate.allocator.bfc import compiled_run
@@ -62,21 +59,6 @@ def as_sequence(slot: np.ndarray, request: np.ndarray) -> Sequence:
         requested_bytes=request[birth],
         address=np.full(count, -1),
         row=np.arange(count),
-    )
-
-
-def as_events(result: Replay) -> pd.DataFrame:
-    """Return the events table that a trace of this replay would hold."""
-    birth = result.sequence.request > 0
-    return pd.DataFrame(
-        {
-            "time_ps": np.arange(len(result)),
-            "kind": np.where(birth, 1, -1).astype(np.int8),
-            "address": result.address,
-            "requested_bytes": result.sequence.requested_bytes[result.sequence.slot],
-            "allocated_bytes": result.chunk_bytes,
-            "in_use_bytes": result.in_use_bytes,
-        }
     )
 
 
@@ -139,10 +121,6 @@ def main() -> None:
             f"{name}: compiled {fast:,.0f} events/s, plain {slow:,.0f} events/s,"
             f" ratio {fast / slow:.0f}"
         )
-    events = as_events(replay(sequence, BfcOptions.cpu()))
-    whole, whole_s = timed(lambda: replay(from_events(events), BfcOptions.cpu()))
-    assert np.array_equal(whole.address, events["address"])
-    print(f"from an events table, pairing included: {len(events) / whole_s:,.0f} events/s")
     stream(slot, request, arguments.live, times=10)
 
 

@@ -68,9 +68,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         return analysis
     if is_whole and searched:
         prepare_searches(from_recording(recording))
-    own = card_options(recording) or recorded_options(
-        recording.events, allocator=recording.allocator
-    )
+    own = card_options(recording) or recorded_options(from_recording(recording), recording.events)
     asked = replaced_options(own, what_if)
     if is_whole and recording.kind.ran:
         facts = _measured_facts(analysis, own)
@@ -98,16 +96,13 @@ def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
 def _measured_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
     """Return the facts of a trace; no pool if the replay differs from the trace."""
     recording = analysis.recording
-    match = compare(recording.events, own, allocator=recording.allocator)
-    is_exact, check = match.is_exact, ReplayCheck(events=match.events, equal=match.equal)
-    del match  # free it before the second replay: it is as large as the trace
-    facts = PoolFacts(replay_equals_trace=is_exact, replay_check=check)
-    if not is_exact:
+    match = compare(from_recording(recording), recording.events, own)
+    check = ReplayCheck(events=match.events, equal=match.equal)
+    facts = PoolFacts(replay_equals_trace=match.is_exact, replay_check=check)
+    if not match.is_exact:
         return facts
-    # With several regions, addresses decide which of two equal chunks is used.
-    result = replay(from_recording(recording), own, follow_addresses=True)
     facts = structs.replace(facts, failure_fits=would_have_fitted(analysis, own))
-    return _with_facts(facts, analysis, result)
+    return _with_facts(facts, analysis, match.replay)
 
 
 def _predicted_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:

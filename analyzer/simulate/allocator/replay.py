@@ -13,7 +13,7 @@ from analyzer.simulate.allocator.bfc import compiled_run
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator, Extension
 from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.bfc.bfc_pool import OUT_COLUMNS
-from analyzer.simulate.allocator.sequence import NOWHERE, Sequence, from_events, integers, rows_of
+from analyzer.simulate.allocator.sequence import NOWHERE, Sequence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -167,17 +167,15 @@ class Match:
         return self.equal == self.events and self.replay.failure is None
 
 
-def compare(
-    events: pd.DataFrame, options: BfcOptions | None = None, *, allocator: str | None = None
-) -> Match:
-    """Replay the events of a trace and compare each with the trace.
+def compare(sequence: Sequence, events: pd.DataFrame, options: BfcOptions | None = None) -> Match:
+    """Replay the sequence of a trace and compare each operation with the trace's event.
 
     Regions get the addresses of the trace; all else follows from the requests alone.
 
     Args:
+        events: The events table whose rows are the instants of the sequence.
         options: Settings of the run; the CPU's by default.
     """
-    sequence = from_events(events, allocator=allocator)
     result = replay(sequence, options or BfcOptions.cpu(), follow_addresses=True)
     shown = result.instant != NOWHERE
     # Of an event with two operations (an implied free and an allocation) the last is compared.
@@ -210,22 +208,21 @@ def _compare_block(result: Replay, events: pd.DataFrame, places: Table) -> NDArr
     return is_equal
 
 
-def recorded_options(events: pd.DataFrame, *, allocator: str | None = None) -> BfcOptions:
-    """Return the settings of the run that a trace shows.
+def recorded_options(sequence: Sequence, events: pd.DataFrame) -> BfcOptions:
+    """Return the settings of the run that a trace shows; arguments as for ``compare``.
 
     The limit is the sum of bytes in use and bytes available. A trace does not show whether the pool
     grows: the events of a GPU are replayed both ways, and the better match counts.
     """
-    rows = rows_of(events, allocator, "events")
-    rows = rows[integers(events, "kind")[rows] != 0]
-    chosen = events.iloc[rows[:DETECTION_EVENTS]]
-    limit = int((chosen["in_use_bytes"] + chosen["available_bytes"]).iloc[0])
+    part = sequence.start(DETECTION_EVENTS)
+    first = events.iloc[part.instant[part.instant != NOWHERE][0]]
+    limit = int(first["in_use_bytes"] + first["available_bytes"])
     if not 0 < limit <= UNLIMITED_BYTES:
         limit = UNLIMITED_BYTES
-    if "GPU" not in str(chosen["allocator"].iloc[0]):
+    if "GPU" not in str(first["allocator"]):
         return BfcOptions.cpu(limit)
     whole, growing = (BfcOptions.gpu(limit, growth=growth) for growth in (False, True))
-    equal = compare(chosen, whole).equal
-    if equal == len(chosen):
+    match = compare(part, events, whole)
+    if match.is_exact:
         return whole
-    return growing if compare(chosen, growing).equal > equal else whole
+    return growing if compare(part, events, growing).equal > match.equal else whole

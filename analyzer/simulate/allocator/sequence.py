@@ -1,13 +1,13 @@
 """The requests and frees of an allocator, in order: the input of every replay.
 
-A sequence is made of an events table or of an allocations table, measured or predicted. Impossible
-numbers are refused with a ``TraceError``; rows that contradict each other are left out.
+A sequence is made of an allocations table, measured or predicted. Impossible numbers are refused
+with a ``TraceError``; rows that never live are left out.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,6 @@ import pandas as pd
 from analyzer.model.errors import InputError, TraceError
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
-from analyzer.model.recording.timeline import pair_events
 from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES
 
@@ -62,11 +61,18 @@ class Sequence:
 
     def without(self, buffers: Mask) -> Sequence:
         """Return the sequence without the operations on some buffers, a mask of ``n_buffers``."""
-        if not buffers.any():
-            return self
-        rest = ~buffers[self.slot]
+        return self._take(~buffers[self.slot]) if buffers.any() else self
+
+    def start(self, count: int) -> Sequence:
+        """Return the first operations."""
+        return self._take(slice(count))
+
+    def _take(self, operations: Mask | slice) -> Sequence:
         return replace(
-            self, slot=self.slot[rest], request=self.request[rest], instant=self.instant[rest]
+            self,
+            slot=self.slot[operations],
+            request=self.request[operations],
+            instant=self.instant[operations],
         )
 
     def part(self, first: int, last: int) -> Sequence:
@@ -111,13 +117,33 @@ def from_allocations(
     Raises:
         TraceError: nothing to replay, or an impossible size or instant.
     """
-    rows = rows_of(allocations, allocator, "allocations")
+    if len(allocations) == 0:
+        raise TraceError("The allocations table is empty: no memory events to replay.")
+    rows = np.arange(len(allocations))
+    if "allocator" in allocations:
+        names = allocations["allocator"].astype("str")
+        present = sorted(names.unique()) if allocator is None else [allocator]
+        if len(present) > 1:
+            raise InputError(
+                f"The allocations are of {len(present)} allocators: {', '.join(present)}.",
+                hint="Choose one: each has its own pool.",
+            )
+        rows = rows[(names == present[0]).to_numpy()]
+        if rows.size == 0:
+            raise TraceError(f"The allocations have no rows of the allocator {allocator!r}.")
     if "part_of" in allocations:  # a part of another allocation is no request
         rows = rows[allocations["part_of"].isna().to_numpy()[rows]]
     requested, born, dies = (
         integers(allocations, name)[rows] for name in ("requested_bytes", "born", "dies")
     )
-    refuse_sizes(requested, rows, "row")
+    wrong = (requested < 0) | (requested > MAX_REQUEST_BYTES)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise TraceError(
+            f"Row {rows[at]} asks for {requested[at]} bytes, which is impossible"
+            f" ({int(wrong.sum())} such rows).",
+            hint=f"Sizes are 0 to {format_bytes(MAX_REQUEST_BYTES)}: the trace is damaged.",
+        )
     if (born < NOWHERE).any():
         at = rows[born < NOWHERE][0]
         raise TraceError(f"Row {at} is born at instant {born[born < NOWHERE][0]}, before -1.")
@@ -152,27 +178,6 @@ def from_allocations(
     )
 
 
-def rows_of(table: pd.DataFrame, allocator: str | None, name: str) -> Table:
-    """Return the rows of one allocator; None for the only one. ``name`` is the table's."""
-    if len(table) == 0:
-        raise TraceError(f"The {name} table is empty: no memory events to replay.")
-    if "allocator" not in table:
-        return np.arange(len(table))
-    names = table["allocator"].astype("str")
-    if allocator is None:
-        present = sorted(names.unique())
-        if len(present) > 1:
-            raise InputError(
-                f"The {name} are of {len(present)} allocators: {', '.join(present)}.",
-                hint="Choose one: each has its own pool.",
-            )
-        allocator = present[0]
-    rows = np.flatnonzero((names == allocator).to_numpy())
-    if rows.size == 0:
-        raise TraceError(f"The {name} have no rows of the allocator {allocator!r}.")
-    return rows
-
-
 def integers(table: pd.DataFrame, name: str) -> Table:
     """Return a column as int64; refuse missing values and fractions."""
     if name not in table:
@@ -189,113 +194,3 @@ def integers(table: pd.DataFrame, name: str) -> Table:
         at = int(np.flatnonzero(wrong)[0])
         raise TraceError(f"Row {at}: {name} is {numbers[at]}, which is no whole number.")
     return np.asarray(column, np.int64)
-
-
-def refuse_sizes(requested: Table, rows: Table, name: str) -> None:
-    """Raise a ``TraceError`` for negative and impossibly large requests."""
-    wrong = (requested < 0) | (requested > MAX_REQUEST_BYTES)
-    if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
-        raise TraceError(
-            f"{name.capitalize()} {rows[at]} asks for {requested[at]} bytes, which is impossible"
-            f" ({int(wrong.sum())} such {name}s).",
-            hint=f"Sizes are 0 to {format_bytes(MAX_REQUEST_BYTES)}: the trace is damaged.",
-        )
-
-
-class _Events(NamedTuple):
-    """The columns of the events of one allocator, in order of time."""
-
-    rows: Table
-    kind: Table
-    address: Table
-    requested: Table
-    allocated: Table
-    in_use: Table
-
-    def count_breaks(self) -> int:
-        """Count events that contradict the bytes in use of the event before."""
-        return int(np.sum(np.diff(self.in_use) != (self.kind * self.allocated)[1:]))
-
-
-def from_events(events: pd.DataFrame, *, allocator: str | None = None) -> Sequence:
-    """Return the sequence in an events table, whose frees are paired with allocations by address.
-
-    Events of kind 0 (moments inside a compiled step) are left out. A free of an address that was
-    never allocated ends a buffer from before the trace, if the bytes in use at the start allow it;
-    otherwise it is left out. An allocation at an address in use ends the buffer there. The rest of
-    the bytes in use at the start becomes one first buffer with row -1.
-
-    Raises:
-        TraceError: nothing to replay, or an impossible kind or size.
-    """
-    ordered = _read(events, allocator)
-    if "time_ps" in events:
-        time = integers(events, "time_ps")[ordered.rows]
-        if (np.diff(time) < 0).any():
-            order = np.argsort(time, kind="stable")
-            by_time = _Events(*(column[order] for column in ordered))
-            if by_time.count_breaks() <= ordered.count_breaks():
-                ordered = by_time
-    partner, seen = pair_events(ordered.kind, ordered.address)
-    resident_bytes = 0  # in use before the first event; 0 also if unknown or impossible
-    if ordered.in_use.any():
-        resident_bytes = int(ordered.in_use[0] - ordered.kind[0] * ordered.allocated[0])
-        resident_bytes *= 0 <= resident_bytes <= MAX_REQUEST_BYTES
-    early = (ordered.kind < 0) & (partner == NOWHERE) & ~seen
-    early &= (ordered.requested > 0) & (resident_bytes > 0)
-    early &= np.cumsum(np.where(early, ordered.allocated, 0)) <= resident_bytes
-    rest_bytes = resident_bytes - int(ordered.allocated[early].sum())
-    return _assemble(ordered, partner, early, rest_bytes)
-
-
-def _read(events: pd.DataFrame, allocator: str | None) -> _Events:
-    rows = rows_of(events, allocator, "events")
-    rows = rows[integers(events, "kind")[rows] != 0]
-    names = ("kind", "address", "requested_bytes", "allocated_bytes")
-    kind, address, requested, allocated = (integers(events, name)[rows] for name in names)
-    in_use = np.zeros(rows.size, np.int64)
-    if "in_use_bytes" in events:
-        in_use = integers(events, "in_use_bytes")[rows]
-    wrong = np.abs(kind) != 1
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise TraceError(f"Event {rows[at]} is of kind {kind[at]}, neither +1 nor -1.")
-    refuse_sizes(requested, rows, "event")
-    refuse_sizes(allocated, rows, "event")
-    if not (kind > 0).any():
-        raise TraceError("The trace contains frees and not one allocation.")
-    return _Events(rows, kind, address, requested, allocated, in_use)
-
-
-def _assemble(ordered: _Events, partner: Table, early: Mask, rest_bytes: int) -> Sequence:
-    """Number the buffers and write the operations in order."""
-    birth = (ordered.kind > 0) & (ordered.requested > 0)
-    before = np.flatnonzero(early)
-    before = before[np.argsort(ordered.address[before], kind="stable")]
-    rest = np.full(int(rest_bytes > 0), rest_bytes)
-    n_early = rest.size + before.size
-    buffer_of = np.cumsum(birth) + n_early - 1
-    buffer_of[before] = rest.size + np.arange(before.size)
-    requested = np.concatenate([rest, ordered.requested[before], ordered.requested[birth]])
-    # An event is one operation; two if an allocation ends the buffer at its address (the free is
-    # first); none if it is left out. A request of 0 bytes has no buffer to end.
-    ends = (partner != NOWHERE) & birth[partner]
-    own = np.flatnonzero(birth | early | (ends & (ordered.kind < 0)))
-    implied = np.flatnonzero(ends & (ordered.kind > 0))
-    event = np.concatenate([implied, own])
-    order = np.argsort(event, kind="stable")
-    slot = np.where(ends & ~birth, buffer_of[partner], buffer_of)[own]
-    slot = np.concatenate([buffer_of[partner[implied]], slot])[order]
-    request = np.where(birth, ordered.requested, 0)[own]
-    request = np.concatenate([np.zeros(implied.size, np.int64), request])[order]
-    nowhere = np.full(n_early, NOWHERE)
-    births = np.concatenate([before, np.flatnonzero(birth)])
-    return Sequence(
-        slot=np.concatenate([np.arange(n_early), slot]),
-        request=np.concatenate([requested[:n_early], request]),
-        instant=np.concatenate([nowhere, ordered.rows[event[order]]]),
-        requested_bytes=requested,
-        address=np.concatenate([nowhere[: rest.size], ordered.address[births]]),
-        row=np.concatenate([nowhere, ordered.rows[birth]]),
-    )

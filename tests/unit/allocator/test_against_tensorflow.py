@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from workloads import from_events
 
 from analyzer.simulate.allocator import compare
 from analyzer.tracing.parse.xplane import read_trace
@@ -30,6 +31,6 @@ def test_every_event_is_reproduced(kind, tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     (path,) = tmp_path.rglob("*.xplane.pb")
     events = read_trace(path).events
-    match = compare(events)
+    match = compare(from_events(events), events)
     assert match.events == len(events) > 100
     assert match.is_exact, f"seed {seed}: {match}"

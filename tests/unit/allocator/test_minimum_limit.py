@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import astuple
 from workloads import (
     SAMPLES,
+    from_events,
     operations_done,
     random_operations,
     run_by,
@@ -20,7 +21,6 @@ from workloads import (
 from analyzer.simulate.allocator import (
     BfcOptions,
     from_allocations,
-    from_events,
     minimum_limit,
 )
 from analyzer.simulate.allocator.minimum_limit import ISLAND, LimitSearch, find_shared_limits

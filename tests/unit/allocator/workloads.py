@@ -10,7 +10,8 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-from analyzer.simulate.allocator import BfcAllocator, Sequence
+from analyzer.model.recording.timeline import pair_events
+from analyzer.simulate.allocator import BfcAllocator, Sequence, from_allocations
 from analyzer.simulate.allocator.bfc import compiled_run
 
 DATA = Path(__file__).parent / "data"
@@ -33,6 +34,17 @@ def events_table(*events):
         rows.append((time, kind, "bfc", address, requested, allocated, in_use))
     names = "time_ps kind allocator address requested_bytes allocated_bytes in_use_bytes"
     return pd.DataFrame(rows, columns=names.split())
+
+
+def from_events(events):
+    """Return the sequence of an events table, whose frees are paired by address."""
+    kind = events["kind"].to_numpy()
+    partner, _ = pair_events(kind, events["address"].to_numpy())
+    ends = np.flatnonzero(partner >= 0)
+    dies = np.full(len(events), len(events))
+    dies[partner[ends]] = ends
+    table = events.assign(born=np.arange(len(events)), dies=dies)[kind > 0]
+    return from_allocations(table.reset_index(drop=True), n_events=len(events))
 
 
 def allocations_table(*rows):

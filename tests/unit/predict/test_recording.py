@@ -16,7 +16,7 @@ from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Kind
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
 from analyzer.session.opening import explain
-from analyzer.simulate.allocator import compare
+from analyzer.simulate.allocator import compare, from_recording
 from analyzer.simulate.kernels.kernel_device import HANDLE_BYTES
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.simulate.predict.startup import find_shared_slots, play_startup
@@ -76,7 +76,7 @@ def test_a_prediction_is_a_recording_like_any_other(name):
     analysis = explain(made, WhatIf(), search=False)
     assert np.array_equal(analysis.line.allocated[1:], recording.events["in_use_bytes"])
     assert analysis.categories[Category.UNATTRIBUTED.value] == 0
-    assert compare(recording.events).is_exact
+    assert compare(from_recording(recording), recording.events).is_exact
     assert analysis.findings
 
 
