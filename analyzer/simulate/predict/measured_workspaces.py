@@ -85,26 +85,21 @@ def _numbers(name: str) -> tuple[int, ...]:
 
 def describe_like(note: RunNote) -> Iterator[str]:
     """Yield sentences about the measured figures of an estimate."""
-    like = note.like
+    like, count = note.like, sum(op.type in CONVOLUTION_KINDS for op in note.ops)
     if like is None:
         return
-    sizes = find_measured(note.ops, like, note.step.batch_size)
-    count = sum(op.type in CONVOLUTION_KINDS for op in note.ops)
     if like.memory_limit_bytes is not None:
         limit = format_bytes(like.memory_limit_bytes)
         yield f"Measured in {like.trace}: TensorFlow's limit of {limit}."
-    largest = max(sizes.values(), default=0)
+    sizes = find_measured(note.ops, like, note.step.batch_size)
     scaled = ""
     if like.batch_size and note.step.batch_size not in (None, like.batch_size):
         scaled = f", scaled from batch {like.batch_size} to {note.step.batch_size}"
-    if count:
-        yield (
-            f"Measured in {like.trace}: the workspaces of {len(sizes)} of {count} convolutions{scaled}, "
-            f"up to {format_bytes(largest)}{_algorithms(like)}."
-        )
-
-
-def _algorithms(like: LikeNote) -> str:
     counts = Counter(one.algorithm for one in like.convolutions if one.algorithm)
     names = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
-    return f" ({names})" if names else ""
+    if count:
+        largest = format_bytes(max(sizes.values(), default=0))
+        yield (
+            f"Measured in {like.trace}: the workspaces of {len(sizes)} of {count} convolutions{scaled}, "
+            f"up to {largest}{f' ({names})' if names else ''}."
+        )

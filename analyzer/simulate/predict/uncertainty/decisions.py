@@ -6,7 +6,7 @@ needs least. Each alternative is one schedule.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -48,13 +48,13 @@ def decide(
         peaks_bytes.append(schedule.peak_bytes)
         return schedule
 
+    ops = prepared.wiring.ops
     first = top = try_out(best)
-    names = {node: prepared.wiring.ops[node].name for node in first.branches}
     branches = [
-        (names[node], branch)
+        (ops[node].name, branch)
         for node, count in first.branches.items()
         for branch in range(count)
-        if names[node] not in by_user.branches and branch != 1
+        if ops[node].name not in by_user.branches and branch != 1
     ]
     others: dict[str, int] = {}
     for name, branch in branches[:MOST_ALTERNATIVES]:
@@ -67,19 +67,7 @@ def decide(
         if name not in by_user.trips and loop.trips > 1:
             one_trip = replace(best, trips={**best.trips, name: 1})
             others[name] = try_out(one_trip).peak_bytes
-    decisions = _describe(prepared, top, best, by_user, others)
-    peaks = Range.spanning(peaks_bytes) if decisions else None
-    return replace(prepared, assumed=best), decisions, peaks
-
-
-def _describe(
-    prepared: Prepared,
-    top: Schedule,
-    best: Assumptions,
-    by_user: Assumptions,
-    others: Mapping[str, int],
-) -> tuple[Decision, ...]:
-    loops = [
+    decisions = [
         Decision(
             name=name,
             is_loop=True,
@@ -90,8 +78,7 @@ def _describe(
         )
         for name, loop in top.loops.items()
     ]
-    names = (prepared.wiring.ops[node].name for node in top.branches)
-    branches = [
+    decisions += [
         Decision(
             name=name,
             is_loop=False,
@@ -99,37 +86,37 @@ def _describe(
             by_user=name in by_user.branches,
             other_bytes=others.get(name),
         )
-        for name in names
+        for name in (ops[node].name for node in top.branches)
     ]
-    return (*loops, *branches)
+    peaks = Range.spanning(peaks_bytes) if decisions else None
+    return replace(prepared, assumed=best), tuple(decisions), peaks
 
 
 def with_least_shapes(ops: Sequence[Op]) -> list[Op] | None:
     """Return the graph with one element for each data-dependent size; None without any."""
     if not any(LEAST_SHAPES in op.attrs for op in ops):
         return None
-    return [_reduce_shapes(op) if LEAST_SHAPES in op.attrs else op for op in ops]
-
-
-def _reduce_shapes(op: Op) -> Op:
-    pairs = zip(op.outputs, op.attrs[LEAST_SHAPES], strict=False)
-    outputs = (
-        TensorSpec(spec.dtype, None if shape is None else tuple(shape)) for spec, shape in pairs
-    )
-    return replace(op, outputs=tuple(outputs))
+    reduced = []
+    for op in ops:
+        if LEAST_SHAPES in op.attrs:
+            pairs = zip(op.outputs, op.attrs[LEAST_SHAPES], strict=False)
+            outputs = (
+                TensorSpec(s.dtype, None if least is None else tuple(least)) for s, least in pairs
+            )
+            op = replace(op, outputs=tuple(outputs))
+        reduced.append(op)
+    return reduced
 
 
 def check_assumptions(note: RunNote, decisions: Sequence[Decision]) -> None:
     """Check that each assumption names something that data decide."""
-    known = [decision.name for decision in decisions]
-    known += [size.op for size in note.sizes]
+    known = [*(decision.name for decision in decisions), *(size.op for size in note.sizes)]
     for name in note.assumed:
         if name not in known:
             names = f"Names: {', '.join(known[:6])}."
-            hint = names if known else "Nothing in this step depends on data."
             raise InputError(
                 f"--assume {name}: no data-dependent loop, branch or size has that name.",
-                hint=hint,
+                hint=names if known else "Nothing in this step depends on data.",
             )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.model.contract.graph_note import Op
 from analyzer.model.contract.report.peak_figures import StatedRange, WorkspaceFigures, shift_bound
 from analyzer.model.graph.host_copies import COPY
 from analyzer.model.ranges import Range
@@ -31,7 +30,6 @@ networks did by 0.4 to 2.7 % (benchmarks/results/real-cards.md): other tensors o
 _OPAQUE: Final = ("PartitionedCall", "StatefulPartitionedCall", "XlaLaunch", "_XlaRun")
 """Ops that call a function whose ops are not in the graph."""
 
-
 _OPTIMISED_FROM: Final = 0.8
 """Share of a card's memory above which TensorFlow's optimizer rewrites the graph, if it expects that use
 (``SchedulingPass`` and ``SwappingPass`` in ``memory_optimizer.cc``)."""
@@ -47,35 +45,36 @@ def add_gpu_uncertainty(
         played: The shown schedule, from the process's start.
         limit_bytes: The memory limit for which TensorFlow optimized the graph.
     """
-    schedule, ops = played.schedule, prediction.prepared.wiring.ops
-    rise = find_unknown_rise(prediction, schedule)
+    schedule, aside_bytes = played.schedule, played.aside_bytes
     workspace = find_workspaces(
-        prediction, schedule, limit_bytes=limit_bytes, aside_bytes=played.aside_bytes
+        prediction, schedule, limit_bytes=limit_bytes, aside_bytes=aside_bytes
     )
-    because = [*base.because, *describe_workspaces(workspace)]
+    because = list(base.because)
     below = above = 0
     if workspace is not None:
-        peak_bytes = schedule.peak_bytes + played.aside_bytes
+        peak_bytes = schedule.peak_bytes + aside_bytes
         below = max(peak_bytes - workspace.steady.low, 0)
         held_bytes = int(_HELD_SHARE * peak_bytes)
         above = max(workspace.steady.high - peak_bytes, 0) + held_bytes
+        because += describe_workspaces(workspace)
         because.append(
             f"Other tensors of a process, which no step shows, may add {format_bytes(held_bytes)}: they "
             "added 0.4 to 2.7 % in public runs."
         )
+    rise = find_unknown_rise(prediction, schedule)
     if rise > above:
+        above = rise
         because.append(
             f"Libraries may take up to {format_bytes(rise)} more: cuDNN does not document the memory of "
             "batch normalization, recurrent layers and reductions."
         )
-    above = max(above, rise)
     if (base.limit_high_bytes or limit_bytes) < _OPTIMISED_FROM * limit_bytes:
         because.append(
             f"TensorFlow optimized the graph for a limit of {format_bytes(limit_bytes)}. If it "
             f"expects a step to use over {_OPTIMISED_FROM:.0%} of the limit, it rewrites the "
             "graph, which changes the need: --limit SIZE tests a smaller limit."
         )
-    because += _sentences(ops, [ops[node].type for node in prediction.prepared.kernels.unmodelled])
+    because += _describe_ops(prediction.prepared)
     because.append(
         "No GPU was used: the graph is TensorFlow's own for that card, and the kernels' memory follows "
         "its source code."
@@ -98,21 +97,19 @@ def find_unknown_rise(prediction: Prediction, schedule: Schedule) -> int:
     It lives while its kernel runs. So its bound is added to the live bytes at each of the kernel's own
     allocations.
     """
-    plans = prediction.prepared.kernels.plans
-    bounds = {node: plan.unknown_bytes for node, plan in enumerate(plans) if plan.unknown_bytes}
-    if not bounds:
-        return 0
-    buffers = schedule.buffers
+    plans, buffers = prediction.prepared.kernels.plans, schedule.buffers
     live = live_bytes(buffers, schedule.instants)
     tops = (
-        live[born + 1] + bounds[node]
+        int(live[born + 1]) + plans[node].unknown_bytes
         for node, born in zip(buffers.node, buffers.born, strict=True)
-        if node in bounds and born >= schedule.steps[-1][0]
+        if node >= 0 and plans[node].unknown_bytes and born >= schedule.steps[-1][0]
     )
-    return max(int(max(tops, default=0)) - schedule.peak_bytes, 0)
+    return max(max(tops, default=0) - schedule.peak_bytes, 0)
 
 
-def _sentences(ops: Sequence[Op], unmodelled: list[str]) -> Iterator[str]:
+def _describe_ops(prepared: Prepared) -> Iterator[str]:
+    """Yield sentences about copies, and about ops whose memory or order is uncertain."""
+    ops = prepared.wiring.ops
     counts: Counter[str] = Counter(op.type for op in ops)
     size = sum(spec.size_bytes or 0 for op in ops if op.type == COPY for spec in op.outputs)
     if size >= 1 << 20:
@@ -122,7 +119,7 @@ def _sentences(ops: Sequence[Op], unmodelled: list[str]) -> Iterator[str]:
     waiting = [kind for kind in _ASYNCHRONOUS if counts[kind]]
     if waiting:
         yield f"{', '.join(waiting)} finish asynchronously; later ops may run in another order."
-    opaque = sum(kind in _OPAQUE for kind in unmodelled)
+    opaque = sum(ops[node].type in _OPAQUE for node in prepared.kernels.unmodelled)
     if opaque:
         yield (
             f"{opaque} nested functions run as one kernel each (compiled with XLA or not inlined): "
@@ -150,11 +147,8 @@ def find_workspaces(
         aside_bytes: Bytes that the process holds outside the graph.
     """
     prepared = prediction.prepared
-    expected = {
-        node: plan.workspace
-        for node, plan in enumerate(prepared.kernels.plans)
-        if plan.workspace is not None
-    }
+    plans = enumerate(prepared.kernels.plans)
+    expected = {node: plan.workspace for node, plan in plans if plan.workspace is not None}
     if not expected:
         return None
     buffers, instants, last = schedule.buffers, schedule.instants, schedule.steps[-1]
@@ -162,9 +156,8 @@ def find_workspaces(
     region = np.asarray(buffers.region, dtype=object)
     born, dies = (np.asarray(x, dtype=np.int64) for x in (buffers.born, buffers.dies))
     bare = live_bytes(buffers, instants, np.where(region == WORKSPACE, 0, size))
-    in_step = np.flatnonzero(np.isin(buffers.node, list(expected)) & (born >= last[0]))
     tops: dict[int, int] = {}
-    for row in in_step:
+    for row in np.flatnonzero(np.isin(buffers.node, list(expected)) & (born >= last[0])):
         node = buffers.node[row]
         tops[node] = max(tops.get(node, 0), int(bare[born[row] + 1]))
     steady = _sample_peaks(prepared, expected, tops, int(bare[last[0] :].max()))
@@ -214,10 +207,8 @@ def _sample_peaks(
     return Range(int(low), max(int(high), *bounds, 0))
 
 
-def describe_workspaces(workspace: WorkspaceFigures | None) -> Iterator[str]:
-    """Yield sentences about workspaces; none without convolutions."""
-    if workspace is None:
-        return
+def describe_workspaces(workspace: WorkspaceFigures) -> Iterator[str]:
+    """Yield sentences about workspaces."""
     steady, first = workspace.steady, workspace.first_step
     if steady.width:
         yield (

@@ -29,15 +29,10 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
     Schedules cover the graph only. Bytes that the process holds beside it (constants of the traced
     graph, Python's tensors) are added to all of them, so that the shown peak lies in its range.
     """
-    threads, extra = prediction.main.threads, chosen.extra_bytes
+    allocated, extra = chosen.allocated_bytes[prediction.main.threads], chosen.extra_bytes
     margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
     less, more = _bound_unmodelled(prediction)
     requested = prediction.range
-    # Other outcomes of decisions are not replayed: their distance to the schedules is added.
-    below = prediction.schedule_range.low - requested.low
-    above = requested.high - prediction.schedule_range.high
-    chunks = estimate_allocated_range(chosen.allocated_bytes[threads])
-    chunks = chunks.including(*chosen.bound_bytes, chunks.low)
     because = [describe_schedules(prediction.main, extra)] if requested.width else []
     if requested.width and prediction.bound_schedules:
         peaks = (schedule.peak_bytes + extra for schedule in prediction.bound_schedules)
@@ -55,17 +50,21 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
             f"result reuses other memory, or {format_bytes(more)} more, for scratch as large as a "
             "result."
         )
+    # Other outcomes of decisions are not replayed: their distance to the schedules is added.
+    below = prediction.schedule_range.low - requested.low + margin + less
+    above = requested.high - prediction.schedule_range.high + margin + more
     limit = None
     if chosen.limits is not None:
-        limit = widen_limits(chosen.limits, len(chosen.allocated_bytes[threads]))
+        limit = widen_limits(chosen.limits, len(allocated))
         because.append(
             f"No sampled order runs under a memory limit below {format_bytes(limit.low)}, and each runs "
             f"under {format_bytes(limit.high)} (including {LIMIT_MARGIN:.0%} margin); between "
             f"them some run."
         )
-        limit = limit.widened(below + margin + less, above + margin + more).at_least(0)
+        limit = limit.widened(below, above).at_least(0)
     requested = requested.shifted(extra).widened(margin + less, margin + more).at_least(0)
-    chunks = chunks.widened(below + margin + less, above + margin + more).at_least(0)
+    chunks = estimate_allocated_range(allocated)
+    chunks = chunks.including(*chosen.bound_bytes, chunks.low).widened(below, above).at_least(0)
     return StatedRange(
         limit_low_bytes=None if limit is None else limit.low,
         limit_high_bytes=None if limit is None else limit.high,
@@ -76,7 +75,16 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
         because=tuple(because),
         deciding_ops=tuple(find_deciding_ops(prediction)) if prediction.range.width else (),
         schedules=tuple(
-            _summarize(each, chosen.allocated_bytes[each.threads], extra)
+            ScheduleRange(
+                inter_op_threads=each.threads,
+                draws=len(each.schedules),
+                requested_bytes=each.middle.peak_bytes + extra,
+                requested_low_bytes=each.range.low + extra,
+                requested_high_bytes=each.range.high + extra,
+                allocated_bytes=median_low(chosen.allocated_bytes[each.threads]),
+                allocated_low_bytes=min(chosen.allocated_bytes[each.threads]),
+                allocated_high_bytes=max(chosen.allocated_bytes[each.threads]),
+            )
             for each in prediction.by_threads
         ),
         unsized=unsized,
@@ -107,19 +115,6 @@ def estimate_allocated_range(sizes_bytes: Sequence[int]) -> Range:
     quantile = NormalDist().inv_cdf((1 + COVERAGE) / 2)
     half_width = quantile * math.sqrt(1 + 1 / count) * stdev(sizes_bytes)
     return sampled.including(int(middle - half_width), int(middle + half_width))
-
-
-def _summarize(schedules: ScheduleSample, allocated: Sequence[int], extra: int) -> ScheduleRange:
-    return ScheduleRange(
-        inter_op_threads=schedules.threads,
-        draws=len(schedules.schedules),
-        requested_bytes=schedules.middle.peak_bytes + extra,
-        requested_low_bytes=schedules.range.low + extra,
-        requested_high_bytes=schedules.range.high + extra,
-        allocated_bytes=median_low(allocated),
-        allocated_low_bytes=min(allocated),
-        allocated_high_bytes=max(allocated),
-    )
 
 
 def _bound_unmodelled(prediction: Prediction) -> tuple[int, int]:
@@ -160,26 +155,24 @@ def find_deciding_ops(prediction: Prediction) -> list[DecidingOp]:
 
 def describe_schedules(schedules: ScheduleSample, extra: int = 0) -> str:
     """Return a sentence about the peaks of sampled schedules, plus bytes held beside them."""
-    threads, peaks_bytes, inside = schedules.threads, schedules.peaks_bytes, schedules.range
+    threads, inside = schedules.threads, schedules.range
     place = f"{threads} inter-op threads" if threads > 1 else "one inter-op thread"
-    ends = (peaks_bytes[0], inside.low, inside.high, peaks_bytes[-1])
+    ends = (schedules.peaks_bytes[0], inside.low, inside.high, schedules.peaks_bytes[-1])
     lowest, low, high, highest = (format_bytes(size + extra) for size in ends)
-    rare = [f"as low as {lowest}"] * (lowest != low) + [f"as high as {highest}"] * (highest != high)
-    rarely = f" (rarely {' or '.join(rare)})" if rare else ""
     median = format_bytes(schedules.middle.peak_bytes + extra)
-    peak = (
-        f"between {low} and {high}{rarely}, median {median}" if low != high else f"at {low}{rarely}"
-    )
-    return f"On {place} the order of ops varies: {len(peaks_bytes)} sampled orders peak {peak}."
+    peak = f"between {low} and {high}, median {median}" if low != high else f"at {low}"
+    if (lowest, highest) != (low, high):
+        peak += f" (rarely between {lowest} and {highest})"
+    count = len(schedules.peaks_bytes)
+    return f"On {place} the order of ops varies: {count} sampled orders peak {peak}."
 
 
 def _sum_alive_at_peak(schedule: Schedule) -> Counter[int]:
     """Return node -> bytes of its buffers alive at the schedule's peak."""
     alive: Counter[int] = Counter()
     table, peak = schedule.buffers, schedule.peak_instant
-    for node, size, born, dies in zip(
-        table.node, table.size_bytes, table.born, table.dies, strict=True
-    ):
+    rows = zip(table.node, table.size_bytes, table.born, table.dies, strict=True)
+    for node, size, born, dies in rows:
         if size and born <= peak and (dies < 0 or dies > peak):
             alive[node] += size
     return alive
