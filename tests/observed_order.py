@@ -14,8 +14,7 @@ from analyzer.model.errors import InputError
 from analyzer.simulate.predict.buffers.reference_counts import Ledger
 from analyzer.simulate.predict.executor.threads import NO_BUFFER
 from analyzer.simulate.predict.graph.edges import Wiring
-from analyzer.simulate.predict.prepared_step import Prepared
-from analyzer.simulate.predict.schedule import Schedule, summarize
+from analyzer.simulate.predict.prepared_step import Prepared, Schedule, summarize
 
 
 def play_in_order(prepared: Prepared, order: Sequence[str]) -> Schedule:

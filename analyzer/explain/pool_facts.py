@@ -48,7 +48,7 @@ from analyzer.simulate.allocator import (
     remedies,
     replay,
 )
-from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES
+from analyzer.simulate.allocator.bfc.bfc_pool import UNLIMITED_BYTES
 
 _ROWS: Final = 40  # regions in the report
 

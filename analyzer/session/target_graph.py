@@ -23,7 +23,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.recording.schema import COPY_ROLE, TRIAL_ROLE
 from analyzer.report.result import Result
 from analyzer.session.opening import Progress, is_estimate, make_result, open_result
-from analyzer.simulate.predict.measured_workspaces import CONVOLUTION_KINDS
+from analyzer.simulate.predict.predicted_device import CONVOLUTION_KINDS
 from analyzer.tracing.parse.logdir import RUN_FILE, find_run_file, find_traces
 
 if TYPE_CHECKING:

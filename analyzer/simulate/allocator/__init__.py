@@ -7,7 +7,7 @@ that begin with the process. ``cuda_malloc_async`` has no chunks and regions.
 """
 
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
-from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.allocator.minimum_limit import minimum_limit, prepare_searches
 from analyzer.simulate.allocator.pool_explanation import Remedy, growth_history, remedies
 from analyzer.simulate.allocator.replay import (

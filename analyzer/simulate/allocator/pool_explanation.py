@@ -11,7 +11,7 @@ from analyzer.model.contract.report.limit_figures import PoolRegion
 from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc import compiled_run
 from analyzer.simulate.allocator.bfc.bfc_allocator import Extension
-from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES, BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_pool import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.minimum_limit import EXPECTED_RUNS, minimum_limit
 from analyzer.simulate.allocator.replay import Replay, replay
 from analyzer.simulate.allocator.sequence import Sequence

@@ -11,8 +11,7 @@ import pandas as pd
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc import compiled_run
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator, Extension
-from analyzer.simulate.allocator.bfc.bfc_options import UNLIMITED_BYTES, BfcOptions
-from analyzer.simulate.allocator.bfc.bfc_pool import OUT_COLUMNS
+from analyzer.simulate.allocator.bfc.bfc_pool import OUT_COLUMNS, UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.sequence import NOWHERE, Sequence
 
 if TYPE_CHECKING:

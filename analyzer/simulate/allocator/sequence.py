@@ -16,7 +16,7 @@ from analyzer.model.errors import InputError, TraceError
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.model.units import format_bytes, round_up
-from analyzer.simulate.allocator.bfc.bfc_options import MAX_REQUEST_BYTES
+from analyzer.simulate.allocator.bfc.bfc_pool import MAX_REQUEST_BYTES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
 
 from analyzer.cards import Gpu, find_gpu, memory_limit
+from analyzer.model.contract.capture_request import LikeNote, MeasuredConvolution
+from analyzer.model.contract.graph_note import Op
+from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.kernels.gpu.cudnn_convolution import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.kernels.kernel_device import KernelDevice, cpu_device
-from analyzer.simulate.predict.measured_workspaces import with_measured_workspaces
+from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, Workspace
 from analyzer.tracing.parse.run_folder import RunNote
 
 
@@ -39,3 +45,92 @@ def _read_workspace_limit(note: RunNote) -> int | None:
     """Return the limit of a cuDNN workspace that the noted process set, in bytes; None for none."""
     text = note.environment.get(LIMIT_VARIABLE, "").strip()
     return int(text) << 20 if text.isdecimal() else None
+
+
+CONVOLUTION_KINDS: Final = {
+    "Conv2D": "forward",
+    "_FusedConv2D": "forward",
+    "Conv3D": "forward",
+    "Conv2DBackpropInput": "input",
+    "Conv3DBackpropInputV2": "input",
+    "Conv2DBackpropFilter": "filter",
+    "Conv3DBackpropFilterV2": "filter",
+}
+"""Op type of a convolution -> its kind (``MeasuredConvolution``)."""
+
+
+def with_measured_workspaces(device: KernelDevice, note: RunNote) -> KernelDevice:
+    """Return the device with the workspaces of the note's trace; the same without one."""
+    if note.like is None:
+        return device
+    sizes = find_measured(note.ops, note.like, note.step.batch_size)
+
+    def plan(call: Call) -> MemoryPlan:
+        planned, size = device.plan(call), sizes.get(call.op.name)
+        if size is None:
+            return planned
+        measured = Workspace(bytes=size, sizes_bytes=(size,), chances=(1.0,), is_measured=True)
+        return replace(planned, workspace=measured)
+
+    return replace(device, plan=plan)
+
+
+def find_measured(ops: tuple[Op, ...], like: LikeNote, batch_size: int | None) -> dict[str, int]:
+    """Return op -> bytes of the workspace that the trace measured for the same convolution.
+
+    Convolutions match by kind and by the axes of the output without the batch, then in order. For
+    another batch size the workspace is scaled, since the large algorithms (FFT, Winograd) transform
+    each image; cuDNN may choose another algorithm there.
+    """
+    scale = batch_size / like.batch_size if batch_size and like.batch_size else 1.0
+    measured: dict[tuple[object, ...], list[MeasuredConvolution]] = defaultdict(list)
+    for one in like.convolutions:
+        measured[_key(one.kind, one.shape)].append(one)
+    own: dict[tuple[object, ...], list[Op]] = defaultdict(list)
+    for op in ops:
+        shape = op.outputs[0].shape if op.outputs else None
+        if op.type in CONVOLUTION_KINDS and shape is not None:
+            own[_key(CONVOLUTION_KINDS[op.type], shape)].append(op)
+    sizes: dict[str, int] = {}
+    for key, wanted in own.items():
+        found = measured.get(key, [])
+        known = {one.workspace_bytes for one in found}
+        if len(known) == 1:
+            sizes.update(dict.fromkeys((op.name for op in wanted), int(scale * known.pop())))
+        elif len(found) == len(wanted):
+            wanted.sort(key=lambda op: _numbers(op.name))
+            found.sort(key=lambda one: _numbers(one.op))
+            for op, one in zip(wanted, found, strict=True):
+                sizes[op.name] = int(scale * one.workspace_bytes)
+    return sizes
+
+
+def _key(kind: str, shape: tuple[int, ...]) -> tuple[object, ...]:
+    """Return the key of a convolution; channels may be the first or the last axis."""
+    return (kind, *(shape if kind == "filter" else sorted(shape[1:])))
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in name.replace("/", "_").split("_") if part.isdecimal())
+
+
+def describe_like(note: RunNote) -> Iterator[str]:
+    """Yield sentences about the measured figures of an estimate."""
+    like, count = note.like, sum(op.type in CONVOLUTION_KINDS for op in note.ops)
+    if like is None:
+        return
+    if like.memory_limit_bytes is not None:
+        limit = format_bytes(like.memory_limit_bytes)
+        yield f"Measured in {like.trace}: TensorFlow's limit of {limit}."
+    sizes = find_measured(note.ops, like, note.step.batch_size)
+    scaled = ""
+    if like.batch_size and note.step.batch_size not in (None, like.batch_size):
+        scaled = f", scaled from batch {like.batch_size} to {note.step.batch_size}"
+    counts = Counter(one.algorithm for one in like.convolutions if one.algorithm)
+    names = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
+    if count:
+        largest = format_bytes(max(sizes.values(), default=0))
+        yield (
+            f"Measured in {like.trace}: the workspaces of {len(sizes)} of {count} convolutions{scaled}, "
+            f"up to {largest}{f' ({names})' if names else ''}."
+        )

@@ -23,15 +23,12 @@ from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.simulate.allocator import BfcOptions
 from analyzer.simulate.kernels.kernel_device import KernelDevice
-from analyzer.simulate.predict.buffers.buffer_table import place
 from analyzer.simulate.predict.executor.node_execution import Assumptions
-from analyzer.simulate.predict.measured_workspaces import describe_like
-from analyzer.simulate.predict.predicted_device import Target, target_of
-from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared
-from analyzer.simulate.predict.process_table import History, make_history
+from analyzer.simulate.predict.predicted_device import Target, describe_like, target_of
+from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, Schedule
+from analyzer.simulate.predict.process_table import History, make_history, place
 from analyzer.simulate.predict.representative import Chosen, choose
 from analyzer.simulate.predict.sampling import Prediction, predict
-from analyzer.simulate.predict.schedule import Schedule
 from analyzer.simulate.predict.startup import find_rehomed, find_shared_slots
 from analyzer.simulate.predict.uncertainty.decisions import (
     check_assumptions,

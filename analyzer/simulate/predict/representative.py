@@ -18,11 +18,9 @@ import numpy as np
 from analyzer.model.ranges import Range
 from analyzer.simulate.allocator import BfcOptions, Sequence, prepare_searches
 from analyzer.simulate.allocator.minimum_limit import find_shared_limits
-from analyzer.simulate.predict.buffers.buffer_table import measure_allocated
-from analyzer.simulate.predict.prepared_step import Owner
-from analyzer.simulate.predict.process_table import Played, play_from_start
+from analyzer.simulate.predict.prepared_step import Owner, Schedule
+from analyzer.simulate.predict.process_table import Played, measure_allocated, play_from_start
 from analyzer.simulate.predict.sampling import Prediction, limit_schedules
-from analyzer.simulate.predict.schedule import Schedule
 from analyzer.tracing.parse.run_folder import RunNote
 
 NEAR: Final = 0.002

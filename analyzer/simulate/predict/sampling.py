@@ -15,8 +15,7 @@ from analyzer.model.ranges import Range
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
 from analyzer.simulate.predict.executor.threads import OVERLAPPED
-from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, prepare
-from analyzer.simulate.predict.schedule import Schedule, play
+from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, Schedule, play, prepare
 from analyzer.simulate.predict.uncertainty.decisions import (
     Decision,
     decide,

@@ -15,7 +15,7 @@ from typing import Final
 from analyzer.model.errors import AccountingError
 from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc.bfc_allocator import Extension
-from analyzer.simulate.allocator.bfc.bfc_options import (
+from analyzer.simulate.allocator.bfc.bfc_pool import (
     UPPER_ADDRESS,
     BfcOptions,
 )

@@ -10,7 +10,7 @@ from oracle import OracleAllocator, bin_of
 
 from analyzer.model.errors import AccountingError, InputError
 from analyzer.simulate.allocator.bfc import bfc_chunks
-from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -18,8 +18,8 @@ from analyzer.report.document import build_document
 from analyzer.session.opening import explain, predict_step
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.predict.predicted_recording import predict_note
+from analyzer.simulate.predict.prepared_step import live_bytes, play
 from analyzer.simulate.predict.sampling import predict
-from analyzer.simulate.predict.schedule import live_bytes, play
 from analyzer.simulate.predict.uncertainty.gpu_uncertainty import find_workspaces
 from analyzer.tracing.parse.run_folder import read_run
 

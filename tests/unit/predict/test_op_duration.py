@@ -3,14 +3,16 @@
 import pytest
 
 from analyzer.model.contract.graph_note import PLACE, Op, TensorSpec
-from analyzer.simulate.predict.executor.op_duration import (
+from analyzer.simulate.predict.executor.threads import (
     BYTES_PER_SECOND,
+    CALL_BACK_SECONDS,
     FLOPS,
     INLINE_SECONDS,
     OpTiming,
+    TaskRunner,
+    Workers,
     estimate_timing,
 )
-from analyzer.simulate.predict.executor.threads import CALL_BACK_SECONDS, TaskRunner, Workers
 from analyzer.simulate.predict.graph.edges import Wiring
 from analyzer.simulate.predict.prepared_step import prepare
 

@@ -15,7 +15,6 @@ from analyzer.model.errors import InputError
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.kernel_device import CPU, HANDLE_BYTES
 from analyzer.simulate.predict import Owner, predict
-from analyzer.simulate.predict.buffers.buffer_table import make_allocations
 from analyzer.simulate.predict.executor.node_execution import Assumptions
 from analyzer.simulate.predict.executor.threads import OVERLAPPED
 from analyzer.simulate.predict.graph.constant_folding import fold
@@ -29,8 +28,8 @@ from analyzer.simulate.predict.predicted_recording import (
     owners_by_number,
     predict_note,
 )
-from analyzer.simulate.predict.prepared_step import prepare
-from analyzer.simulate.predict.process_table import play_from_start
+from analyzer.simulate.predict.prepared_step import live_bytes, play, prepare
+from analyzer.simulate.predict.process_table import make_allocations, play_from_start
 from analyzer.simulate.predict.sampling import (
     COVERAGE,
     EQUAL_SCHEDULES,
@@ -39,7 +38,6 @@ from analyzer.simulate.predict.sampling import (
     ScheduleSample,
     limit_schedules,
 )
-from analyzer.simulate.predict.schedule import live_bytes, play
 from analyzer.tracing.parse.run_folder import read_run
 
 KIB = 1024

@@ -1,8 +1,8 @@
 """Since when a buffer is a variable's value, where buffers are made long before they are assigned."""
 
-from analyzer.simulate.predict.buffers.variable_values import Buffers
+from analyzer.simulate.predict.buffers.tensor_lists import Buffers
+from analyzer.simulate.predict.prepared_step import Schedule
 from analyzer.simulate.predict.process_table import Played, find_holdings
-from analyzer.simulate.predict.schedule import Schedule
 from analyzer.simulate.predict.startup import Startup
 
 

@@ -11,7 +11,7 @@ from analyzer.model.contract.capture_request import LikeNote, MeasuredConvolutio
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.errors import InputError
 from analyzer.session.target_graph import read_like
-from analyzer.simulate.predict.measured_workspaces import find_measured
+from analyzer.simulate.predict.predicted_device import find_measured
 
 MIB = 1 << 20
 

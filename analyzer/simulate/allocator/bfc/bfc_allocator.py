@@ -22,7 +22,6 @@ import numpy as np
 from analyzer.model.errors import AccountingError
 from analyzer.model.ranges import Range
 from analyzer.simulate.allocator.bfc import bfc_operations, compiled_run
-from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
 from analyzer.simulate.allocator.bfc.bfc_pool import (
     FULL,
     IN_USE,
@@ -34,6 +33,7 @@ from analyzer.simulate.allocator.bfc.bfc_pool import (
     OUT_COLUMNS,
     OUTCOME,
     POOL_BYTES,
+    BfcOptions,
     PoolSettings,
     copied,
     enlarged,

@@ -16,7 +16,6 @@ from analyzer.simulate.allocator.bfc.bfc_chunks import (
     restrict_limits,
     take,
 )
-from analyzer.simulate.allocator.bfc.bfc_options import UPPER_ADDRESS
 from analyzer.simulate.allocator.bfc.bfc_pool import (
     ANY_BYTES,
     BIN_MASK,
@@ -39,6 +38,7 @@ from analyzer.simulate.allocator.bfc.bfc_pool import (
     REGION_ADDRESS,
     REGION_BYTES,
     REGION_FIRST,
+    UPPER_ADDRESS,
 )
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import numpy as np
 
 from analyzer.model.user_cache import cache_folder
 from analyzer.simulate.allocator.bfc import bfc_chunks, bfc_operations, bfc_pool
-from analyzer.simulate.allocator.bfc.bfc_options import BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 
 if TYPE_CHECKING:
     from analyzer.simulate.allocator.bfc.bfc_pool import Column

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.simulate.kernels.shared.op_call import (
@@ -23,15 +23,18 @@ from analyzer.simulate.kernels.shared.op_call import (
     Workspace,
 )
 from analyzer.simulate.kernels.shared.xla_call import TABLE, CompiledCall
-from analyzer.simulate.predict.buffers.tensor_lists import ListCall, TensorLists
-from analyzer.simulate.predict.buffers.variable_values import (
+from analyzer.simulate.predict.buffers.tensor_lists import (
     NO_BUFFER,
     NO_NODE,
     Buffers,
+    ListCall,
+    TensorLists,
     VariableValues,
 )
-from analyzer.simulate.predict.prepared_step import Prepared
 from analyzer.tracing.xla.compile_trials import CompileTrial
+
+if TYPE_CHECKING:
+    from analyzer.simulate.predict.prepared_step import Prepared
 
 # Global names: looking up an enumeration's member costs more than the branch that uses it.
 _NO_LIST: Final = ListUse.NO

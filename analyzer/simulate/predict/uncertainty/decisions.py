@@ -16,8 +16,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
-from analyzer.simulate.predict.prepared_step import Prepared
-from analyzer.simulate.predict.schedule import Schedule, play
+from analyzer.simulate.predict.prepared_step import Prepared, Schedule, play
 from analyzer.tracing.parse.run_folder import RunNote
 
 MOST_ALTERNATIVES: Final = 12  # most alternatives to try: the first branches

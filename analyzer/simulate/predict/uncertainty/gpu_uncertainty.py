@@ -15,10 +15,9 @@ from analyzer.model.ranges import Range
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.model.units import format_bytes
 from analyzer.simulate.kernels.shared.op_call import Workspace
-from analyzer.simulate.predict.prepared_step import Prepared
+from analyzer.simulate.predict.prepared_step import Prepared, Schedule, live_bytes
 from analyzer.simulate.predict.process_table import Played
 from analyzer.simulate.predict.sampling import Prediction
-from analyzer.simulate.predict.schedule import Schedule, live_bytes
 
 _ASYNCHRONOUS: Final = ("Where", "Unique", "UniqueV2", "DynamicPartition", "CudnnRNNBackpropV3")
 """Kernels that wait for a number from the card; their successors may start later than predicted."""

@@ -11,9 +11,9 @@ from typing import Final
 from analyzer.model.contract.report.peak_figures import DecidingOp, ScheduleRange, StatedRange
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
+from analyzer.simulate.predict.prepared_step import Schedule
 from analyzer.simulate.predict.representative import LIMIT_MARGIN, Chosen
 from analyzer.simulate.predict.sampling import COVERAGE, EQUAL_SHARE, Prediction, ScheduleSample
-from analyzer.simulate.predict.schedule import Schedule
 
 MARGIN: Final = EQUAL_SHARE
 """Share of the peak added on both sides for bytes that no schedule shows: constants that the
