@@ -68,9 +68,8 @@ def prepare_searches(sequence: Sequence, searches: int = 1, *, growth: bool = Tr
 class LimitSearch:
     """The limits tried so far for one sequence, all multiples of the step.
 
-    Args:
-        probes: Number of limits to try in each direction.
-        shift: Distance of the first limit from the end of the range, as a share of the spacing.
+    ``probes`` limits are tried in each direction; ``shift`` moves the first by a share of the
+    spacing.
     """
 
     def __init__(
@@ -115,9 +114,8 @@ class LimitSearch:
     def run(self, limit_bytes: int) -> tuple[int, Range, list[int]]:
         """Run the sequence under a limit.
 
-        Returns:
-            The number of operations that succeed, all limits with the same run, and the optional
-            buffers without memory.
+        Returns the number of operations that succeed, all limits with the same run, and the
+        optional buffers without memory.
         """
         if self._shared is None:
             allocator, common = self._start(limit_bytes), 0
@@ -186,8 +184,8 @@ class LimitSearch:
     def find_lowest_success(self, most_bytes: int, *, island: float = ISLAND) -> int:
         """Return the smallest limit found that succeeds, and at most ``most_bytes``.
 
-        Args:
-            island: Share of the limit; a narrower success below failing limits does not count.
+        A success below failing limits counts only if it is wider than ``island``, a share of the
+        limit.
         """
         fails, at = self.bound - self.step_bytes, self.up(self.bound + self._shift_bytes)
         step_bytes = max(self._near_bytes, (most_bytes - self.bound) // self._probes)
@@ -257,8 +255,7 @@ def feed_sparing(
 ) -> tuple[int, list[int]]:
     """Run a sequence from ``first`` on; skip optional buffers that find no memory.
 
-    Returns:
-        The number of operations done from the start of the sequence, and the skipped buffers.
+    Returns the number of operations done in all, and the skipped buffers.
     """
     slot, request, skipped = sequence.slot[first:], sequence.request[first:], []
     left = len(slot)
@@ -298,8 +295,7 @@ def minimum_limit(
     Args:
         options: The allocator's settings; their limit is ignored. The CPU's by default. A
             fragmentation fraction is a share of the limit being tried.
-        step_bytes: Limits are multiples of this, itself a multiple of 256 bytes; 1 MiB matches
-            ``TF_CPU_BFC_MEM_LIMIT_IN_MB``.
+        step_bytes: Limits are multiples of this, itself a multiple of 256 bytes.
         also: Additional limits to try, so that ``safe_bytes`` agrees with the result under each.
     """
     options = BfcOptions.cpu() if options is None else options

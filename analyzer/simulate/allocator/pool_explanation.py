@@ -67,11 +67,9 @@ def remedies(
     Minimum limits are searched with a precision of 1/512 of the requested peak. The last remedy,
     ``cuda_malloc_async``, rounds no requests; how the driver's own pool fragments is unknown.
 
-    Args:
-        steps: First and last instant of each step, in order. *Restart* replays the buffers alive at
-            the start of the last step and then this step, like a new process that loads a
-            checkpoint. *Fixed shapes* does the same with the step of the highest peak: the need if
-            all steps have its shapes.
+    ``steps`` are first and last instants. *Restart* replays the last step with the buffers alive
+    before it, like a process that loads a checkpoint. *Fixed shapes* does so with the step of the
+    highest peak.
     """
     cases: list[tuple[str, str, Sequence, BfcOptions]] = [("as-is", "", sequence, options)]
     firsts = (int(np.searchsorted(sequence.instant, first, side="left")) for first, _ in steps)

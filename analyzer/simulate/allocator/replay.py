@@ -109,11 +109,9 @@ class Replay:
 
 
 def replay(sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = False) -> Replay:
-    """Run a sequence through an allocator and return the result.
+    """Run a sequence through an allocator; ``follow_addresses`` places regions as the source does.
 
-    Args:
-        follow_addresses: Place regions at the addresses of the source. With the settings of the
-            run in the trace, all addresses then equal the addresses of the trace.
+    With the settings of the run in the trace, all addresses then equal the addresses of the trace.
     """
     compiled_run.prepare(len(sequence))
     allocator = BfcAllocator(options, sequence.n_buffers)
@@ -134,10 +132,7 @@ def replay(sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = 
 
 
 def in_use_bytes(sequence: Sequence, options: BfcOptions) -> Table:
-    """Return the bytes of chunks in use after each operation, up to a failure.
-
-    It takes less time than ``replay``, which also records the largest free chunk.
-    """
+    """Return the bytes of chunks in use after each operation, faster than ``replay``."""
     compiled_run.prepare(len(sequence))
     columns = np.empty((len(sequence), OUT_COLUMNS - 1), np.int64)
     allocator = BfcAllocator(options, sequence.n_buffers)
@@ -167,13 +162,11 @@ class Match:
 
 
 def compare(sequence: Sequence, events: pd.DataFrame, options: BfcOptions | None = None) -> Match:
-    """Replay the sequence of a trace and compare each operation with the trace's event.
+    """Replay the sequence of a trace and compare each operation with its event.
 
-    Regions get the addresses of the trace; all else follows from the requests alone.
-
-    Args:
-        events: The events table whose rows are the instants of the sequence.
-        options: Settings of the run; the CPU's by default.
+    Regions get the addresses of the trace; all else follows from the requests alone. The instants
+    of the sequence are rows of ``events``. ``options`` are the settings of the run; the CPU's by
+    default.
     """
     result = replay(sequence, options or BfcOptions.cpu(), follow_addresses=True)
     shown = result.instant != NOWHERE

@@ -107,12 +107,9 @@ def from_allocations(
 ) -> Sequence:
     """Return the births and frees of the rows of an allocations table, in order.
 
-    Rows that request nothing, or die no later than they are born, are left out. Frees come first among
-    operations at one instant.
-
-    Args:
-        n_events: Number of instants; a row that dies at this instant is never freed. None for the
-            latest instant of the table.
+    Rows that request nothing, or die no later than they are born, are left out. Frees come first
+    among operations at one instant. A row that dies at ``n_events``, by default the table's latest
+    instant, is never freed.
 
     Raises:
         TraceError: nothing to replay, or an impossible size or instant.

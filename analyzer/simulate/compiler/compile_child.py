@@ -157,14 +157,11 @@ def check_plan(compiled: CompiledModule, gpu: Gpu) -> CardPlan:
 def without_triton(module: bytes, ops: Iterable[str]) -> bytes | None:
     """Return the module with the products of some ops, and equal ones, moved to cuBLAS.
 
-    On a card XLA tries several kernels for each product, drops failing kernels, and uses cuBLAS if all
-    fail. Without a card it refuses the module if its first kernel fails. XLA never uses Triton for a
-    product with more than the default precision (``CanTritonHandleGEMM``,
-    ``triton_support_legacy.cc``), and cuBLAS needs the same memory for any precision, so a raised
-    precision moves a product. Products of the same shapes move also: they are repeated layers.
-
-    Returns:
-        None if no product with such a name is left to Triton.
+    On a card XLA tries several kernels for each product and uses cuBLAS if all fail. Without a card
+    it refuses the module if its first kernel fails. XLA never uses Triton for a product with more
+    than the default precision (``CanTritonHandleGEMM``, ``triton_support_legacy.cc``), and cuBLAS
+    needs the same memory for any precision. So a raised precision moves a product. None if no
+    product with such a name is left to Triton.
     """
     proto = _Module()
     try:

@@ -92,11 +92,7 @@ _Statistics = _struct(
 
 
 class Plugin:
-    """A loaded PJRT library.
-
-    Raises:
-        PjrtError: the file cannot be loaded, is no PJRT library, or has another version.
-    """
+    """A loaded PJRT library; anything else raises a ``PjrtError``."""
 
     def __init__(self, path: str) -> None:
         try:

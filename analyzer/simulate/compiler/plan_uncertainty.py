@@ -146,16 +146,13 @@ def _product_range(found: Sequence[Mapping[Products, CardPlan]]) -> tuple[int, i
 def workspace_rise(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None) -> int | None:
     """Return the growth of a plan by the workspaces of convolutions; None without convolutions.
 
-    Without a card the compiler does not ask cuDNN for an algorithm, so the plan has no workspaces. On a
-    card XLA places a workspace in the large temporary buffer while the convolution runs.
+    Without a card the plan has no workspaces. On a card XLA places a workspace in the large
+    temporary buffer while the convolution runs. It costs nothing if the buffer has a free range of
+    that size; otherwise the growth is the part that does not fit behind the last value alive.
+    Convolutions do not run at the same time, so only the largest growth counts.
 
-    The bound is the most common need: a copy of each operand and of the result in the kernel's layout
-    (cuDNN transforms NCHW for its tensor-core kernels). Some algorithms need more (FFT, Winograd with
-    separate stages); XLA allows up to 4 GiB.
-
-    If the buffer has a free range of that size, the workspace costs nothing. Otherwise the growth is
-    the part that does not fit behind the last value alive. Convolutions do not run at the same time, so
-    only the largest growth counts.
+    The bound is the most common need: a copy of each operand and of the result in the kernel's
+    layout. Some algorithms need more (FFT, Winograd with separate stages); XLA allows up to 4 GiB.
     """
     region = max(plan.temporaries, key=lambda region: region.size_bytes, default=None)
     # Values that are always alive are tables of tuples, allocations of their own at the end of the
@@ -192,10 +189,7 @@ def workspace_rise(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None)
 
 
 def _find_moments(hlo: Hlo, holders: Iterable[Holder]) -> dict[int, int]:
-    """Return instruction -> the time at which it runs, in the plan's moments.
-
-    An instruction with its result elsewhere has the time of the instruction before it.
-    """
+    """Return instruction -> its moment in the plan, or that of the instruction before it."""
     births: dict[str, int] = {}
     for holder in holders:
         births[holder.instruction] = max(holder.first, births.get(holder.instruction, 0))

@@ -93,8 +93,8 @@ def card_step(
     Plans in the run folder are used; ``keep`` stores new ones there.
 
     Raises:
-        CompilerUnavailable: the compiler is missing, refused, died or took too long, now or when the
-            folder was written (``keep_failure``).
+        CompilerUnavailable: the compiler is missing, refused, died or took too long, now or
+            earlier.
         TraceError: a module or a plan in the folder is damaged.
     """
     functions = [one for one in note.compiled if one.module is not None]
@@ -236,11 +236,7 @@ def pack_plan(plan: CompiledModule) -> bytes:
 
 
 def unpack_plan(content: bytes) -> CompiledModule:
-    """Return the plan in a file's content.
-
-    Raises:
-        ValueError: the content is damaged.
-    """
+    """Return the plan in a file; damaged content raises a ``ValueError``."""
     line, _, hlo = unpack(content).partition(b"\n")
     try:
         head = decode_record(line, PlanHead, CARD_VERSION)

@@ -68,11 +68,9 @@ def predict_note(
 ) -> Measured:
     """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
-    Args:
-        threads, inter_op: Intra-op and inter-op threads; None for the numbers of the noted machine.
-        plans: Memory plans of XLA-compiled functions, by the name of the calling op; None for those in
-            the note.
-        search: Whether to search the memory limits under which some and all schedules run (a second).
+    ``threads`` and ``inter_op`` are those of the noted machine by default; ``plans``, by the name
+    of the calling op, those of the note. ``search`` is whether to search the memory limits under
+    which some and all schedules run (a second).
     """
     structure = index_note_graph(note)
     if structure is None:

@@ -60,12 +60,10 @@ class Schedule:
 def play(
     prepared: Prepared, seed: int = 0, *, threads: int = 1, steps: int | None = None
 ) -> Schedule:
-    """Run one schedule and return its buffers.
+    """Run one schedule, with ``threads`` inter-op threads or ``OVERLAPPED``, and return its buffers.
 
-    Args:
-        threads: Threads that run ops side by side (inter-op); ``OVERLAPPED`` for one per ready op.
-        steps: Number of steps from the process's start. None plays one later step, or as many as it
-            takes until each later step is the same.
+    ``steps`` counts from the process's start. None plays one later step, or as many as it takes
+    until each later step is the same.
     """
     edges = EdgeOrder(prepared.wirings[seed % len(prepared.wirings)], seed)
     wiring, timing = prepared.wiring, prepared.timing
@@ -145,8 +143,7 @@ def live_bytes(
 ) -> np.ndarray:
     """Return requested bytes at every instant from -1 on, shape ``(instants + 1,)``.
 
-    Args:
-        sizes_bytes: Sizes in place of the buffers' own; 0 leaves a buffer out.
+    ``sizes_bytes`` replaces the buffers' own; 0 leaves a buffer out.
     """
     size = np.asarray(buffers.size_bytes if sizes_bytes is None else sizes_bytes, dtype=np.int64)
     born = np.asarray(buffers.born, dtype=np.int64)
@@ -214,8 +211,8 @@ class Prepared:
     def select_threads(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return the numbers of inter-op threads that lead to different schedules.
 
-        On a card one thread launches all kernels. Only after a node that the executor waits for a second
-        thread runs; then the first number stands for all.
+        On a card one thread launches all kernels. Only after a node that the executor waits for a
+        second thread runs; then the first number stands for all.
         """
         if not self.device.is_cheap:
             return tuple(dict.fromkeys(numbers))

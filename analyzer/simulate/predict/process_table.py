@@ -31,14 +31,10 @@ def make_allocations(
     offset: int = 0,
     others: Iterable[Mapping[str, object]] = (),
 ) -> pd.DataFrame:
-    """Return a schedule's buffers, then other rows, with the columns of ``ALLOCATIONS``.
+    """Return a schedule's buffers, then ``others``, with the columns of ``ALLOCATIONS``.
 
-    ``allocated_bytes`` is the request rounded up to the allocator's granularity, until a replay replaces
-    it. Categories are those that follow from the graph: variables, constants, inputs, temporaries.
-
-    Args:
-        offset: The instant at which the schedule begins; not added to births.
-        others: Values of other buffers, by column.
+    ``allocated_bytes`` is the request rounded up, until a replay replaces it. Categories are those
+    that follow from the graph. The schedule begins at ``offset``, which is not added to births.
     """
     buffers = schedule.buffers
     empty = {name: "" if of.dtype == "category" else pd.NA for name, of in ALLOCATIONS.items()}
@@ -98,8 +94,8 @@ def place(
 ) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
     """Replay a table in the device's allocator.
 
-    A table that exceeds its limit is replayed with one byte for each optional buffer that exceeds it, or
-    else without a limit.
+    A table that exceeds its limit is replayed with one byte for each optional buffer that exceeds
+    it, or else without a limit.
     """
     sequence = from_allocations(table, n_events=instants)
     if not np.array_equal(sequence.instant, np.arange(instants)):
@@ -227,9 +223,8 @@ class Played:
     def end_with(self, schedule: Schedule) -> tuple[Sequence, Step]:
         """Return the requests with another schedule as the last step, and this step.
 
-        A schedule of one step starts as every later step of a process does. So it need not be
-        played from the process's start: its variables are those that this process's last step
-        finds.
+        A schedule of one step starts as every later step does: with the variables that the last
+        step of this process finds.
         """
         own, buffers = self.schedule, schedule.buffers
         begins = self.startup.instants + own.steps[-1][0]
@@ -299,10 +294,7 @@ def play_from_start(
 def _match_origins(
     prepared: Prepared, schedule: Schedule, startup: Startup, position_of: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return the startup's buffer of each schedule buffer from before the first step.
-
-    A buffer without one is added to the startup.
-    """
+    """Return the startup's buffer, possibly a new one, of each schedule buffer from before."""
     ops = prepared.wiring.ops
     origin: dict[int, int] = {
         schedule.values[position]: startup.values[number]

@@ -75,10 +75,7 @@ def choose(
 ) -> Chosen:
     """Replay schedules spread over the range and choose the one to show.
 
-    Args:
-        owners: The step's variables by their index in the note.
-        search: Whether to search the memory limits under which some and all schedules run.
-        progress: Called with the share done, 0 to 1.
+    ``owners`` have their index in the note. ``search`` is whether to search the memory limits.
     """
     main, bounds = prediction.main, prediction.bound_schedules
 

@@ -162,13 +162,11 @@ def predict(
     """Sample schedules of one step on a device, op by op.
 
     Args:
-        ops: The graph that the executor runs.
         threads: Intra-op threads; they size oneDNN's scratchpads.
         inter_op: Numbers of inter-op threads: the figure's first, then others to compare.
-        count: Schedules on the figure's threads. None chooses by the size of the graph, and
-            stops early if all peaks are equal.
+        count: Schedules on the figure's threads. None chooses by the size of the graph, and stops
+            early if all peaks are equal.
         compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
-        assumed: The user's assumptions about branches and loops that data decide.
     """
     make = partial(
         prepare, owners=owners, threads=threads, device=device, compiled=compiled, steps=steps

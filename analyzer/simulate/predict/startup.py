@@ -173,10 +173,8 @@ def play_startup(
 ) -> Startup:
     """Return the allocations before the first step.
 
-    Args:
-        sizes_bytes: Bytes of each variable of the note.
-        constants: Node -> bytes of its kernel's constant.
-        is_compiled: Whether the step is one function that XLA compiles.
+    ``constants`` has the bytes of each node's constant. ``is_compiled`` is whether the step is one
+    function that XLA compiles.
     """
     startup = Startup(note, sizes_bytes, device)
     if device.scratch_bytes:
@@ -211,10 +209,7 @@ def play_startup(
 
 
 def _create_variables_and_inputs(startup: Startup) -> None:
-    """Create the model's variables, and the inputs among them.
-
-    A model that is not built beforehand creates its variables at its first call with the inputs.
-    """
+    """Create variables, and the inputs among them if the model is built at its first call."""
     note = startup.note
     births = [birth for birth in note.births if not birth.traced]
     after: list[int | None] = [*note.inputs_after, *[None] * len(note.inputs)]

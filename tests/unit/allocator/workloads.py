@@ -38,12 +38,13 @@ def events_table(*events):
 
 def from_events(events):
     """Return the sequence of an events table, whose frees are paired by address."""
-    kind = events["kind"].to_numpy()
-    partner, _ = pair_events(kind, events["address"].to_numpy())
+    rows = np.flatnonzero(events["kind"])  # without moments inside a compiled step
+    kind = events["kind"].to_numpy()[rows]
+    partner, _ = pair_events(kind, events["address"].to_numpy()[rows])
     ends = np.flatnonzero(partner >= 0)
-    dies = np.full(len(events), len(events))
-    dies[partner[ends]] = ends
-    table = events.assign(born=np.arange(len(events)), dies=dies)[kind > 0]
+    dies = np.full(rows.size, len(events))
+    dies[partner[ends]] = rows[ends]
+    table = events.iloc[rows].assign(born=rows, dies=dies)[kind > 0]
     return from_allocations(table.reset_index(drop=True), n_events=len(events))
 
 

@@ -61,11 +61,9 @@ class Extension:
 
 
 class BfcAllocator:
-    """One allocator with its pool.
+    """One allocator with its pool, for ``slots`` buffers alive at once.
 
-    Args:
-        slots: Number of buffers that can be alive at once; a slot may be used again after its free.
-        is_compiled: None for the compiled loop if it is loaded.
+    ``is_compiled`` None selects the compiled loop if it is loaded.
     """
 
     def __init__(self, options: BfcOptions, slots: int, *, is_compiled: bool | None = None) -> None:
@@ -88,14 +86,10 @@ class BfcAllocator:
         known: Table | None = None,
         record: Table | None = None,
     ) -> int:
-        """Run operations; return how many succeed before one fails.
+        """Run operations (0 bytes frees a slot); return how many succeed before one fails.
 
-        Args:
-            slot: Buffer of each operation.
-            request: Bytes asked for; 0 frees the slot's buffer.
-            known: Addresses from a trace, to place regions by.
-            record: Table to fill with address, chunk bytes, bytes in use, pool bytes and, if it
-                has a fifth column, the largest free chunk after each operation.
+        ``known`` are addresses from a trace, to place regions by. ``record`` gets the columns of
+        ``run``.
         """
         slots = len(self._chunk_of)
         if slot.size and not (slot.min() >= 0 and slot.max() < slots):
@@ -127,11 +121,9 @@ class BfcAllocator:
     def equal_limits(self) -> Range:
         """The memory limits under which all operations so far have the same result.
 
-        A limit matters in three places: a region is refused, a region is given in full although the
-        limit is near, and the last region gets only the rest. Each byte more of the limit enlarges
-        one chunk: the last chunk of that region. As long as it is chosen for the same requests and
-        split in the same way, runs under different limits are equal. So one run answers for a
-        range of limits, often a wide one.
+        A limit matters if a region is refused, is given in full although the limit is near, or gets
+        only the rest. Each byte more of the limit enlarges the last chunk of that region; runs are
+        equal as long as it is chosen for the same requests and split in the same way.
         """
         limit = self.options.memory_limit_bytes
         least, most = self._total(LEAST_LIMIT), self._total(MOST_LIMIT)

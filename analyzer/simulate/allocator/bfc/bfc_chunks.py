@@ -138,13 +138,8 @@ def restrict_by_choice(
 ) -> None:
     """Note under which limits the same chunk is chosen for a request, and split the same way.
 
-    One chunk depends on the limit: each byte more of the limit enlarges the last chunk of the last
-    region.
-
-    Args:
-        chunk: The chunk that was chosen, not yet split; ``NONE`` if none is large enough.
-        next_size: Size of the next larger free chunk.
-        least_spare: Spare bytes from which on the chunk is split.
+    ``chunk`` is not yet split; ``NONE`` if none is large enough. ``next_size`` is the size of the
+    next larger free chunk.
     """
     last, limit = pool.totals[LAST_CHUNK], settings.limit_bytes
     if chunk == last:

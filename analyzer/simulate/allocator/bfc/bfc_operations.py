@@ -55,10 +55,7 @@ def find_largest_free(pool: PoolState) -> int:
 
 
 def place_region(settings: PoolSettings, pool: PoolState, size: int, known: int) -> int:
-    """Return the address of a new region: the known one if it is free, else beside the others.
-
-    Updates the pool's lowest and highest address.
-    """
+    """Place a new region: at the known address if it is free, else beside the others."""
     totals = pool.totals
     address = known
     for i in range(totals[N_REGIONS]):
@@ -87,10 +84,7 @@ def place_region(settings: PoolSettings, pool: PoolState, size: int, known: int)
 
 
 def extend(settings: PoolSettings, pool: PoolState, request: int, known: int, op: int) -> bool:
-    """Take one more region that can hold the request; return whether the limit allows it.
-
-    ``known`` is the address that the trace gives for the region, or ``NONE``.
-    """
+    """Take one more region that can hold the request; return whether the limit allows it."""
     totals = pool.totals
     rounded = (request + 255) >> 8 << 8
     in_pool = totals[POOL_BYTES]
@@ -202,12 +196,9 @@ def run(
 ) -> int:
     """Run operations from ``start`` on; return how many are done and set ``OUTCOME``.
 
-    Args:
-        known: Address that a trace gives for each operation; empty without a trace.
-        chunk_of: Chunk of each buffer, ``NONE`` if it has none.
-        start, first_op: First operation to run; index of operation 0 in the whole sequence.
-        record: Gets address, chunk bytes, bytes in use, pool bytes and, if there is a fifth
-            column, the largest free chunk after each operation; empty to record nothing.
+    ``known`` and ``record`` may be empty. ``record`` gets address, chunk bytes, bytes in use, pool
+    bytes and, in a fifth column, the largest free chunk after each operation. ``first_op`` is the
+    index of operation 0 in the whole sequence.
     """
     totals, addresses, sizes = pool.totals, pool.address, pool.size
     has_hints, is_recorded, next_check = len(known) > 0, len(record) > 0, start

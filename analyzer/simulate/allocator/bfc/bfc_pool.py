@@ -77,10 +77,7 @@ class BfcOptions:
 
     @classmethod
     def cpu(cls, memory_limit_bytes: int = 64 << 30) -> BfcOptions:
-        """Return the settings of the CPU allocator under ``TF_CPU_ALLOCATOR_USE_BFC=1``.
-
-        The limit is ``TF_CPU_BFC_MEM_LIMIT_IN_MB``, 64 GiB by default.
-        """
+        """Return the settings of ``TF_CPU_ALLOCATOR_USE_BFC=1``, by default with 64 GiB."""
         return cls(memory_limit_bytes=memory_limit_bytes, descending=True)
 
     @classmethod

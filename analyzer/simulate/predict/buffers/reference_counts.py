@@ -306,9 +306,7 @@ class Ledger:
     def allocate(self, node: int, size_bytes: int, output: int, region: str) -> int:
         """Request a buffer and return it, with one reference.
 
-        Args:
-            output: Index of the node's output; -1 for a temporary.
-            region: TensorFlow's type of the request: ``output`` or ``temp``.
+        ``output`` is -1 for a temporary; ``region`` is TensorFlow's type of the request.
         """
         table = self.buffers
         table.size_bytes.append(size_bytes)

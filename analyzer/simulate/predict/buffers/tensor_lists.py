@@ -226,7 +226,8 @@ class VariableValues:
     """The buffer of each variable's value, and when a write copies it.
 
     Follows ``resource_variable_ops.cc`` and ``training_op_helpers.h``. A variable that is read or
-    written in part is in *copy-on-read* mode from then on: each read copies. ``of_nodes`` has the number of the variable behind the first input of each node; -1 for none.
+    written in part is in *copy-on-read* mode from then on: each read copies. ``of_nodes`` has the
+    number of the variable behind the first input of each node; -1 for none.
     """
 
     def __init__(self, owner: Ledger, of_nodes: Sequence[int], sizes_bytes: Sequence[int]) -> None:

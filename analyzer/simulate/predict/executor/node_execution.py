@@ -99,10 +99,8 @@ class Loop:
 class DecisionLog:
     """Decides unknown predicates of one run by assumption, and logs them.
 
-    Attributes:
-        loops: Name of each loop with an unknown condition -> its outcome.
-        branches: Node of each unknown predicate -> number of branches.
-        watched: Nodes whose unknown value needs an assumption.
+    ``loops`` has loops with an unknown condition by name, ``branches`` the number of branches by
+    the node of the unknown predicate. An unknown value of a ``watched`` node needs an assumption.
     """
 
     def __init__(self, wiring: Wiring, assumed: Assumptions) -> None:

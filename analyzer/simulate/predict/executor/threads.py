@@ -170,10 +170,7 @@ _CHANCES: Final = 4096
 
 
 class TaskRunner(ABC, Generic[Task]):
-    """An executor: starts and ends tasks, and runs them on one thread.
-
-    ``roots`` are the tasks that are ready at the start.
-    """
+    """An executor: starts and ends tasks, from ``roots`` on, and runs them on one thread."""
 
     roots: Sequence[Task]
 

@@ -44,9 +44,9 @@ def fold(ops: Sequence[Op]) -> list[Op]:
     """Return the graph with constants for outputs that can be computed beforehand.
 
     A constant replaces an output for its readers. The node disappears unless another node waits for
-    it: then it still runs with its inputs, and nothing reads its result
-    (``ReplaceTensorWithConstant`` moves data edges only; ``RemoveDeadNodes``). Not modelled: constants
-    of equal value become one (``OptimizeCSE``).
+    it: then it still runs, and nothing reads its result (``ReplaceTensorWithConstant`` moves data
+    edges only; ``RemoveDeadNodes``). Not modelled: constants of equal value become one
+    (``OptimizeCSE``).
     """
     by_name = {op.name: op for op in ops}
     computed = _find_foldable(ops, by_name)

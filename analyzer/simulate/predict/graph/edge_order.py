@@ -40,8 +40,7 @@ _Item = TypeVar("_Item")
 def order_edges(edges: Sequence[_Item], chances: Random, *, grows: bool = True) -> list[_Item]:
     """Return edges in one order in which an ``EdgeSet`` may list them.
 
-    Args:
-        grows: Whether the set starts small; otherwise it has room for all edges.
+    ``grows`` is whether the set starts small; otherwise it has room for all edges.
     """
     if len(edges) <= INLINE_EDGES:
         return list(edges)
@@ -82,10 +81,7 @@ def _insert(table: list[tuple[int, int] | None], address: int, position: int) ->
 
 
 class RewriteOrder:
-    """The graph before the oneDNN pass, ready to be walked.
-
-    ``sources`` are the nodes that each node waits for: of its data inputs, then of the others.
-    """
+    """The graph before the oneDNN pass; ``sources`` are the nodes that each node waits for."""
 
     def __init__(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
         self._rewritten = [node for node, op in enumerate(ops) if op.type.startswith(_PREFIX)]
@@ -185,12 +181,8 @@ def consumers_of(ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> list[li
 def create_in_order(consumers: Sequence[Sequence[int]], places: Sequence[Any]) -> list[int]:
     """Return the nodes in the order in which a graph is built from its listing.
 
-    It takes the first node of the listing whose inputs exist (``GraphConstructor::Convert``). Nodes of
-    a cycle outside a loop are left out.
-
-    Args:
-        consumers: For each node, the nodes that cannot be created before it.
-        places: For each node, its place in the listing: anything that sorts.
+    It takes the first node by ``places`` whose inputs exist (``GraphConstructor::Convert``). Nodes
+    of a cycle outside a loop are left out.
     """
     count = len(consumers)
     by_rank = sorted(range(count), key=places.__getitem__)

@@ -121,9 +121,8 @@ def wire_all(
 ) -> list[Wiring]:
     """Number the nodes and rebuild their edges, for several orders of oneDNN rewrites.
 
-    Args:
-        rewrites: Seeds of the order in which the oneDNN pass rewrote nodes; None for listing order.
-        is_cheap: Whether every kernel counts as inexpensive, as on a GPU.
+    ``rewrites`` are seeds of the order; None for listing order. ``is_cheap`` is whether every
+    kernel counts as inexpensive, as on a GPU.
     """
     inputs, control = _resolve_inputs(ops)
     # The nodes that each node waits for: of its data inputs, then of its control inputs.

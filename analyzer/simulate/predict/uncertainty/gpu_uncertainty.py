@@ -37,12 +37,9 @@ _OPTIMISED_FROM: Final = 0.8
 def add_gpu_uncertainty(
     base: StatedRange, prediction: Prediction, played: Played, limit_bytes: int
 ) -> StatedRange:
-    """Return the range with cuDNN's workspaces and more sentences.
+    """Return the range of schedules with cuDNN's workspaces and more sentences.
 
-    Args:
-        base: The range over schedules.
-        played: The shown schedule, from the process's start.
-        limit_bytes: The memory limit for which TensorFlow optimized the graph.
+    ``limit_bytes`` is the memory limit for which TensorFlow optimized the graph.
     """
     schedule, aside_bytes = played.schedule, played.aside_bytes
     workspace = find_workspaces(
@@ -93,8 +90,7 @@ def add_gpu_uncertainty(
 def find_unknown_rise(prediction: Prediction, schedule: Schedule) -> int:
     """Return the bytes by which undocumented memory of libraries can raise the peak.
 
-    It lives while its kernel runs. So its bound is added to the live bytes at each of the kernel's own
-    allocations.
+    It lives while its kernel runs, so it is added at each of the kernel's own allocations.
     """
     plans, buffers = prediction.prepared.kernels.plans, schedule.buffers
     live = live_bytes(buffers, schedule.instants)
@@ -140,10 +136,8 @@ def find_workspaces(
 ) -> WorkspaceFigures | None:
     """Return the expected workspace and the peaks that it allows; None without convolutions.
 
-    Args:
-        schedule: A schedule from the process's start, so that its first step has the trials.
-        limit_bytes: The memory limit; a trial that exceeds it is skipped.
-        aside_bytes: Bytes that the process holds outside the graph.
+    The schedule starts with the process, so that its first step has the trials; a trial that
+    exceeds the limit is skipped. The process holds ``aside_bytes`` outside the graph.
     """
     prepared = prediction.prepared
     plans = enumerate(prepared.kernels.plans)
@@ -183,10 +177,7 @@ def _sample_peaks(
 ) -> Range:
     """Return the range of the peak over sampled choices; calls of one shape share their choice.
 
-    Args:
-        expected: Node -> its workspace.
-        tops: Node -> bytes alive at its call beside the workspace.
-        floor: The peak without workspaces.
+    ``tops`` are the bytes alive at each node's call, ``floor`` the peak, both without workspaces.
     """
     generator = np.random.default_rng(0)
     peaks = np.full(_SAMPLES, floor, dtype=np.int64)

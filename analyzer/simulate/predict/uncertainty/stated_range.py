@@ -26,8 +26,8 @@ _DECIDING: Final = 8  # number of deciding ops in a report: the largest
 def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> StatedRange:
     """Return the range of the peak and its reasons.
 
-    Schedules cover the graph only. Bytes that the process holds beside it (constants of the traced
-    graph, Python's tensors) are added to all of them, so that the shown peak lies in its range.
+    Schedules cover the graph only. Bytes that the process holds beside it are added to all of them,
+    so that the shown peak lies in its range.
     """
     allocated, extra = chosen.allocated_bytes[prediction.main.threads], chosen.extra_bytes
     margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
@@ -136,8 +136,8 @@ def _bound_unmodelled(prediction: Prediction) -> tuple[int, int]:
 def find_deciding_ops(prediction: Prediction) -> list[DecidingOp]:
     """Return the ops whose order decides the peak.
 
-    Their buffers are alive at the peak of the highest schedule only, or at that of the lowest only (then
-    ``bytes`` is negative).
+    Their buffers are alive at the peak of the highest schedule only, or of the lowest only
+    (negative).
     """
     main, bounds = prediction.main, prediction.bound_schedules
     ends = [*(main.schedules[at] for at in main.ends), *bounds]
