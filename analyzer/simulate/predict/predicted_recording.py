@@ -27,8 +27,7 @@ from analyzer.simulate.predict.executor.node_execution import Assumptions
 from analyzer.simulate.predict.predicted_device import Target, describe_like, target_of
 from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, Schedule
 from analyzer.simulate.predict.process_table import History, make_history, place
-from analyzer.simulate.predict.representative import Chosen, choose
-from analyzer.simulate.predict.sampling import Prediction, predict
+from analyzer.simulate.predict.sampling import Chosen, Prediction, choose, predict
 from analyzer.simulate.predict.startup import find_rehomed, find_shared_slots
 from analyzer.simulate.predict.uncertainty.decisions import (
     check_assumptions,

@@ -18,8 +18,7 @@ from analyzer.simulate.predict import Owner, predict
 from analyzer.simulate.predict.executor.node_execution import Assumptions
 from analyzer.simulate.predict.executor.threads import OVERLAPPED
 from analyzer.simulate.predict.graph.constant_folding import fold
-from analyzer.simulate.predict.graph.edge_order import RewriteOrder
-from analyzer.simulate.predict.graph.edges import EdgeOrder, wire_all
+from analyzer.simulate.predict.graph.edges import EdgeOrder, RewriteOrder, wire_all
 from analyzer.simulate.predict.predicted_device import target_of
 from analyzer.simulate.predict.predicted_recording import (
     _find_unsized,

@@ -5,20 +5,27 @@ function body becomes a graph node by node. TensorFlow always takes the first no
 results) whose inputs exist, and adds its incoming edges in input order
 (``GraphConstructor::Convert`` in ``graph_constructor.cc``).
 
-Nodes with many out-edges list them in an order that differs between processes and stays the same for
-all steps of one (``edge_order``). The most important such node is the source: it starts every root.
+A node keeps up to eight out-edges in order of creation (``edgeset.h``). More lie in a hash set of
+pointers, so that their order depends on heap addresses: it differs between processes and stays the
+same for all steps of one. The most important such node is the source: it starts every root. Edges that
+are created together lie side by side in blocks of the graph's arena (``arena.cc``); the place of a block
+is random. (On the accuracy list, a plain random order widens ranges by 8 to 24 %.)
 """
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
+    MERGED_PLACE,
+    PLACE,
     RESULT_TYPES,
     Op,
     TensorSpec,
@@ -26,13 +33,196 @@ from analyzer.model.contract.graph_note import (
     split_tensor,
 )
 from analyzer.model.errors import InputError
-from analyzer.simulate.predict.graph.edge_order import (
-    INLINE_EDGES,
-    RewriteOrder,
-    consumers_of,
-    create_in_order,
-    order_edges,
-)
+
+_PREFIX: Final = "_Mkl"
+_GRADIENT: Final = 2  # input of a filter's gradient that is the output's gradient
+_MERGED: Final = -1  # stands for the merged node while its edge is added
+INLINE_EDGES: Final = 8  # out-edges that a node keeps in order (``EdgeSet::kInline``)
+_EDGE_BYTES: Final = 32  # ``sizeof(Edge)``: two pointers and three numbers
+_BLOCK_BYTES: Final = 8192  # bytes of a block of the graph's arena
+_FOLLOWS: Final = 0.75
+"""Share of blocks that follow the one before: 22 of 29 in four graphs (``posix_memalign`` calls)."""
+_ADDRESS_BITS: Final = 31  # random bits of a block's address
+_SLOTS_PER_BUCKET: Final = 8  # slots of a bucket of a ``FlatSet`` (``kWidth`` in ``flatrep.h``)
+_FULL_RATIO: Final = 0.8  # share of its slots above which a ``FlatSet`` doubles (``flatrep.h``)
+
+_Item = TypeVar("_Item")
+
+
+def order_edges(edges: Sequence[_Item], chances: Random, *, grows: bool = True) -> list[_Item]:
+    """Return edges in one order in which an ``EdgeSet`` may list them.
+
+    ``grows`` is whether the set starts small; otherwise it has room for all edges.
+    """
+    if len(edges) <= INLINE_EDGES:
+        return list(edges)
+    table: list[tuple[int, int] | None] = [None] * _slots_for(1 if grows else len(edges))
+    address = chances.getrandbits(_ADDRESS_BITS) & -_EDGE_BYTES
+    addresses = []
+    for _ in edges:
+        addresses.append(address)
+        address += _EDGE_BYTES
+        if not address % _BLOCK_BYTES and chances.random() >= _FOLLOWS:
+            address = chances.getrandbits(_ADDRESS_BITS) & -_BLOCK_BYTES
+    for position, address in enumerate(addresses):
+        if position >= int(len(table) * _FULL_RATIO):
+            old = [entry for entry in table if entry is not None]
+            table = [None] * _slots_for(position + 1)
+            for entry in old:
+                _insert(table, *entry)
+        _insert(table, address, position)
+    return [edges[entry[1]] for entry in table if entry is not None]
+
+
+def _slots_for(count: int) -> int:
+    slots = _SLOTS_PER_BUCKET
+    while count >= _FULL_RATIO * slots:
+        slots *= 2
+    return slots
+
+
+def _insert(table: list[tuple[int, int] | None], address: int, position: int) -> None:
+    """Insert an edge: open addressing with quadratic probes, as in ``FlatSet<const Edge*>``."""
+    mask = len(table) - 1
+    index = ((address + (address >> 6)) >> 8) & mask
+    probes = 1
+    while table[index] is not None:
+        index = (index + probes) & mask
+        probes += 1
+    table[index] = (address, position)
+
+
+class RewriteOrder:
+    """The graph before the oneDNN pass; ``sources`` are the nodes that each node waits for.
+
+    The pass walks the graph depth first from its source and appends rewritten nodes in reverse
+    postorder (``GetReversePostOrder`` in ``mkl_layout_pass.cc``). The source's edges lie in a hash
+    set, so the two gradients of a product may change places from process to process. (Without it,
+    11 of 84 peaks on one thread leave their ranges.)
+    """
+
+    def __init__(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
+        self._rewritten = [node for node, op in enumerate(ops) if op.type.startswith(_PREFIX)]
+        self._out: list[list[int]] = [[] for _ in ops]
+        self._roots: list[int] = []
+        if self._rewritten:
+            self._add_edges(ops, sources)
+
+    def sample(self, seed: int) -> list[int]:
+        """Return the rewritten nodes in one possible order of rewriting."""
+        if not self._rewritten:
+            return []
+        rank = self._walk(Random(seed))
+        last = len(self._out)
+        return sorted(self._rewritten, key=lambda node: rank.get(node, last + node))
+
+    def _add_edges(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
+        """Store each node's out-edges in order of creation.
+
+        This is the graph before the pass merged the gradients of filters with those of their
+        biases; the gradients of biases are nodes after all others.
+        """
+        count, kinds = len(ops), [op.type for op in ops]
+        filters = [
+            n for n in range(count) if "Backprop" in kinds[n] and kinds[n][-8:] == "WithBias"
+        ]
+        bias_of = {f"{ops[node].name}:1": bias for bias, node in enumerate(filters, count)}
+        before: list[Sequence[int]] = []
+        for op, feeds in zip(ops, sources, strict=True):
+            data = [bias_of.get(t, feed) for t, feed in zip(op.inputs, feeds, strict=False)]
+            before.append([*data, *feeds[len(data) :]])
+        before += [[sources[node][_GRADIENT]] for node in filters]
+        places: list[Any] = [op.attrs.get(PLACE, node) for node, op in enumerate(ops)]
+        # By default a bias' gradient comes right after the filter's.
+        places += [ops[node].attrs.get(MERGED_PLACE, places[node] + 0.5) for node in filters]
+        biases = [Op(f"{ops[node].name}/bias", "BiasAddGrad") for node in filters]
+        built = create_in_order(consumers_of([*ops, *biases], before), places)
+        back = _back_edge_nodes(ops)
+        for is_back in (False, True):  # back edges are added last
+            for node in built:
+                for source in before[node]:
+                    if (source in back) is is_back:
+                        merged = source if source < count else filters[source - count]
+                        self._out[merged].append(node)
+        self._roots = [node for node in built if not before[node]]
+        bias_nodes = dict(zip(filters, range(count, len(before)), strict=True))
+        for node in built:
+            if node in bias_nodes:
+                self._merge(node, bias_nodes[node], sources[node][_GRADIENT])
+
+    def _merge(self, node: int, bias: int, gradient: int) -> None:
+        """Reorder the out-edges of the gradient that a filter's and a bias' gradient read.
+
+        The pass adds the merged node's edge, then erases those of the two, the bias' first. The
+        last edge fills each gap (``EdgeSet::erase``, ``MergeConv2DBackpropFilterWithBiasAddGrad``).
+        The other inputs lose one edge, and the new edge fills its gap.
+        """
+        edges = self._out[gradient]
+        if len(edges) + 1 > INLINE_EDGES:
+            self._out[gradient] = [reader for reader in edges if reader != bias]
+            return
+        slots = [*edges, _MERGED]
+        for erased in (bias, node):
+            gap = slots.index(erased)
+            last = slots.pop()
+            if gap < len(slots):
+                slots[gap] = last
+        self._out[gradient] = [node if reader == _MERGED else reader for reader in slots]
+
+    def _walk(self, chances: Random) -> dict[int, int]:
+        """Return each node's rank in the reverse postorder."""
+        postorder: list[int] = []
+        is_seen = [False] * len(self._out)
+        stack = order_edges(self._roots, chances)
+        while stack:
+            node = stack.pop()
+            if node < 0:
+                postorder.append(~node)
+            elif not is_seen[node]:
+                is_seen[node] = True
+                stack.append(~node)
+                stack.extend(order_edges(self._out[node], chances))
+        return {node: rank for rank, node in enumerate(reversed(postorder))}
+
+
+def consumers_of(ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the nodes that cannot be created before each node, once for each edge."""
+    consumers: list[list[int]] = [[] for _ in ops]
+    back = _back_edge_nodes(ops)
+    for node, feeds in enumerate(sources):
+        for source in feeds:
+            if source not in back:
+                consumers[source].append(node)
+    return consumers
+
+
+def create_in_order(consumers: Sequence[Sequence[int]], places: Sequence[Any]) -> list[int]:
+    """Return the nodes in the order in which a graph is built from its listing.
+
+    It takes the first node by ``places`` whose inputs exist (``GraphConstructor::Convert``). Nodes
+    of a cycle outside a loop are left out.
+    """
+    count = len(consumers)
+    by_rank = sorted(range(count), key=places.__getitem__)
+    rank = {node: position for position, node in enumerate(by_rank)}
+    pending = Counter(node for waiting in consumers for node in waiting)
+    ready = [rank[node] for node in range(count) if not pending[node]]
+    heapq.heapify(ready)
+    built: list[int] = []
+    while ready:
+        node = by_rank[heapq.heappop(ready)]
+        built.append(node)
+        for consumer in consumers[node]:
+            pending[consumer] -= 1
+            if not pending[consumer]:
+                heapq.heappush(ready, rank[consumer])
+    return built
+
+
+def _back_edge_nodes(ops: Sequence[Op]) -> set[int]:
+    """Return the nodes whose edges close loops; TensorFlow adds them last (``AddBackEdges``)."""
+    return {node for node, op in enumerate(ops) if op.type in ("NextIteration", "RefNextIteration")}
+
 
 INEXPENSIVE: Final = op_types(
     """

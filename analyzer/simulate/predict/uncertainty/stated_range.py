@@ -12,8 +12,14 @@ from analyzer.model.contract.report.peak_figures import DecidingOp, ScheduleRang
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.simulate.predict.prepared_step import Schedule
-from analyzer.simulate.predict.representative import LIMIT_MARGIN, Chosen
-from analyzer.simulate.predict.sampling import COVERAGE, EQUAL_SHARE, Prediction, ScheduleSample
+from analyzer.simulate.predict.sampling import (
+    COVERAGE,
+    EQUAL_SHARE,
+    LIMIT_MARGIN,
+    Chosen,
+    Prediction,
+    ScheduleSample,
+)
 
 MARGIN: Final = EQUAL_SHARE
 """Share of the peak added on both sides for bytes that no schedule shows: constants that the
