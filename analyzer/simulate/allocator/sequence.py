@@ -131,7 +131,7 @@ def from_allocations(
     if "part_of" in allocations:  # a part of another allocation is no request
         rows = rows[allocations["part_of"].isna().to_numpy()[rows]]
     requested, born, dies = (
-        integers(allocations, name)[rows] for name in ("requested_bytes", "born", "dies")
+        allocations[name].to_numpy(np.int64)[rows] for name in ("requested_bytes", "born", "dies")
     )
     wrong = (requested < 0) | (requested > MAX_REQUEST_BYTES)
     if wrong.any():
@@ -173,21 +173,3 @@ def from_allocations(
         row=rows,
         spare=spare,
     )
-
-
-def integers(table: pd.DataFrame, name: str) -> Table:
-    """Return a column as int64; refuse missing values and fractions."""
-    if name not in table:
-        raise TraceError(f"The table lacks the column {name!r}.")
-    column = table[name]
-    if column.dtype == np.int64:
-        return np.asarray(column, np.int64)
-    try:
-        numbers = pd.to_numeric(column).to_numpy(dtype="float64", na_value=np.nan)
-    except (TypeError, ValueError) as error:
-        raise TraceError(f"The column {name!r} contains values other than numbers.") from error
-    wrong = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (np.abs(numbers) > 2.0**62)
-    if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
-        raise TraceError(f"Row {at}: {name} is {numbers[at]}, which is no whole number.")
-    return np.asarray(column, np.int64)

@@ -7,8 +7,8 @@ A **schedule** is one possible execution of the step: which op runs when, and so
 allocated and freed. TensorFlow's choice differs from process to process, so a prediction plays many
 schedules, each from a seed. From the graph to the range:
 
-1. ``prepared_step.prepare`` numbers the nodes and rebuilds their edges (``graph/edges``), asks the kernel rules
-   for the memory plan of each node (``graph/kernel_calls``) and estimates durations.
+1. ``prepared_step.prepare`` numbers the nodes and rebuilds their edges (``graph/edges``), asks the
+   kernel rules for the memory plan of each node (``graph/kernel_calls``) and estimates durations.
 2. ``prepared_step.play`` plays one schedule. The seed selects the **edge order**, the order in which a
    node starts its successors. The executor then runs the nodes on one thread or on several in simulated
    time (``executor/threads``), and through branches and loops (``executor/control_flow``). The ledger

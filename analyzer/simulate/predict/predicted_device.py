@@ -34,17 +34,13 @@ def target_of(note: RunNote) -> Target:
     if device.kind != "gpu":
         return Target(device=cpu_device(note.threads), options=BfcOptions.cpu())
     gpu = find_gpu(device.id or device.name)
+    text = note.environment.get(LIMIT_VARIABLE, "").strip()
+    limit_bytes = int(text) << 20 if text.isdecimal() else None  # of a cuDNN workspace
     return Target(
-        device=with_measured_workspaces(gpu_device(gpu, _read_workspace_limit(note)), note),
+        device=with_measured_workspaces(gpu_device(gpu, limit_bytes), note),
         options=BfcOptions.gpu(memory_limit(gpu).bytes),
         gpu=gpu,
     )
-
-
-def _read_workspace_limit(note: RunNote) -> int | None:
-    """Return the limit of a cuDNN workspace that the noted process set, in bytes; None for none."""
-    text = note.environment.get(LIMIT_VARIABLE, "").strip()
-    return int(text) << 20 if text.isdecimal() else None
 
 
 CONVOLUTION_KINDS: Final = {

@@ -26,7 +26,7 @@ from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.executor.node_execution import Assumptions
 from analyzer.simulate.predict.predicted_device import Target, describe_like, target_of
 from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, Schedule
-from analyzer.simulate.predict.process_table import History, make_history, place
+from analyzer.simulate.predict.process_table import Played, make_table, place
 from analyzer.simulate.predict.sampling import Chosen, Prediction, choose, predict
 from analyzer.simulate.predict.startup import find_rehomed, find_shared_slots
 from analyzer.simulate.predict.uncertainty.decisions import (
@@ -116,18 +116,18 @@ def _measured(
     target: Target,
 ) -> Measured:
     """Return the chosen schedule as a recording, like a measured one."""
-    history, schedule = make_history(prediction.prepared, chosen.played), chosen.played.schedule
-    table, sharing = _attribute(note, structure, history)
+    schedule = chosen.played.schedule
+    table, sharing = _attribute(note, structure, prediction.prepared, chosen.played)
     uncertainty = state_range(prediction, chosen, unsized=len(_find_unsized(prediction, schedule)))
     if target.gpu is not None and not is_whole(note, compiled):
         limit = target.options.memory_limit_bytes
         uncertainty = add_gpu_uncertainty(uncertainty, prediction, chosen.played, limit)
     ran = {prediction.prepared.wiring.ops[node].name for node in schedule.nodes}
-    table, events, options = place(table, history.instants, target.options)
+    table, events, options = place(table, chosen.played.instants, target.options)
     shown = divide_temporaries(
         table,
         events,
-        history.steps,
+        chosen.played.steps,
         compiled,
         structure,
         allocator=target.device.allocator,
@@ -194,13 +194,13 @@ def owners_by_number(note: RunNote, device: KernelDevice) -> dict[int, Owner]:
 
 
 def _attribute(
-    note: RunNote, structure: GraphIndex, history: History
+    note: RunNote, structure: GraphIndex, prepared: Prepared, played: Played
 ) -> tuple[pd.DataFrame, Sharing]:
     """Label the buffers by the rules for traces; here the variables are known."""
-    table = history.table
+    table, holdings, known = make_table(prepared, played)
     labels = Labels(len(table))
-    label_variables(labels, note, history.holdings, find_roles_of_state(note, structure))
-    for row, (category, role) in history.labels.items():
+    label_variables(labels, note, holdings, find_roles_of_state(note, structure))
+    for row, (category, role) in known.items():
         if labels.is_open(row):
             labels.set(row, category, role=role)
     in_steps = table["step"].notna().to_numpy()
@@ -213,7 +213,7 @@ def _attribute(
     label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
     phases = np.zeros(len(table), dtype=np.int8)
     none = np.zeros(len(table), dtype=bool)
-    label_eager(labels, table, history.steps, phases, {}, none, infer=infer, jit=False)
+    label_eager(labels, table, played.steps, phases, {}, none, infer=infer, jit=False)
     return labels.apply(table), sharing
 
 

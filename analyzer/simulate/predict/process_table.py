@@ -151,17 +151,6 @@ _Request = tuple[int, int, int, str]  # bytes, instants of birth and end, and re
 
 
 @dataclass(frozen=True, slots=True)
-class History:
-    """Startup and steps in one table: rows of the schedule, then rows of the startup alone."""
-
-    table: pd.DataFrame
-    instants: int
-    steps: tuple[Step, ...]
-    holdings: list[Holding]
-    labels: dict[int, tuple[Category, str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Played:
     """Startup and steps of one schedule."""
 
@@ -320,8 +309,13 @@ def _match_origins(
     return origin
 
 
-def make_history(prepared: Prepared, played: Played) -> History:
-    """Return the table of a schedule with its startup, and the labels of rows."""
+def make_table(
+    prepared: Prepared, played: Played
+) -> tuple[pd.DataFrame, list[Holding], dict[int, tuple[Category, str]]]:
+    """Return the table of startup and schedule, the rows of variables, and labels of rows.
+
+    Rows of the startup alone follow the rows of the schedule.
+    """
     startup, total, alone = played.startup, played.instants, played.alone
     extra = [
         {
@@ -341,7 +335,7 @@ def make_history(prepared: Prepared, played: Played) -> History:
             holdings.append(Holding(row, made.variable, None))
         else:
             labels[row] = made.category, made.role
-    return History(table, total, played.steps, holdings, labels)
+    return table, holdings, labels
 
 
 def find_holdings(played: Played) -> tuple[list[Holding], dict[int, tuple[Category, str]]]:

@@ -1,8 +1,8 @@
 """Sample schedules of a step, and choose the one to show.
 
-The samples give the median peak and the range of the peaks. The allocator's chunks depend on chance: a few
-schedules are played from the process's start, and others continue these histories. Of the schedules
-near the median requested peak, the one nearest to the median allocated peak is shown.
+The samples give the median peak and the range of the peaks. The allocator's chunks depend on chance:
+a few schedules are played from the process's start, and others continue these histories. Of the
+schedules near the median requested peak, the one nearest to the median allocated peak is shown.
 """
 
 from __future__ import annotations

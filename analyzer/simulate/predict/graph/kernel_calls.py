@@ -43,7 +43,6 @@ def plan_kernels(
     constants = [_read_constant(op) for op in ops]
     plans: list[MemoryPlan] = []
     misfits: dict[int, str] = {}
-    origins: dict[int, int] = {}
     for node, op in enumerate(ops):
         read = {output for _, output, _ in wiring.data_out[node]}
         call = Call(
@@ -67,11 +66,9 @@ def plan_kernels(
             misfits[node] = why
     return Kernels(
         plans=plans,
-        handles=[
-            _find_handle(wiring, feeds[0], origins) if feeds else -1 for feeds in wiring.inputs
-        ],
+        handles=[_find_handle(wiring, feeds[0]) if feeds else -1 for feeds in wiring.inputs],
         arguments={
-            node: [_find_handle(wiring, feed, origins) for feed in wiring.inputs[node]]
+            node: [_find_handle(wiring, feed) for feed in wiring.inputs[node]]
             for node, plan in enumerate(plans)
             if plan.compiled is not None
         },
@@ -125,21 +122,12 @@ def _read_constant(op: Op) -> tuple[int, ...] | None:
     return tuple(int(x) for x in values if isinstance(x, (int, float)))
 
 
-def _find_handle(wiring: Wiring, feed: tuple[int, int], origins: dict[int, int]) -> int:
+def _find_handle(wiring: Wiring, feed: tuple[int, int]) -> int:
     """Trace an input of type resource back to the argument that brings in the handle; else -1."""
-    outputs = wiring.ops[feed[0]].outputs
-    is_handle = feed[1] < len(outputs) and outputs[feed[1]].dtype == "resource"
-    return _origin(wiring, feed[0], origins) if is_handle else -1
-
-
-def _origin(wiring: Wiring, node: int, origins: dict[int, int]) -> int:
-    path: list[int] = []
-    while node not in origins and wiring.ops[node].type not in _HANDLE_SOURCES:
-        path.append(node)
-        if not wiring.inputs[node]:
-            break
+    node, output = feed
+    outputs = wiring.ops[node].outputs
+    if output >= len(outputs) or outputs[output].dtype != "resource":
+        return -1
+    while wiring.ops[node].type not in _HANDLE_SOURCES and wiring.inputs[node]:
         node = wiring.inputs[node][0][0]
-    origin = origins.get(node, node)
-    for step in path:
-        origins[step] = origin
-    return origin
+    return node

@@ -66,26 +66,19 @@ def decide(
         if name not in by_user.trips and loop.trips > 1:
             one_trip = replace(best, trips={**best.trips, name: 1})
             others[name] = try_out(one_trip).peak_bytes
+    outcomes = [(name, True, loop.trips, loop.bounded) for name, loop in top.loops.items()]
+    names = [ops[node].name for node in top.branches]
+    outcomes += [(name, False, best.branches.get(name, 1), False) for name in names]
     decisions = [
         Decision(
             name=name,
-            is_loop=True,
-            outcome=loop.trips,
-            bounded=loop.bounded,
-            by_user=name in by_user.trips,
+            is_loop=is_loop,
+            outcome=outcome,
+            bounded=bounded,
+            by_user=name in (by_user.trips if is_loop else by_user.branches),
             other_bytes=others.get(name),
         )
-        for name, loop in top.loops.items()
-    ]
-    decisions += [
-        Decision(
-            name=name,
-            is_loop=False,
-            outcome=best.branches.get(name, 1),
-            by_user=name in by_user.branches,
-            other_bytes=others.get(name),
-        )
-        for name in (ops[node].name for node in top.branches)
+        for name, is_loop, outcome, bounded in outcomes
     ]
     peaks = Range.spanning(peaks_bytes) if decisions else None
     return replace(prepared, assumed=best), tuple(decisions), peaks
@@ -141,8 +134,7 @@ def describe_decision(decision: Decision) -> str:
 def describe_run_sizes(note: RunNote, names: Collection[str], least_bytes: int | None) -> list[str]:
     """Return sentences about data-dependent sizes of the ops that ran."""
     sentences = []
-    assumed = [size for size in note.sizes if size.basis == "told"]
-    if assumed:
+    if assumed := [size for size in note.sizes if size.basis == "told"]:
         sentences.append(f"Data-dependent sizes, as assumed (--assume): {_list(assumed)}.")
     most = [size for size in note.sizes if size.basis == "most" and size.op in names]
     if most:
