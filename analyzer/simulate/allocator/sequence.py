@@ -114,20 +114,7 @@ def from_allocations(
     Raises:
         TraceError: nothing to replay, or an impossible size or instant.
     """
-    if len(allocations) == 0:
-        raise TraceError("The allocations table is empty: no memory events to replay.")
-    rows = np.arange(len(allocations))
-    if "allocator" in allocations:
-        names = allocations["allocator"].astype("str")
-        present = sorted(names.unique()) if allocator is None else [allocator]
-        if len(present) > 1:
-            raise InputError(
-                f"The allocations are of {len(present)} allocators: {', '.join(present)}.",
-                hint="Choose one: each has its own pool.",
-            )
-        rows = rows[(names == present[0]).to_numpy()]
-        if rows.size == 0:
-            raise TraceError(f"The allocations have no rows of the allocator {allocator!r}.")
+    rows = _choose_rows(allocations, allocator)
     if "part_of" in allocations:  # a part of another allocation is no request
         rows = rows[allocations["part_of"].isna().to_numpy()[rows]]
     requested, born, dies = (
@@ -173,3 +160,22 @@ def from_allocations(
         row=rows,
         spare=spare,
     )
+
+
+def _choose_rows(allocations: pd.DataFrame, allocator: str | None) -> Table:
+    """Return the rows of one allocator; None for the only one."""
+    if len(allocations) == 0:
+        raise TraceError("The allocations table is empty: no memory events to replay.")
+    rows = np.arange(len(allocations))
+    if "allocator" in allocations:
+        names = allocations["allocator"].astype("str")
+        present = sorted(names.unique()) if allocator is None else [allocator]
+        if len(present) > 1:
+            raise InputError(
+                f"The allocations are of {len(present)} allocators: {', '.join(present)}.",
+                hint="Choose one: each has its own pool.",
+            )
+        rows = rows[(names == present[0]).to_numpy()]
+        if rows.size == 0:
+            raise TraceError(f"The allocations have no rows of the allocator {allocator!r}.")
+    return rows

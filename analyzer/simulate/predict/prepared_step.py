@@ -75,7 +75,6 @@ def play(
         is_timed=not is_sequential,
     )
     values = entering = tuple(ledger.values)
-    held = dict(ledger.held)
     counters: dict[int, Value] = dict.fromkeys(prepared.counters, (0,))
     loops: dict[str, Loop] = {}
     branches: dict[int, int] = {}
@@ -86,11 +85,7 @@ def play(
         first = ledger.instants
         entering = tuple(ledger.values)
         ledger.ran.clear()
-        executor: Any = (
-            ControlExecutor(prepared, edges, ledger, counters)
-            if wiring.has_control_flow
-            else Executor(wiring, edges, ledger)
-        )
+        executor = _make_executor(prepared, edges, ledger, counters)
         if is_sequential:
             executor.run()
         elif threads == OVERLAPPED:
@@ -116,9 +111,17 @@ def play(
         branches=branches,
         stranded=tuple(stranded),
         values=values,
-        held=held,
+        held=ledger.held,
         entering=entering,
     )
+
+
+def _make_executor(
+    prepared: Prepared, edges: EdgeOrder, ledger: Ledger, counters: dict[int, Value]
+) -> Any:
+    if prepared.wiring.has_control_flow:
+        return ControlExecutor(prepared, edges, ledger, counters)
+    return Executor(prepared.wiring, edges, ledger)
 
 
 def summarize(ledger: Ledger, spans: list[tuple[int, int]], **others: Any) -> Schedule:

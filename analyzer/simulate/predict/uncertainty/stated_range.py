@@ -81,19 +81,23 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
         because=tuple(because),
         deciding_ops=tuple(find_deciding_ops(prediction)) if prediction.range.width else (),
         schedules=tuple(
-            ScheduleRange(
-                inter_op_threads=each.threads,
-                draws=len(each.schedules),
-                requested_bytes=each.middle.peak_bytes + extra,
-                requested_low_bytes=each.range.low + extra,
-                requested_high_bytes=each.range.high + extra,
-                allocated_bytes=median_low(chosen.allocated_bytes[each.threads]),
-                allocated_low_bytes=min(chosen.allocated_bytes[each.threads]),
-                allocated_high_bytes=max(chosen.allocated_bytes[each.threads]),
-            )
+            _summarize(each, chosen.allocated_bytes[each.threads], extra)
             for each in prediction.by_threads
         ),
         unsized=unsized,
+    )
+
+
+def _summarize(sample: ScheduleSample, allocated: Sequence[int], extra: int) -> ScheduleRange:
+    return ScheduleRange(
+        inter_op_threads=sample.threads,
+        draws=len(sample.schedules),
+        requested_bytes=sample.middle.peak_bytes + extra,
+        requested_low_bytes=sample.range.low + extra,
+        requested_high_bytes=sample.range.high + extra,
+        allocated_bytes=median_low(allocated),
+        allocated_low_bytes=min(allocated),
+        allocated_high_bytes=max(allocated),
     )
 
 
