@@ -1,6 +1,6 @@
 """Explains an out-of-memory log: the request, the state of the allocator, the cause, and advice.
 
-Inputs: the bytes of a log of TensorFlow 0.8 or later, in any format; optionally a model's tensors.
+Inputs: the bytes of a log of TensorFlow 1.0 or later, in any format; optionally a model's tensors.
 Outputs: an ``OomReport`` with the JSON document, text for the terminal, and a page.
 Restrictions: the log is untrusted; TensorFlow is not imported. ``scan/`` reads the log into records.
 """
@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.oom.explain_log import explain_log
@@ -19,9 +19,6 @@ from analyzer.oom.failure_case import Cause, OomCase, find_card_id
 from analyzer.oom.model_names import ModelTensor, add_names
 from analyzer.oom.scan.log_reader import read_records
 from analyzer.report.output_files import DocumentOutput, write_text
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 __all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "find_card_id", "read_oom_log"]
 
@@ -49,13 +46,6 @@ class OomReport(DocumentOutput):
         from analyzer.report.render.page_shell import to_page
 
         write_text(Path(path), to_page(build_sections(self.document, self.cases)))
-
-    def print(self, console: Console) -> None:
-        """Print the explanation in the terminal."""
-        from analyzer.oom.log_sections import build_sections
-        from analyzer.report.render.terminal import print_terminal
-
-        print_terminal(build_sections(self.document), console)
 
 
 def read_oom_log(stream: BinaryIO, name: str) -> OomReport:

@@ -13,13 +13,7 @@ from typing import Final
 from analyzer.model.contract.report.oom_file import OomAdvice
 from analyzer.model.ranges import Range
 from analyzer.oom.dumped_state import find_dominant_size
-from analyzer.oom.failure_case import (
-    Cause,
-    CauseOfFailure,
-    OomCase,
-    find_card_id,
-    find_framework,
-)
+from analyzer.oom.failure_case import Cause, OomCase, find_card_id, find_framework
 from analyzer.oom.log_records import FailedAllocator, OutOf
 from analyzer.oom.log_texts import size_words, write_advice
 
@@ -33,12 +27,14 @@ _LARGE_CONSTANT: Final = 64 << 20  # bytes
 _MUCH_PADDING: Final = 0.1  # of a TPU program's need
 
 
-def find_advice(case: OomCase, verdict: CauseOfFailure) -> list[OomAdvice]:
-    """Return the advice, the most direct first."""
-    cause = verdict.cause
+def find_advice(case: OomCase, cause: str) -> Iterator[OomAdvice]:
+    """Yield the advice, the most direct first."""
     if case.failure.component:
-        return list(_advice_for_component(case, cause))
-    return [*_advice_by_cause(case, cause), *_advice_by_contents(case, cause)]
+        yield from _advice_for_component(case, cause)
+    else:
+        yield from _advice_by_cause(case, cause)
+        if cause not in (Cause.HOST, Cause.BESIDE_THE_POOL):
+            yield from _advice_by_contents(case)
 
 
 def find_next_command(case: OomCase) -> str | None:
@@ -48,100 +44,95 @@ def find_next_command(case: OomCase) -> str | None:
     if not is_own or not (case.is_on_card or failure.is_compiled):
         return None
     gpu = find_card_id(case.card.name) if case.card is not None else ""
-    shape = failure.tensor.shape or ()
-    batch = f" --batch-size {shape[0]}" if _may_have_batch(case, shape) else ""
-    return f"analyze fit TARGET --gpu {gpu or 'CARD'}{batch}"
+    batch = _find_batch(case)
+    size = f" --batch-size {batch}" if batch else ""
+    return f"analyze fit TARGET --gpu {gpu or 'CARD'}{size}"
 
 
-def _advice_for_component(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
+def _advice_for_component(case: OomCase, cause: str) -> Iterator[OomAdvice]:
     failure = case.failure
     row, need, plan = failure.row, failure.figures.get("need"), failure.xla
     padding = sum(each.padding.middle for each in plan.buffers if each.padding) if plan else 0
     if need is not None and padding > _MUCH_PADDING * need.middle:
         yield write_advice("tpu_padding", padding=Range.exactly(padding))
+    name = "tpu_program" if failure.memory is OutOf.TPU else "smaller"
     if row is not None and row.advice:
-        yield write_advice(row.advice)
-    elif cause is Cause.FRAGMENTED and row is not None and row.fragmented_advice:
-        yield write_advice(row.fragmented_advice)
-    elif failure.kind is FailedAllocator.LIBRARY and cause is not Cause.HELD_BY_OTHERS:
-        yield write_advice(Cause.BESIDE_THE_POOL)
-    elif failure.memory is OutOf.UNCLEAR and failure.is_killed and cause is not Cause.HOST:
-        yield write_advice("killed")
+        name = row.advice
+    elif row is not None and row.fragmented_advice and cause == Cause.FRAGMENTED:
+        name = row.fragmented_advice
+    elif cause == Cause.HELD_BY_OTHERS and failure.memory in (OutOf.CARD, OutOf.TPU):
+        name = cause
+    elif failure.kind is FailedAllocator.LIBRARY:
+        name = Cause.BESIDE_THE_POOL
+    elif failure.memory is OutOf.UNCLEAR and failure.is_killed and cause != Cause.HOST:
+        name = "killed"
     elif failure.memory in (OutOf.HOST, OutOf.UNCLEAR):
-        yield write_advice(Cause.HOST)
-    elif cause is Cause.HELD_BY_OTHERS:
-        yield write_advice(cause)
-    else:
-        yield write_advice("tpu_program" if failure.memory is OutOf.TPU else "smaller")
+        name = Cause.HOST
+    yield write_advice(name)
 
 
-def _advice_by_cause(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
+def _advice_by_cause(case: OomCase, cause: str) -> Iterator[OomAdvice]:
+    failure, state, total = case.failure, case.state, case.card_total
     if cause in (Cause.HELD_BY_OTHERS, Cause.WASTED, Cause.BESIDE_THE_POOL, Cause.HOST):
         yield write_advice(cause)
-    elif cause is Cause.FRAGMENTED:
+    elif cause == Cause.FRAGMENTED:
         yield from _against_fragmentation(case)
     elif cause in (Cause.FULL, Cause.LARGER_THAN_LIMIT, Cause.LARGER_THAN_CARD):
-        yield from _against_size(case, cause)
-    elif cause is Cause.DRIVER_REFUSED and case.is_on_card:
+        yield from _against_size(case, state.largest_hole if cause == Cause.FULL else state.limit)
+    elif cause == Cause.DRIVER_REFUSED and case.is_on_card:
         if case.is_limit_above_card:
-            yield write_advice("lower_limit", limit=case.state.limit, total=case.card_total)
-        pool = case.state.pool
-        had = "" if pool is None else f" The pool had {size_words(pool)} then."
+            yield write_advice("lower_limit", limit=state.limit, total=total)
+        had = "" if state.pool is None else f" The pool had {size_words(state.pool)} then."
         yield write_advice("rest_of_card", pool=had)
-    elif cause is Cause.CANNOT_TELL and find_framework(case.failure.framework) == "JAX":
-        yield write_advice("jax")
-    elif cause is Cause.DRIVER_REFUSED and case.failure.is_pinned:
+    elif cause == Cause.DRIVER_REFUSED and failure.is_pinned:
         yield write_advice("pinned")
+    elif cause == Cause.CANNOT_TELL and find_framework(failure.framework) == "JAX":
+        yield write_advice("jax")
 
 
 def _against_fragmentation(case: OomCase) -> Iterator[OomAdvice]:
     state, failure = case.state, case.failure
-    name, free = failure.allocator.lower(), state.free
-    if case.is_on_card and failure.kind is FailedAllocator.POOL and free is not None:
-        yield write_advice("async_allocator", free=free)
-    is_host = "cpu" in name or "host" in name  # such pools always grow: process_state.cc
-    if (state.regions or 0) > 1 and not is_host:
+    if case.is_on_card and failure.kind is FailedAllocator.POOL and state.free is not None:
+        yield write_advice("async_allocator", free=state.free)
+    if (state.regions or 0) > 1 and not failure.is_on_host:  # its pools grow: process_state.cc
         yield write_advice("no_growth", regions=state.regions)
-    if free is not None:
+    if state.free is not None:
         yield write_advice("same_shapes")
 
 
-def _against_size(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
-    shape = case.failure.tensor.shape or ()
-    request, state, total = case.request, case.state, case.card_total
-    room = state.largest_hole if cause is Cause.FULL else state.limit
-    if request is not None and room is not None and _may_have_batch(case, shape):
-        item_bytes = math.ceil(request.requested.high / shape[0])
+def _against_size(case: OomCase, room: Range | None) -> Iterator[OomAdvice]:
+    """Yield advice for a request that is too large; ``room`` is the largest place for it."""
+    request, total, batch = case.request, case.card_total, _find_batch(case)
+    if request is not None and room is not None and batch:
+        item_bytes = math.ceil(request.requested.high / batch)
         most = room.low // item_bytes
-        if 0 < most < shape[0]:
-            item, values = Range.exactly(item_bytes), {"most": most, "batch": shape[0]}
-            yield write_advice("smaller_batch", shape=list(shape), room=room, item=item, **values)
+        if 0 < most < batch:
+            shape, item = list(case.failure.tensor.shape or ()), Range.exactly(item_bytes)
+            values = {"shape": shape, "room": room, "item": item}
+            yield write_advice("smaller_batch", most=most, batch=batch, **values)
     if total is not None and request is not None and case.is_limited and case.is_on_card:
         need_bytes = (case.in_use_bytes or 0) + request.rounded.high
         if need_bytes < total.low:
-            yield write_advice("raise_limit", total=total, limit=state.limit)
+            yield write_advice("raise_limit", total=total, limit=case.state.limit)
     if case.failure.is_pinned:
         yield write_advice("raise_pinned_limit")
 
 
-def _may_have_batch(case: OomCase, shape: tuple[int, ...]) -> bool:
-    """Return whether the first axis may be the batch: not if a variable or its update failed."""
-    if len(shape) < 2 or shape[0] < 2:
-        return False
-    names = f"{case.failure.op} {case.failure.requested_by}".lower()
-    is_variable = any(word in names for word in _VARIABLE_OPS)
-    return not is_variable and "variable" not in case.failure.kernel
+def _find_batch(case: OomCase) -> int:
+    """Return the first axis of the request; 0 if it is not the batch, as in a variable's update."""
+    failure, shape = case.failure, case.failure.tensor.shape or ()
+    names = f"{failure.op} {failure.requested_by}".lower()
+    is_variable = any(word in names for word in _VARIABLE_OPS) or "variable" in failure.kernel
+    return 0 if len(shape) < 2 or shape[0] < 2 or is_variable else shape[0]
 
 
-def _advice_by_contents(case: OomCase, cause: Cause) -> Iterator[OomAdvice]:
-    if cause in (Cause.HOST, Cause.BESIDE_THE_POOL):
-        return
+def _advice_by_contents(case: OomCase) -> Iterator[OomAdvice]:
     dominant = find_dominant_size(case.sizes, case.in_use_bytes)
     if dominant is not None:
         count, size_bytes = dominant.count, dominant.size_bytes
         yield write_advice("kept_tensors", count=count, size_bytes=size_bytes)
     op = case.failure.op_type or case.failure.requested_by
-    size_bytes = case.request.requested.middle if case.request else 0
-    largest = max((size.size_bytes for size in case.sizes), default=0)
-    if op in _CONSTANT_OPS and max(size_bytes, largest) >= _LARGE_CONSTANT:
+    sizes = [size.size_bytes for size in case.sizes]
+    sizes += [case.request.requested.middle] if case.request else []
+    if op in _CONSTANT_OPS and max(sizes, default=0) >= _LARGE_CONSTANT:
         yield write_advice("constant")

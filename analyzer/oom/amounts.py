@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
 
@@ -26,15 +25,21 @@ ITEM_SIZES: Final = (4, 2, 1, 8, 16)
 """Element sizes to try if the log has no type (TensorFlow 1.4 and before); the likeliest first."""
 
 
+def _match_size(text: str | None) -> tuple[str, str, str] | None:
+    """Return sign, digits and unit of a printed size; None if it is none."""
+    match = _PRINTED.fullmatch((text or "").strip().replace(",", "")[:_LONGEST])
+    return None if match is None else (match[1], match[2], match[3].upper())
+
+
 def parse_size(text: str | None) -> Range | None:
-    """Return the range of sizes that are printed as ``text``; None if it is not a size.
+    """Return the range of sizes that TensorFlow prints as ``text``; None if it is not a size.
 
     A number without a unit, or in bytes, is exact.
     """
-    match = _PRINTED.fullmatch((text or "").strip().replace(",", "")[:_LONGEST])
-    if match is None:
+    parts = _match_size(text)
+    if parts is None:
         return None
-    sign, digits, unit = match.groups()
+    sign, digits, unit = parts
     if not unit:
         return None if "." in digits else Range.exactly(min(int(sign + digits), _MOST))
     decimals = len(digits.partition(".")[2])
@@ -46,7 +51,7 @@ def parse_size(text: str | None) -> Range | None:
     high -= f"{high / 1024:.{decimals}f}" != digits
     if float(digits) >= 1:  # less than 1 and more than 1024 are printed in other units
         low, high = max(low, 1024), min(high, 1024 * 1024 - 1)
-    scale = 1024 ** _UNITS.index(unit.upper())
+    scale = 1024 ** _UNITS.index(unit)
     low, high = min(low * scale, _MOST), min(high * scale + scale - 1, _MOST)
     size = Range(low, max(low, high))
     return Range(-size.high, -size.low) if sign else size
@@ -57,10 +62,10 @@ def parse_rounded(text: str) -> Range | None:
 
     Units are binary (PyTorch, Ray and PaddlePaddle print GB for GiB), decimals rounded to the nearest.
     """
-    match = _PRINTED.fullmatch((text or "").strip().replace(",", "")[:_LONGEST])
-    if match is None:
+    parts = _match_size(text)
+    if parts is None:
         return None
-    digits, unit = match[2], match[3].upper()
+    _, digits, unit = parts
     scale = 1024 ** (_UNITS.index(unit) + 1) if unit else 1
     decimals = len(digits.partition(".")[2])
     value, half = Fraction(digits) * scale, Fraction(scale, 2 * 10**decimals) if decimals else 0
@@ -92,16 +97,13 @@ def difference(whole: Range | None, part: Range | None) -> Range | None:
     return None if whole is None or part is None else (whole - part).at_least(0)
 
 
-def item_bytes(dtype: str) -> float | None:
-    """Return the bytes of one element; None if the type is unknown or has no fixed size."""
-    return ITEM_BYTES.get(numpy_name(dtype))
+def possible_bytes(shape: tuple[int, ...], dtype: str) -> list[int]:
+    """Return the sizes that a tensor may have: one for a known type, one per element size without.
 
-
-def possible_bytes(shape: tuple[int, ...], dtype: str) -> Iterator[int]:
-    """Yield the sizes that a tensor may have: one if its type is known, else one per element size."""
+    A type without a fixed size, such as a string, gives none.
+    """
     elements = math.prod(shape)
-    known = item_bytes(dtype)
-    if known is not None:
-        yield math.ceil(elements * known)
-    elif not dtype:
-        yield from (elements * size for size in ITEM_SIZES)
+    if not dtype:
+        return [elements * size for size in ITEM_SIZES]
+    item = ITEM_BYTES.get(numpy_name(dtype))
+    return [] if item is None else [math.ceil(elements * item)]

@@ -18,8 +18,8 @@ from analyzer.model.ranges import Range
 from analyzer.oom.amounts import difference
 from analyzer.oom.log_records import (
     AllocatorDump,
-    DumpedBin,
     DumpedChunk,
+    FailedAllocator,
     LoggedCard,
     LoggedFailure,
 )
@@ -35,38 +35,42 @@ _MAP_ERROR: Final = 2  # marks of the map that rounding may add or remove
 class DumpedState:
     """State of an allocator; None if the log lacks a figure."""
 
-    limit: Range | None = None
-    in_use: Range | None = None
-    peak: Range | None = None
-    pool: Range | None = None
-    free: Range | None = None
-    largest_hole: Range | None = None  # the largest free chunk
-    basis: str = ""  # of the largest free chunk: chunks, bins, a line, or nothing
-    holes: int | None = None
-    room: Range | None = None  # limit minus pool
-    waste: Range | None = None  # bytes in use beyond the requests
-    regions: int | None = None
-    is_complete: bool = False  # whether the dump lists every chunk
+    limit: Range | None
+    in_use: Range | None
+    peak_in_use: Range | None
+    pool: Range | None
+    free: Range | None
+    largest_hole: Range | None  # the largest free chunk
+    basis: str  # of the largest free chunk: chunks, bins, a line, or nothing
+    holes: int | None
+    room: Range | None  # limit minus pool
+    waste: Range | None  # bytes in use beyond the requests
+    regions: int | None
+    is_complete: bool  # whether the dump lists every chunk
 
 
 def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> DumpedState:
     """Return the state of the allocator; ``card`` is the card as TensorFlow logged it at its start."""
     dump = failure.dump
-    card_limit = card.limit if card else None
-    if failure.histogram:
-        return _async_state(failure, card_limit)
     used_bytes = sum(chunk.size_bytes for chunk in dump.chunks if chunk.is_used)
     free_bytes = sum(chunk.size_bytes for chunk in dump.chunks if not chunk.is_used)
-    in_use = _in_use(dump, used_bytes)
+    in_use = _in_use(failure, used_bytes, free_bytes)
     is_complete = _is_complete(dump, in_use, used_bytes, free_bytes)
-    pool = _pool(dump, is_complete, used_bytes + free_bytes)
+    pool = _stated_pool(dump)
+    if is_complete:
+        pool = Range.exactly(used_bytes + free_bytes)
+    elif dump.regions and _has_all_regions(dump):
+        pool = Range.exactly(sum(dump.regions))
     free = Range.exactly(free_bytes) if is_complete else dump.free or difference(pool, in_use)
-    limit = _limit(dump, pool, card_limit)
+    limit = _limit(dump, pool, card.limit if card else None)
     hole, basis, holes = _largest_hole(dump, is_complete, free)
+    peak = dump.stats.get("MaxInUse")
+    if peak is not None and in_use is not None and in_use.low in peak:
+        peak = Range(in_use.low, peak.high)  # at least what is in use now
     return DumpedState(
         limit=limit,
         in_use=in_use,
-        peak=_peak(dump, in_use),
+        peak_in_use=peak,
         pool=pool,
         free=free,
         largest_hole=hole,
@@ -82,9 +86,7 @@ def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> DumpedStat
 def regions_in_order(dump: AllocatorDump) -> list[list[DumpedChunk]]:
     """Return the chunks of each region in the order of their addresses."""
     ordered = sorted(dump.chunks, key=lambda chunk: chunk.address)
-    if not ordered:
-        return []
-    regions = [[ordered[0]]]
+    regions = [ordered[:1]] if ordered else []
     for before, chunk in pairwise(ordered):
         is_next = before.address + before.size_bytes == chunk.address
         if not is_next or before.region != chunk.region:
@@ -93,25 +95,13 @@ def regions_in_order(dump: AllocatorDump) -> list[list[DumpedChunk]]:
     return regions
 
 
-def _async_state(failure: LoggedFailure, card_limit: Range | None) -> DumpedState:
-    stats = failure.dump.stats
-    listed = Range.exactly(sum(size * count for size, count in failure.histogram))
-    stated = stats.get("InUse")
-    in_use = listed if stated is None else listed.intersection(stated) or stated
-    return DumpedState(
-        limit=_narrow(stats.get("Limit"), card_limit),
-        in_use=in_use,
-        peak=_peak(failure.dump, in_use),
-    )
-
-
 def _waste(dump: AllocatorDump, in_use: Range | None) -> Range | None:
     """Return the bytes in use that were not requested.
 
     Size classes count them from TensorFlow 1.4; before, each ``x`` of the map is a hundredth of the pool
     inside a used chunk, beyond its request (``RenderOccupancy``).
     """
-    if any(each.counts_all for each in dump.bins):
+    if dump.bins:
         parts = [one.used - one.requested for one in dump.bins if one.used != one.requested]
         return sum((part.at_least(0) for part in parts), _NOTHING)
     used, unused = dump.map.count("*"), dump.map.count("x")
@@ -121,20 +111,20 @@ def _waste(dump: AllocatorDump, in_use: Range | None) -> Range | None:
     return Range(int((unused - _MAP_ERROR) * cell), int((unused + _MAP_ERROR) * cell))
 
 
-def _in_use(dump: AllocatorDump, used_bytes: int) -> Range | None:
+def _in_use(failure: LoggedFailure, used_bytes: int, free_bytes: int) -> Range | None:
     """Return the bytes in use: exact if a list adds up to the printed figure."""
+    dump = failure.dump
     stated = _narrow(dump.stats.get("InUse"), dump.used)
-    if stated is None:
-        total = sum(chunk.size_bytes for chunk in dump.chunks)
-        is_all = sum(dump.regions) == total and not dump.omitted_chunks and _has_all_regions(dump)
-        if dump.regions and is_all:
-            return Range.exactly(used_bytes)
-        return _sum_of_bins(dump.bins, of_used=True)
     listed = sum(size * count for size, count in dump.summary)
-    for total in (listed, used_bytes):
-        if total and total in stated:
-            return Range.exactly(total)
-    return stated
+    if stated is not None:
+        exact = (total for total in (listed, used_bytes) if total and total in stated)
+        return next(map(Range.exactly, exact), stated)
+    if dump.summary and failure.kind is FailedAllocator.ASYNC:
+        return Range.exactly(listed)
+    is_all = sum(dump.regions) == used_bytes + free_bytes and not dump.omitted_chunks
+    if dump.regions and is_all and _has_all_regions(dump):
+        return Range.exactly(used_bytes)
+    return sum((one.used for one in dump.bins), _NOTHING) if _has_all_bins(dump) else None
 
 
 def _is_complete(
@@ -148,41 +138,35 @@ def _is_complete(
         return sum(dump.regions) == total and _has_all_regions(dump)
     if dump.pool is not None:
         return total in dump.pool
-    if not _has_all_bins(dump.bins):
-        return True
-    return free_bytes in sum((one.free for one in dump.bins if one.free_chunks), _NOTHING)
+    free = sum((one.free for one in dump.bins if one.free_chunks), _NOTHING)
+    return not _has_all_bins(dump) or free_bytes in free
 
 
-def _pool(dump: AllocatorDump, is_complete: bool, total: int) -> Range | None:
-    if is_complete:
-        return Range.exactly(total)
-    if dump.regions and _has_all_regions(dump):
-        return Range.exactly(sum(dump.regions))
-    return dump.pool or _sum_of_bins(dump.bins, of_used=False)
+def _stated_pool(dump: AllocatorDump) -> Range | None:
+    if dump.pool is not None or not _has_all_bins(dump):
+        return dump.pool
+    return sum((one.total for one in dump.bins), _NOTHING)
 
 
 def _has_all_regions(dump: AllocatorDump) -> bool:
     """Return whether no region is missing: by their sum, else by a later part of the dump."""
-    stated = dump.pool or _sum_of_bins(dump.bins, of_used=False)
+    stated = _stated_pool(dump)
     if stated is not None:
         return sum(dump.regions) in stated
     return bool(dump.summary) or dump.used is not None or "InUse" in dump.stats
 
 
-def _sum_of_bins(bins: Sequence[DumpedBin], *, of_used: bool) -> Range | None:
-    """Return the bytes in use, or all bytes; None up to TensorFlow 1.3 and if bins are missing."""
-    if not _has_all_bins(bins) or not all(each.counts_all for each in bins):
-        return None
-    return sum((one.used if of_used else one.total for one in bins), _NOTHING)
+def _has_all_bins(dump: AllocatorDump) -> bool:
+    bins = dump.bins
+    return bool(bins) and bins[0].size_bytes == _FIRST_BIN and bins[-1].size_bytes >= _LAST_BIN
 
 
 def _limit(dump: AllocatorDump, pool: Range | None, card_limit: Range | None) -> Range | None:
     limit = _narrow(dump.limit, dump.stats.get("Limit"))
     if limit is not None and limit.is_exact:
         return limit
-    if pool is not None and dump.left is not None:
-        limit = _narrow(limit, pool + dump.left)
-    return _narrow(limit, card_limit)
+    summed = None if pool is None or dump.left is None else pool + dump.left
+    return _narrow(limit, summed, card_limit)
 
 
 def _largest_hole(
@@ -194,45 +178,22 @@ def _largest_hole(
         return Range.exactly(max(sizes, default=0)), "chunks", len(sizes)
     if free is not None and free.high == 0:
         return _NOTHING, "line", 0
-    if _has_all_bins(dump.bins):
-        return _hole_of_bins(dump), "bins", sum(each.free_chunks for each in dump.bins)
-    if dump.largest_free is not None:
-        return dump.largest_free, "line", None
-    if dump.free_in_bin:
-        return max(dump.free_in_bin, key=lambda size: size.middle), "bins", None
-    return None, "", None
-
-
-def _has_all_bins(bins: Sequence[DumpedBin]) -> bool:
-    return bool(bins) and bins[0].size_bytes == _FIRST_BIN and bins[-1].size_bytes >= _LAST_BIN
-
-
-def _hole_of_bins(dump: AllocatorDump) -> Range:
-    """Return bounds of the largest free chunk, from the highest size class with a free chunk."""
-    for each in sorted(dump.bins, key=lambda each: -each.size_bytes):
-        count = each.free_chunks
-        if not count:
-            continue
-        rest = (count - 1) * each.size_bytes
-        low = max(each.size_bytes, each.free.low // count)
-        hole = Range(low, max(low, each.free.high - rest))
-        largest = max(dump.free_in_bin, default=None, key=lambda size: size.middle)
-        return hole if largest is None else hole.intersection(largest) or hole
-    return _NOTHING
+    if not _has_all_bins(dump):
+        return dump.largest_free, "" if dump.largest_free is None else "line", None
+    occupied = [one for one in dump.bins if one.free_chunks]
+    if not occupied:
+        return _NOTHING, "bins", 0
+    last = max(occupied, key=lambda one: one.size_bytes)
+    others_bytes = (last.free_chunks - 1) * last.size_bytes
+    low = max(last.size_bytes, last.free.low // last.free_chunks)
+    hole = Range(low, max(low, last.free.high - others_bytes))
+    return hole, "bins", sum(one.free_chunks for one in occupied)
 
 
 def _narrow(*sizes: Range | None) -> Range | None:
     """Return the part that all known ranges share; the first range if they contradict each other."""
     known = [each for each in sizes if each is not None]
     return reduce(lambda a, b: a.intersection(b) or a, known) if known else None
-
-
-def _peak(dump: AllocatorDump, in_use: Range | None) -> Range | None:
-    """Return the most that was ever in use, which is at least what is in use now."""
-    stated = dump.stats.get("MaxInUse")
-    if stated is None or in_use is None or in_use.low not in stated:
-        return stated
-    return Range(max(stated.low, in_use.low), stated.high)
 
 
 _FEW: Final = 8  # chunks
@@ -242,13 +203,13 @@ _DOMINANT: Final = 0.6
 """Share of the bytes in use from which many chunks of one size look like a list that grows."""
 
 
-def sizes_in_use(failure: LoggedFailure, requested_bytes: int | None) -> list[OomSize]:
+def sizes_in_use(dump: AllocatorDump, requested_bytes: int | None) -> list[OomSize]:
     """Return the sizes in use, those with most bytes first; empty if the log lists none."""
     counts: Counter[int] = Counter()
-    for size_bytes, count in failure.histogram or failure.dump.summary:
+    for size_bytes, count in dump.summary:
         counts[size_bytes] += count
     if not counts:
-        counts.update(chunk.size_bytes for chunk in failure.dump.chunks if chunk.is_used)
+        counts.update(chunk.size_bytes for chunk in dump.chunks if chunk.is_used)
     sizes = [
         OomSize(size_bytes, count, size_bytes * count, size_bytes == requested_bytes)
         for size_bytes, count in counts.items()
@@ -268,8 +229,7 @@ def describe_sizes(sizes: Sequence[OomSize], in_use_bytes: int | None) -> list[s
     """Return sentences about the sizes in use."""
     if not sizes or not in_use_bytes:
         return []
-    few = _describe_few(sizes, in_use_bytes)
-    sentences = [few] if few else []
+    sentences = _describe_few(sizes, in_use_bytes)
     dominant = find_dominant_size(sizes, in_use_bytes)
     for size in sizes:
         if size.is_asked or size is dominant:
@@ -284,8 +244,8 @@ def describe_sizes(sizes: Sequence[OomSize], in_use_bytes: int | None) -> list[s
     return sentences
 
 
-def _describe_few(sizes: Sequence[OomSize], in_use_bytes: int) -> str | None:
-    """Return how few chunks hold half of the bytes in use; None if these are many."""
+def _describe_few(sizes: Sequence[OomSize], in_use_bytes: int) -> list[str]:
+    """Return how few chunks hold half of the bytes in use; empty if these are many."""
     held = count = 0
     for size in sorted(sizes, key=lambda size: -size.size_bytes):
         for _ in range(min(size.count, _FEW - count)):
@@ -294,5 +254,5 @@ def _describe_few(sizes: Sequence[OomSize], in_use_bytes: int) -> str | None:
                 subject = "One chunk holds" if count == 1 else f"The {count} largest chunks hold"
                 figures = {"held": Range.exactly(held), "in_use": Range.exactly(in_use_bytes)}
                 share = held / in_use_bytes
-                return write_sentence("sizes", "few", subject=subject, share=share, **figures)
-    return None
+                return [write_sentence("sizes", "few", subject=subject, share=share, **figures)]
+    return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,13 +17,12 @@ from analyzer.model.contract.report.oom_file import (
     OomPlan,
     OomRefusals,
     OomSurvived,
-    OomVerdict,
 )
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
 from analyzer.oom.advice import find_advice, find_next_command
 from analyzer.oom.amounts import difference, round_up_request
-from analyzer.oom.causes import find_cause, find_missing_lines
+from analyzer.oom.causes import find_cause
 from analyzer.oom.dumped_state import compute_state, describe_sizes, sizes_in_use
 from analyzer.oom.failure_case import (
     OomCase,
@@ -44,7 +44,10 @@ from analyzer.oom.log_texts import write_sentence
 _MOST_SIZES: Final = 200  # of one failure
 _MOST_BUDGETS: Final = 4  # notes on XLA's budgets
 _LONGEST: Final = 2000  # characters of a failure's text
-_MOST_DIGITS: Final = 9  # of a card's number
+_SIZES: Final = (
+    *("limit", "in_use", "peak_in_use", "pool", "free", "largest_hole", "room", "waste"),
+)
+_TEXTS: Final = ("device", "op_type", "requested_by", "kernel", "source")
 
 
 def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[OomCase]]:
@@ -73,21 +76,21 @@ def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[OomCas
 
 def _case_of(records: LogRecords, failure: LoggedFailure) -> OomCase:
     card, request = _card_of(records, failure), compute_size(failure)
-    chunk_bytes = None
-    if request is not None and failure.kind is FailedAllocator.ASYNC:
-        chunk_bytes = request.requested.low
-    elif request is not None and request.rounded.is_exact:
-        chunk_bytes = request.rounded.low
-    refusals = [records.refusals[place] for place in failure.refusals]
+    chunk = None
+    if request is not None:
+        is_exact_size = failure.kind is FailedAllocator.ASYNC
+        chunk = request.requested if is_exact_size else request.rounded
+    refusals = failure.refusals
     if failure.is_pinned:
         before = [run for run in records.refusals if run.line <= failure.line]
         refusals = [run for run in before if run.is_host and run.tag == failure.tag]
+    chunk_bytes = chunk.low if chunk is not None and chunk.is_exact else None
     return OomCase(
         failure=failure,
         request=request,
         state=compute_state(failure, card),
         card=card,
-        sizes=sizes_in_use(failure, chunk_bytes),
+        sizes=sizes_in_use(failure.dump, chunk_bytes),
         refusals=refusals,
         budget=max((pair for pair in records.xla_budgets if pair[0] < pair[1]), default=None),
     )
@@ -95,32 +98,25 @@ def _case_of(records: LogRecords, failure: LoggedFailure) -> OomCase:
 
 def _card_of(records: LogRecords, failure: LoggedFailure) -> LoggedCard | None:
     """Return the card that the allocator or the device names, or the only one if they name none."""
-    allocator, device = failure.allocator, failure.device.rsplit("/", 1)[-1]
-    if any(word in name.lower() for name in (allocator, device) for word in ("host", "cpu")):
+    device = failure.device.rpartition("/")[2].lower()
+    if failure.is_on_host or "host" in device or "cpu" in device:
         return None
-    digits = (
-        "".join(filter(str.isdecimal, allocator)) or device.partition(":")[2].rpartition(":")[2]
-    )
+    number = re.search(r"(\d+)", failure.allocator) or re.search(r":.*:(.+)", device)
     cards = [card for card in records.cards if card.tag == failure.tag] or records.cards
-    if not digits:
+    if number is None:
         return cards[0] if len(cards) == 1 else None
-    index = int(digits) if digits.isdecimal() and len(digits) < _MOST_DIGITS else -1
-    return next((card for card in cards if card.index == index), None)
+    return next((card for card in cards if str(card.index) == number[1]), None)
 
 
 def _explain_failure(case: OomCase) -> OomFailure:
     failure, state = case.failure, case.state
     verdict = find_cause(case)
-    names = ("limit", "in_use", "peak", "pool", "free", "largest_hole", "room", "waste")
-    sizes = {f"{name}_bytes": getattr(state, name) for name in names}
-    sizes["peak_in_use_bytes"] = sizes.pop("peak_bytes")
+    sizes = {f"{name}_bytes": getattr(state, name) for name in _SIZES}
     sizes["left_bytes"] = case.limit_left
     fields: dict[str, Any] = {
         name: None if size is None else size.middle for name, size in sizes.items()
     }
-    texts = ("device", "op_type", "requested_by", "kernel", "source")
-    fields |= {name: getattr(failure, name) or None for name in texts}
-    reasons, missing = tuple(verdict.reasons), tuple(find_missing_lines(case))
+    fields |= {name: getattr(failure, name) or None for name in _TEXTS}
     return OomFailure(
         line=failure.line,
         told=max(failure.reports, 1),
@@ -140,11 +136,11 @@ def _explain_failure(case: OomCase) -> OomFailure:
             if size is not None and not size.is_exact
         },
         card=_card_figures(case),
-        verdict=OomVerdict(str(verdict.cause), verdict.title, reasons, missing),
+        verdict=verdict,
         holders=tuple(_holders(case)),
         stories=tuple(describe_sizes(case.sizes, case.in_use_bytes)),
         sizes=tuple(case.sizes[:_MOST_SIZES]),
-        remedies=tuple(find_advice(case, verdict)),
+        remedies=tuple(find_advice(case, verdict.id)),
         compiled=_xla_plan(failure),
         tensors_by_node=tuple(OomHolder(node, size.middle) for node, size in failure.usage),
         words=failure.text[:_LONGEST],
@@ -153,73 +149,79 @@ def _explain_failure(case: OomCase) -> OomFailure:
 
 def _request_of(case: OomCase) -> AskedFor | None:
     request, tensor = case.request, case.failure.tensor
-    if request is None:
-        bare = size_without_type(tensor)
-        if bare is None:
-            return None
+    if request is not None:
+        requested = request.requested
         return AskedFor(
-            requested_bytes=4 * bare.low,
-            rounded_bytes=round_up_request(4 * bare.low),
-            is_exact=False,
-            low_bytes=bare.low,
-            high_bytes=bare.high,
-            basis="the shape, with 4 bytes per element; the log does not give its type",
+            requested_bytes=requested.high if requested.width < 256 else requested.middle,
+            rounded_bytes=request.rounded.high,
+            is_exact=requested.is_exact,
+            low_bytes=requested.low,
+            high_bytes=requested.high,
+            basis=request.basis,
             shape=tensor.shape,
+            dtype=numpy_name(request.dtype or tensor.dtype) or None,
         )
-    requested, rounded = request.requested, request.rounded
+    bare = size_without_type(tensor)
+    if bare is None:
+        return None
+    likely_bytes = 4 * bare.low
     return AskedFor(
-        requested_bytes=requested.high if requested.width < 256 else requested.middle,
-        rounded_bytes=rounded.high,
-        is_exact=requested.is_exact,
-        low_bytes=requested.low,
-        high_bytes=requested.high,
-        basis=request.basis,
+        requested_bytes=likely_bytes,
+        rounded_bytes=round_up_request(likely_bytes),
+        is_exact=False,
+        low_bytes=bare.low,
+        high_bytes=bare.high,
+        basis="the shape, with 4 bytes per element; the log does not give its type",
         shape=tensor.shape,
-        dtype=numpy_name(request.dtype or tensor.dtype) or None,
     )
 
 
 def _card_figures(case: OomCase) -> OomCard | None:
-    card, failure, total = case.card, case.failure, case.card_total
-    if card is None and failure.card_total is None:
+    card, failure, total = case.card or LoggedCard(0), case.failure, case.card_total
+    if case.card is None and failure.card_total is None:
         return None
-    is_logged = failure.card_total is not None or (card is not None and card.total is not None)
     return OomCard(
-        name=card.name or None if card is not None else None,
+        name=card.name or None,
         total_bytes=total.middle if total is not None else None,
-        free_at_start_bytes=card.free.middle if card is not None and card.free else None,
+        free_at_start_bytes=card.free.middle if card.free else None,
         free_bytes=failure.card_free,
-        is_from_catalogue=not is_logged and total is not None,
+        is_from_catalogue=total is not None and failure.card_total is None and card.total is None,
     )
 
 
-def _holders(case: OomCase) -> list[OomHolder]:
-    """Return who holds which part of the card, tensors first."""
+def _holders(case: OomCase) -> Iterator[OomHolder]:
+    """Yield who holds which part of the card, tensors first."""
     state, failure, total = case.state, case.failure, case.card_total
     if failure.component:
-        return []
+        return
     waste = state.waste if state.waste is not None and state.waste.middle else None
-    rows: list[tuple[str, Range | None]] = []
-    if state.in_use is not None:
-        tensors = state.in_use if waste is None else difference(state.in_use, waste)
-        rows += [("tensors", tensors), ("unused inside their chunks", waste)]
-    rows += [("free", state.free), ("allowed by the limit, not taken", state.room)]
+    tensors = state.in_use if waste is None else difference(state.in_use, waste)
+    rows = [
+        ("tensors", tensors),
+        ("unused inside their chunks", None if state.in_use is None else waste),
+        ("free", state.free),
+        ("allowed by the limit, not taken", state.room),
+    ]
     if failure.card_free is not None and failure.card_total is not None:
         rest = max(failure.card_total - failure.card_free - (case.in_use_bytes or 0), 0)
         rows.append(("free on the card", Range.exactly(failure.card_free)))
         rows.append(("context, pool's reserve, other processes", Range.exactly(rest)))
-    elif total is not None and state.limit is not None and case.is_on_card:
+    elif case.is_on_card:
         rows.append(("the card beyond the limit", difference(total, state.limit)))
-    return [OomHolder(who, size.middle) for who, size in rows if size is not None and size.middle]
+    for who, size in rows:
+        if size is not None and size.middle:
+            yield OomHolder(who, size.middle)
 
 
 def _xla_plan(failure: LoggedFailure) -> OomPlan | None:
     if failure.xla is None:
         return None
     buffers = (
-        OomBuffer(one.size.middle, one.operator, one.label, one.shape, padding.middle)
+        OomBuffer(
+            *(one.size.middle, one.operator, one.label, one.shape),
+            padding_bytes=one.padding.middle if one.padding else 0,
+        )
         for one in failure.xla.buffers
-        for padding in (one.padding or Range.exactly(0),)
     )
     sums = {name: size.middle for name, size in failure.xla.stats.items()}
     return OomPlan(sums, tuple(buffers))
@@ -241,18 +243,16 @@ def _headline(records: LogRecords, failures: tuple[OomFailure, ...]) -> str:
 
 def _describe_pool_refusals(runs: list[RefusalRun], cards: list[LoggedCard]) -> str:
     """Return the headline of a log in which the driver refused the pool but no tensor failed."""
-    largest = max(run.first_bytes for run in runs)
-    least = min(run.last_bytes for run in runs)
+    least, largest = min(run.last_bytes for run in runs), max(run.first_bytes for run in runs)
     sizes = format_bytes(largest)
     if least != largest:
         sizes += f" down to {format_bytes(least)}"
     count = times(sum(run.times for run in runs))
     words = write_sentence("headline", "refused", times=count, sizes=sizes)
     for card in cards:
+        total = find_card_memory(card)
         if card.total is not None and card.free is not None:
-            values = {"free": card.free, "total": card.total}
-            return words + write_sentence("headline", "free_at_start", **values)
-        total = card.total or find_card_memory(card.name)
+            return words + write_sentence("headline", "free_at_start", free=card.free, total=total)
         if is_limited(card.limit, total):
             return words + write_sentence("headline", "low_limit", limit=card.limit, total=total)
     return words

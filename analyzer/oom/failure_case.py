@@ -1,9 +1,9 @@
-"""One failure with everything that is computed from it, and its verdict."""
+"""One failure with everything that is computed from it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from analyzer.cards import find_gpu, gpus_named
 from analyzer.model.choice import Choice
@@ -11,7 +11,7 @@ from analyzer.model.contract.fields import numpy_name
 from analyzer.model.contract.report.oom_file import OomSize
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import ITEM_SIZES, difference, item_bytes, round_up_request
+from analyzer.oom.amounts import ITEM_SIZES, difference, possible_bytes, round_up_request
 from analyzer.oom.dumped_state import DumpedState
 from analyzer.oom.log_records import (
     FailedAllocator,
@@ -50,15 +50,6 @@ class Cause(Choice):
     CANNOT_TELL = "cannot-tell"
 
 
-@dataclass(slots=True)
-class CauseOfFailure:
-    """The verdict on one failure: the cause, one sentence with its figures, and the reasons."""
-
-    cause: Cause
-    title: str
-    reasons: list[str] = field(default_factory=list)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomCase:
     """One failure with everything that is computed from it."""
@@ -74,10 +65,9 @@ class OomCase:
     @property
     def is_on_card(self) -> bool:
         """Whether card memory was requested."""
-        name, device = self.failure.allocator.lower(), self.failure.device
-        if "host" in name or "cpu" in name or self.failure.kind is FailedAllocator.HOST:
+        if self.failure.is_on_host or self.failure.kind is FailedAllocator.HOST:
             return False
-        return "gpu" in name or "GPU" in device or "gpu:" in device
+        return "gpu" in self.failure.allocator.lower() or "gpu:" in self.failure.device.lower()
 
     @property
     def in_use_bytes(self) -> int | None:
@@ -94,9 +84,7 @@ class OomCase:
         """The card's memory: from the log, else from the catalogue by the card's name."""
         if self.failure.card_total is not None:
             return Range.exactly(self.failure.card_total)
-        if self.card is None:
-            return None
-        return self.card.total or find_card_memory(self.card.name)
+        return None if self.card is None else find_card_memory(self.card)
 
     @property
     def is_limited(self) -> bool:
@@ -112,11 +100,9 @@ class OomCase:
 
 def find_component(failure: LoggedFailure) -> str:
     """Return the program or the library that found no memory."""
-    if failure.component:
-        return failure.component
     framework = find_framework(failure.framework)
-    if not failure.is_compiled:
-        return framework or "TensorFlow"
+    if failure.component or not failure.is_compiled:
+        return failure.component or framework or "TensorFlow"
     return f"{framework} (XLA)" if framework else "XLA"
 
 
@@ -138,12 +124,12 @@ def find_card_id(name: str) -> str:
         return ""
 
 
-def find_card_memory(name: str) -> Range | None:
-    """Return the memory that CUDA reports for a card; None if the catalogue lacks its name."""
-    if not name:
-        return None
+def find_card_memory(card: LoggedCard) -> Range | None:
+    """Return a card's memory: from the log, else what CUDA reports for a card of its name."""
+    if card.total is not None or not card.name:
+        return card.total
     try:
-        return Range.spanning(card.memory_bytes for card in gpus_named(name))
+        return Range.spanning(one.memory_bytes for one in gpus_named(card.name))
     except InputError:
         return None
 
@@ -157,6 +143,11 @@ class RequestSize:
     basis: str
     dtype: str
 
+    @property
+    def shown(self) -> Range:
+        """The size for sentences."""
+        return self.requested if self.requested.is_exact else self.rounded
+
 
 def compute_size(failure: LoggedFailure) -> RequestSize | None:
     """Return the size of a request; None if the log does not give it."""
@@ -165,28 +156,31 @@ def compute_size(failure: LoggedFailure) -> RequestSize | None:
 
 def size_without_type(tensor: RequestedTensor) -> Range | None:
     """Return bounds for a shape whose type the log lacks (TensorFlow 1.4 and before), else None."""
-    if tensor.shape is None or tensor.dtype or min(tensor.shape, default=0) < 0:
+    if tensor.shape is None or tensor.dtype:
         return None
-    elements = math.prod(tensor.shape)
-    return Range(elements * min(ITEM_SIZES), elements * max(ITEM_SIZES))
+    return Range.spanning(possible_bytes(tensor.shape, ""))
 
 
 def _size_by_shape(tensor: RequestedTensor) -> RequestSize | None:
     """Return the size that the shape and the type give, if the printed size agrees."""
-    if tensor.shape is None or any(axis < 0 for axis in tensor.shape):
+    if tensor.shape is None:
         return None
-    elements = math.prod(tensor.shape)
-    dtype = tensor.dtype or numpy_name(tensor.node_dtype)
-    item = item_bytes(dtype) if dtype else None
-    if item is not None and _agrees(tensor, math.ceil(elements * item)):
+    sizes: list[tuple[int, str, str]] = []
+    if dtype := tensor.dtype or numpy_name(tensor.node_dtype):
         own = "the shape and the type" if tensor.dtype else "the shape and the op's own type"
-        return _exact_size(math.ceil(elements * item), own, dtype)
-    if tensor.dtype or (tensor.size is None and tensor.rounded_bytes is None):
-        return None
-    for size in ITEM_SIZES:
-        if _agrees(tensor, elements * size):
-            basis = f"the shape and the printed size, which give {size} bytes per element"
-            return _exact_size(elements * size, basis, "float" if size == 4 else "")
+        sizes = [(size, own, dtype) for size in possible_bytes(tensor.shape, dtype)]
+    if not tensor.dtype and (tensor.size, tensor.rounded_bytes) != (None, None):
+        for item in ITEM_SIZES:
+            basis = f"the shape and the printed size, which give {item} bytes per element"
+            sizes.append((math.prod(tensor.shape) * item, basis, "float" if item == 4 else ""))
+    for size, basis, dtype in sizes:
+        rounded = round_up_request(size)
+        if tensor.rounded_bytes is not None:
+            agrees = rounded == tensor.rounded_bytes
+        else:
+            agrees = tensor.size is None or size in tensor.size
+        if agrees:
+            return RequestSize(Range.exactly(size), Range.exactly(rounded), basis, dtype)
     return None
 
 
@@ -213,14 +207,3 @@ def _size_by_figures(failure: LoggedFailure) -> RequestSize | None:
         requested = Range(max(sizes[0] - 255, size.low), min(sizes[0], size.high))
         return RequestSize(requested, Range.exactly(sizes[0]), basis, tensor.dtype)
     return RequestSize(size, rounded, "the printed size, which is rounded", "")
-
-
-def _agrees(tensor: RequestedTensor, size_bytes: int) -> bool:
-    if tensor.rounded_bytes is not None:
-        return round_up_request(size_bytes) == tensor.rounded_bytes
-    return tensor.size is None or size_bytes in tensor.size
-
-
-def _exact_size(size_bytes: int, basis: str, dtype: str) -> RequestSize:
-    rounded = Range.exactly(round_up_request(size_bytes))
-    return RequestSize(Range.exactly(size_bytes), rounded, basis, dtype)

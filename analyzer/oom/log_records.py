@@ -65,25 +65,24 @@ class DumpedChunk(Struct, frozen=True):
 
 
 class DumpedBin(Struct, frozen=True):
-    """One size class of a dump."""
+    """One size class of a dump; ``requested`` are bytes of the chunks in use."""
 
     size_bytes: int
     chunks: int
     used_chunks: int
     total: Range
     used: Range
-    requested: Range  # from the chunks in use
-    counts_all: bool  # False up to TensorFlow 1.3: free chunks only
+    requested: Range
 
     @property
     def free_chunks(self) -> int:
         """Number of free chunks."""
-        return self.chunks - self.used_chunks if self.counts_all else self.chunks
+        return self.chunks - self.used_chunks
 
     @property
     def free(self) -> Range:
         """Bytes of the free chunks."""
-        return (self.total - self.used).at_least(0) if self.counts_all else self.total
+        return (self.total - self.used).at_least(0)
 
 
 class AllocatorDump(Struct):
@@ -91,11 +90,10 @@ class AllocatorDump(Struct):
 
     allocator: str = ""
     bins: list[DumpedBin] = []
-    free_in_bin: list[Range] = []  # free chunks in the size class of the request
     regions: list[int] = []  # bytes; TensorFlow 1.14 and later
     chunks: list[DumpedChunk] = []
     omitted_chunks: int = 0
-    summary: list[tuple[int, int]] = []  # bytes and count; their total is ``used``
+    summary: list[tuple[int, int]] = []  # bytes and count of the sizes in use
     used: Range | None = None
     pool: Range | None = None
     limit: Range | None = None
@@ -157,13 +155,12 @@ class LoggedFailure(Struct):
     has_allocator_line: bool = False
     has_error_text: bool = False
     dump: AllocatorDump = msgspec.field(default_factory=AllocatorDump)
-    histogram: list[tuple[int, int]] = []  # bytes and count
     card_free: int | None = None
     card_total: int | None = None
     xla: XlaBuffers | None = None
     is_compiled: bool = False
     usage: list[tuple[str, Range]] = []  # node and bytes
-    refusals: list[int] = []  # indices in ``LogRecords.refusals``
+    refusals: list[RefusalRun] = []
     row: ComponentRow | None = None  # None for TensorFlow
     component: str = ""  # the row's, or the library that the line names
     title: str = ""
@@ -183,6 +180,11 @@ class LoggedFailure(Struct):
         return self.row is not None and self.row.is_warning
 
     @property
+    def is_on_host(self) -> bool:
+        """Whether the allocator's name says that it is the host's."""
+        return "host" in self.allocator.lower() or "cpu" in self.allocator.lower()
+
+    @property
     def is_pinned(self) -> bool:
         """Whether it asked for pinned host memory, which is used for copies to a card."""
         return "host_bfc" in self.allocator.lower()
@@ -192,18 +194,17 @@ class RefusalRun(Struct):
     """A run of requests that the driver refused, each about a tenth smaller than the one before."""
 
     line: int
-    tag: str
     first_bytes: int
     last_bytes: int
     times: int
     code: str
     is_host: bool = False  # pinned host memory
+    tag: str = ""
 
 
 class ToleratedFailures(Struct):
     """Failed requests of one allocator that the caller could do without."""
 
-    line: int
     allocator: str
     times: int
     largest: Range

@@ -7,7 +7,7 @@ thousandth is still visible. The failed request is drawn below to the same scale
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Final
 
 from markupsafe import Markup
@@ -53,6 +53,7 @@ _TEXTS: Final = (
     *(("device", "device"), ("source", "source"), ("kernel", "kernel")),
 )
 _NAME: Final = TableColumn("", least=9)
+_SIZE: Final = TableColumn("size", "bytes")
 _FOOTER: Final = (
     "Sizes are computed from the chunks of the allocator if the log lists them, else from its own "
     "figures with the precision that is printed."
@@ -64,8 +65,8 @@ def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Docu
     failures = document.failures
     sections: list[Section] = []
     for place, failure in enumerate(failures[:_MOST_FAILURES]):
-        case = cases[place] if place < len(cases) else None
-        sections += _failure_sections(failure, place, len(failures), case)
+        sections.append(_lead_section(failure, place, len(failures)))
+        sections += _parts(failure, cases[place] if place < len(cases) else None)
     if len(failures) > _MOST_FAILURES:
         others = _other_failures(failures[_MOST_FAILURES:], document.failures_not_shown)
         sections.append(Section("The other failures", (others,)))
@@ -87,35 +88,6 @@ def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Docu
     )
 
 
-def _failure_sections(
-    failure: OomFailure, place: int, count: int, case: OomCase | None
-) -> Iterator[Section]:
-    yield _lead_section(failure, place, count)
-    if failure.remedies:
-        advice = (
-            block
-            for remedy in failure.remedies
-            for block in (
-                Paragraph(remedy.action, mark="- "),
-                Paragraph(remedy.because, "muted", "  "),
-            )
-        )
-        yield Section("What to do", tuple(advice), level=2)
-    drawing = draw_pool(case) if case is not None else None
-    if drawing is not None:
-        yield Section("", (drawing,), level=2)
-    figures = tuple(_figures(failure))
-    if figures:
-        columns = (_NAME, TableColumn("", "bytes"), TableColumn("", "number"))
-        yield Section("Figures", (Table(columns, figures),), level=2)
-    yield from _holder_sections(failure)
-    if failure.verdict.missing:
-        lines = tuple(Paragraph(line, "muted", "- ") for line in failure.verdict.missing)
-        yield Section("The log lacks", lines, level=2)
-    if failure.words and case is not None:
-        yield Section("The line itself", (Code(failure.words),), level=2, is_folded=True)
-
-
 def _lead_section(failure: OomFailure, place: int, count: int) -> Section:
     verdict = failure.verdict
     heading = "The failure" if count == 1 else f"Failure {place + 1} of {count}"
@@ -128,28 +100,43 @@ def _lead_section(failure: OomFailure, place: int, count: int) -> Section:
     return Section(heading, tuple(lead), note=note)
 
 
-def _holder_sections(failure: OomFailure) -> Iterator[Section]:
-    """Yield what the pool holds: by owner, by size, in XLA's buffers, by node."""
+def _parts(failure: OomFailure, case: OomCase | None) -> Iterator[Section]:
+    """Yield the parts of one failure: advice, drawing, figures, contents of the pool, its line."""
+    if failure.remedies:
+        advice: list[Block] = []
+        for remedy in failure.remedies:
+            advice.append(Paragraph(remedy.action, mark="- "))
+            advice.append(Paragraph(remedy.because, "muted", "  "))
+        yield Section("What to do", tuple(advice), level=2)
+    drawing = draw_pool(case) if case is not None else None
+    if drawing is not None:
+        yield Section("", (drawing,), level=2)
+    if figures := tuple(_figures(failure)):
+        columns = (_NAME, TableColumn("", "bytes"), TableColumn("", "number"))
+        yield Section("Figures", (Table(columns, figures),), level=2)
     total = sum(row.size_bytes for row in failure.holders)
     if len(failure.holders) > 1 and total:
-        kinds = (
-            TableColumn("", "bytes"),
-            TableColumn("", "percent"),
-            TableColumn("", "bar", rank=1),
-        )
+        bar = TableColumn("", "bar", rank=1)
+        columns = (TableColumn("", least=26), TableColumn("", "bytes"), TableColumn("", "percent"))
         rows = tuple(
             (row.who, row.size_bytes, *(row.size_bytes / total,) * 2) for row in failure.holders
         )
-        yield Section("Who holds it", (Table((TableColumn("", least=26), *kinds), rows),), level=2)
+        yield Section("Who holds it", (Table((*columns, bar), rows),), level=2)
     stories = tuple(map(Paragraph, (*failure.stories, *failure.matched)))
     if stories or failure.sizes:
-        yield Section("Chunks in use by size", (*stories, *_sizes(failure)), level=2)
+        sizes = (_sizes(failure),) if failure.sizes else ()
+        yield Section("Chunks in use by size", (*stories, *sizes), level=2)
     if failure.compiled is not None:
-        yield Section("Buffers of the program", tuple(_xla_tables(failure.compiled)), level=2)
+        yield Section("Buffers of the program", _xla_tables(failure.compiled), level=2)
     if failure.tensors_by_node:
         nodes = tuple((row.size_bytes, row.who) for row in failure.tensors_by_node[:_MOST_ROWS])
-        table = Table((TableColumn("size", "bytes"), TableColumn("node", "path", least=20)), nodes)
+        table = Table((_SIZE, TableColumn("node", "path", least=20)), nodes)
         yield Section("Live tensors by node", (table,), level=2)
+    if failure.verdict.missing:
+        lines = tuple(Paragraph(line, "muted", "- ") for line in failure.verdict.missing)
+        yield Section("The log lacks", lines, level=2)
+    if failure.words and case is not None:
+        yield Section("The line itself", (Code(failure.words),), level=2, is_folded=True)
 
 
 def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
@@ -178,15 +165,14 @@ def _request_words(asked: AskedFor) -> str:
 
 
 def _card_words(card: OomCard) -> str:
-    parts = [card.name or "a card"]
-    if card.total_bytes:
-        source = " according to the catalogue" if card.is_from_catalogue else ""
-        parts.append(f"{format_bytes(card.total_bytes)}{source}")
-    if card.free_at_start_bytes is not None:
-        parts.append(f"{format_bytes(card.free_at_start_bytes)} free at the start")
-    if card.free_bytes is not None:
-        parts.append(f"{format_bytes(card.free_bytes)} free at the failure")
-    return ", ".join(parts)
+    source = "{} according to the catalogue" if card.is_from_catalogue else "{}"
+    sizes = (
+        (card.total_bytes or None, source),
+        (card.free_at_start_bytes, "{} free at the start"),
+        (card.free_bytes, "{} free at the failure"),
+    )
+    parts = [words.format(format_bytes(size)) for size, words in sizes if size is not None]
+    return ", ".join([card.name or "a card", *parts])
 
 
 def _figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
@@ -199,38 +185,33 @@ def _figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
         yield label, size, Cell(exact, "muted")
 
 
-def _sizes(failure: OomFailure) -> Iterator[Table]:
-    if not failure.sizes:
-        return
+def _sizes(failure: OomFailure) -> Table:
     columns = (
         *(TableColumn("chunks", "number"), TableColumn("bytes each", "number")),
         *(TableColumn("together", "bytes"), TableColumn("", rank=1)),
         TableColumn("likeliest tensor", least=24),
     )
     count = len(columns) if any(row.names for row in failure.sizes) else len(columns) - 1
-    rows = tuple(
-        (row.count, row.size_bytes, row.total_bytes, asked, "".join(row.names[:1]))[:count]
-        for row in failure.sizes[:_MOST_ROWS]
-        for asked in ("requested size" if row.is_asked else "",)
-    )
+    rows = []
+    for row in failure.sizes[:_MOST_ROWS]:
+        asked = "requested size" if row.is_asked else ""
+        cells = (row.count, row.size_bytes, row.total_bytes, asked, "".join(row.names[:1]))
+        rows.append(cells[:count])
     others, caption = failure.sizes[_MOST_ROWS:], ""
     if others:
         chunks = sum(row.count for row in others)
         total = format_bytes(sum(row.total_bytes for row in others))
         caption = f"{chunks:,} chunks of {len(others):,} other sizes hold {total}; see the JSON."
-    yield Table(columns[:count], rows, caption)
+    return Table(columns[:count], tuple(rows), caption)
 
 
-def _xla_tables(plan: OomPlan) -> Iterator[Table]:
-    size = TableColumn("size", "bytes")
-    yield Table((TableColumn("part"), size), tuple(plan.sums_bytes.items()))
-    columns = (
-        size,
-        TableColumn("shape", least=14, rank=1),
-        TableColumn("buffer of", "path", least=20),
-    )
+def _xla_tables(plan: OomPlan) -> tuple[Table, Table]:
+    shape, of = TableColumn("shape", least=14, rank=1), TableColumn("buffer of", "path", least=20)
     rows = ((row.size_bytes, row.shape, row.operator or row.label) for row in plan.buffers)
-    yield Table(columns, tuple(rows)[:_MOST_ROWS])
+    return (
+        Table((TableColumn("part"), _SIZE), tuple(plan.sums_bytes.items())),
+        Table((_SIZE, shape, of), tuple(rows)[:_MOST_ROWS]),
+    )
 
 
 def _other_failures(failures: Sequence[OomFailure], uncounted: int) -> Table:
@@ -238,30 +219,22 @@ def _other_failures(failures: Sequence[OomFailure], uncounted: int) -> Table:
         *(TableColumn("line", "number"), TableColumn("requested", "bytes")),
         *(TableColumn("cause", least=12), TableColumn("op", "path", least=16)),
     )
-    rows = tuple(
-        (
-            one.line,
-            asked.requested_bytes if asked else None,
-            one.verdict.id,
-            one.op or one.allocator,
-        )
-        for one in failures[:_MOST_ROWS]
-        for asked in (one.asked,)
-    )
+    rows = []
+    for one in failures[:_MOST_ROWS]:
+        size = one.asked.requested_bytes if one.asked else None
+        rows.append((one.line, size, one.verdict.id, one.op or one.allocator))
     left = len(failures) - _MOST_ROWS + uncounted
-    return Table(columns, rows, f"{left:,} more" if left > 0 else "")
+    return Table(columns, tuple(rows), f"{left:,} more" if left > 0 else "")
 
 
 _WIDTH: Final = 1000  # units of a row
 _ROWS: Final = 24  # rows for the whole pool
 _HEIGHT: Final = 16  # units of a row
 _STEP: Final = 20  # units from row to row
-_REGION_GAP: Final = 8  # units
-_LEAST: Final = 1  # units; smaller neighbours are drawn as one
+_TOP: Final = 4  # units above the first row
 _GAP: Final = 0.6  # units between chunks wider than three units
 _MOST_LOOKS: Final = 3  # sizes with a colour of their own
 _LEAST_SHARE: Final = 0.03  # of the bytes in use, for a colour of its own
-_MOST_REGIONS: Final = 60  # the largest are drawn
 
 _RECT: Final = Markup(
     '<rect x="{}" y="{}" width="{}" height="{}" class="{}"><title>{}</title></rect>'
@@ -273,58 +246,60 @@ _SVG: Final = Markup(
 
 
 def draw_pool(case: OomCase) -> Drawing | None:
-    """Return a failure's pool as a drawing; None if the log lists no chunks."""
-    regions = sorted(regions_in_order(case.failure.dump), key=_bytes_of, reverse=True)
-    total = sum(map(_bytes_of, regions))
+    """Return a failure's pool as a drawing, its regions one after the other; None without chunks."""
+    chunks = [chunk for region in regions_in_order(case.failure.dump) for chunk in region]
+    *starts, total = accumulate((chunk.size_bytes for chunk in chunks), initial=0)
     if not total:
         return None
-    canvas = _Canvas(row_bytes=max(-(-total // _ROWS), 1))
-    looks = _looks(case)
-    for place, region in enumerate(regions[:_MOST_REGIONS], start=1):
-        _draw_region(canvas, region, place, looks, case)
-        canvas.advance(_bytes_of(region), _REGION_GAP)
+    row_bytes = -(-total // _ROWS)
+    tiny_bytes = row_bytes / _WIDTH  # smaller neighbours are drawn as one
+    looks, hole = _looks(case), case.state.largest_hole
+    boxes = list(_draw(0, total, row_bytes, "pool-free", f"the pool: {format_bytes(total)}"))
+
+    def group_of(placed: tuple[int, DumpedChunk]) -> int:
+        start, chunk = placed
+        return -1 - int(start / tiny_bytes) if chunk.size_bytes < tiny_bytes else start
+
+    for _, group in groupby(zip(starts, chunks, strict=True), group_of):
+        (start, first), *more = group
+        size = first.size_bytes + sum(chunk.size_bytes for _, chunk in more)
+        look, title = "pool-chunk", f"{format_bytes(size)} free"
+        if more:
+            look, title = "pool-used", f"{len(more) + 1:,} small chunks, {format_bytes(size)}"
+        elif first.is_used:
+            look, title = looks.get(size, "pool-used"), f"{format_bytes(size)} in use"
+        elif case.state.is_complete and hole is not None and size == hole.low:
+            look, title = "pool-hole", f"{title}, the largest free chunk"
+        title += f": {size:,} bytes at {first.address:#x}"
+        boxes += _draw(start, size, row_bytes, look, title)
+    end = total
     request = case.request.rounded.middle if case.request is not None else 0
     if request:
         title = f"the request, to the same scale: {format_bytes(request)} ({request:,} bytes)"
-        drawn = min(request, _ROWS * canvas.row_bytes)
-        canvas.top += 6
-        canvas.draw(0, drawn, "pool-request", title)
-        canvas.advance(drawn, 0)
-    note = f"One row is {format_bytes(canvas.row_bytes)}."
-    if len(regions) > _MOST_REGIONS:
-        note += f" The {len(regions) - _MOST_REGIONS} smallest regions are not drawn."
+        start = (-(-total // row_bytes) + 1) * row_bytes  # an empty row in between
+        end = start + min(request, total)
+        boxes += _draw(start, end - start, row_bytes, "pool-request", title)
+    note = f"One row is {format_bytes(row_bytes)}."
     if not case.state.is_complete:
         note += " The chunk list is incomplete."
-    svg = _SVG.format(_WIDTH, canvas.top + 6, Markup("").join(canvas.boxes))
+    height = 2 * _TOP + -(-end // row_bytes) * _STEP
+    svg = _SVG.format(_WIDTH, height, Markup("").join(boxes))
     caption = "The pool when the request failed, to scale"
     return Drawing(caption, svg, note, tuple(_legend(case, looks)))
 
 
-class _Canvas:
-    """Rectangles by rows of ``row_bytes``; ``top`` is the place of the next region."""
-
-    def __init__(self, row_bytes: int) -> None:
-        self.row_bytes = row_bytes
-        self.top = 4
-        self.boxes: list[Markup] = []
-
-    def draw(self, offset: int, size: int, look: str, title: str) -> None:
-        """Draw a range of bytes: one rectangle for each row that it touches."""
-        end = offset + size
-        while offset < end:
-            row, within = divmod(offset, self.row_bytes)
-            taken = min(end - offset, self.row_bytes - within)
-            width = taken / self.row_bytes * _WIDTH
-            if width > 3 and look != "pool-free":
-                width -= _GAP
-            x, width = round(within / self.row_bytes * _WIDTH, 2), round(max(width, _LEAST), 2)
-            top = self.top + row * _STEP
-            self.boxes.append(_RECT.format(x, top, width, _HEIGHT, look, title))
-            offset += taken
-
-    def advance(self, size: int, gap: int) -> None:
-        """Move below a range of bytes that starts a row."""
-        self.top += max(-(-size // self.row_bytes), 1) * _STEP + gap
+def _draw(offset: int, size: int, row_bytes: int, look: str, title: str) -> Iterator[Markup]:
+    """Yield a range of bytes: one rectangle for each row that it touches."""
+    end = offset + size
+    while offset < end:
+        row, within = divmod(offset, row_bytes)
+        taken = min(end - offset, row_bytes - within)
+        width = taken / row_bytes * _WIDTH
+        if width > 3 and look != "pool-free":
+            width -= _GAP
+        x, width = round(within / row_bytes * _WIDTH, 2), round(max(width, 1), 2)
+        yield _RECT.format(x, _TOP + row * _STEP, width, _HEIGHT, look, title)
+        offset += taken
 
 
 def _looks(case: OomCase) -> dict[int, str]:
@@ -346,39 +321,3 @@ def _legend(case: OomCase, looks: dict[int, str]) -> Iterator[tuple[str, str]]:
     yield "pool-free", "free"
     if case.request is not None:
         yield "pool-request", "the request, below the pool"
-
-
-def _draw_region(
-    canvas: _Canvas,
-    region: Sequence[DumpedChunk],
-    place: int,
-    looks: dict[int, str],
-    case: OomCase,
-) -> None:
-    """Draw a region's background and its chunks; tiny neighbours become one rectangle."""
-    start, size = region[0].address, _bytes_of(region)
-    hole = case.state.largest_hole
-    largest = hole.low if hole is not None and case.state.is_complete else 0
-    canvas.draw(0, size, "pool-free", f"region {place}: {format_bytes(size)} at {start:#x}")
-    least_bytes = max(canvas.row_bytes / _WIDTH * _LEAST, 1)
-
-    def group_of(chunk: DumpedChunk) -> int:
-        is_tiny = chunk.size_bytes < least_bytes
-        return -1 - int((chunk.address - start) / least_bytes) if is_tiny else chunk.address
-
-    for _, same in groupby(region, group_of):
-        chunks = list(same)
-        first, bytes_ = chunks[0], _bytes_of(chunks)
-        look, title = "pool-chunk", f"{format_bytes(bytes_)} free"
-        if len(chunks) > 1:
-            look, title = "pool-used", f"{len(chunks):,} small chunks, {format_bytes(bytes_)}"
-        elif first.is_used:
-            look, title = looks.get(bytes_, "pool-used"), f"{format_bytes(bytes_)} in use"
-        elif bytes_ == largest > 0:
-            look, title = "pool-hole", f"{title}, the largest free chunk"
-        where = f": {bytes_:,} bytes at {first.address:#x}"
-        canvas.draw(first.address - start, bytes_, look, title + where)
-
-
-def _bytes_of(chunks: Sequence[DumpedChunk]) -> int:
-    return sum(chunk.size_bytes for chunk in chunks)

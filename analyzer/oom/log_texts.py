@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from analyzer.model.contract.report.oom_file import OomAdvice
+from analyzer.model.contract.report.oom_file import OomAdvice, OomVerdict
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
-
-_SENTENCES: Final = ("title", "reason")  # groups whose sentences may begin with a size
 
 
 @cache
@@ -22,22 +20,37 @@ def _texts() -> dict[str, dict[str, Any]]:
 
 
 def write_sentence(group: str, name: str, **values: object) -> str:
-    """Return a sentence of the table; ranges are written as sizes, the first letter as a capital."""
-    filled = str(_texts()[group][name]).format(**_written(values))
-    return filled[:1].upper() + filled[1:] if group in _SENTENCES else filled
+    """Return a sentence of the table; ranges are written as sizes."""
+    return _fill(_texts()[group][name], values)
+
+
+def write_reason(name: str, **values: object) -> str:
+    """Return a reason of the table, its first letter as a capital."""
+    return _capitalize(write_sentence("reason", name, **values))
+
+
+def write_verdict(title: str, *reasons: str, **values: object) -> OomVerdict:
+    """Return a verdict: the cause and the title of a row of the table."""
+    cause, text = _texts()["title"][title]
+    return OomVerdict(cause, _capitalize(_fill(text, values)), reasons)
 
 
 def write_advice(name: str, **values: object) -> OomAdvice:
     """Return an advice of the table, its reason filled with figures."""
-    advice, written = _texts()["advice"][name], _written(values)
-    return OomAdvice(advice["action"].format(**written), advice["because"].format(**written))
+    advice = _texts()["advice"][name]
+    return OomAdvice(_fill(advice["action"], values), _fill(advice["because"], values))
 
 
-def _written(values: dict[str, object]) -> dict[str, object]:
-    return {
+def _fill(text: str, values: dict[str, object]) -> str:
+    written = {
         name: size_words(value) if isinstance(value, Range) else value
         for name, value in values.items()
     }
+    return text.format(**written)
+
+
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def size_words(size: Range) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from analyzer.model.contract.report.oom_file import OomDocument, OomFailure
 from analyzer.model.graph.graph_index import find_inlined
@@ -35,56 +35,51 @@ class ModelTensor:
     requested_bytes: int
 
 
+Tensors = dict[str, list[ModelTensor]]
+
+
 def add_names(
     document: OomDocument, tensors: Iterable[ModelTensor], model_name: str, *, is_target: bool
 ) -> OomDocument:
     """Return the document with a model's tensors named next to the sizes."""
     by_size: dict[int, list[ModelTensor]] = defaultdict(list)
-    by_op: dict[str, list[ModelTensor]] = defaultdict(list)
+    by_op: Tensors = defaultdict(list)
     for tensor in tensors:
         by_size[round_up_request(tensor.requested_bytes)].append(tensor)
         by_op[tensor.op].append(tensor)
     names = {size_bytes: _names_of(same) for size_bytes, same in by_size.items()}
-    failures = tuple(_add_to_failure(one, names, by_size, by_op) for one in document.failures)
+    failures = tuple(_add_to_failure(one, names, by_op) for one in document.failures)
     command = document.next_command
     if command is not None and is_target:
         command = command.replace("TARGET", shlex.quote(model_name))
-    return msgspec.structs.replace(
-        document, failures=failures, matched_with=model_name, next_command=command
-    )
+    return replace(document, failures=failures, matched_with=model_name, next_command=command)
 
 
 def _add_to_failure(
-    failure: OomFailure,
-    names: dict[int, tuple[str, ...]],
-    by_size: dict[int, list[ModelTensor]],
-    by_op: dict[str, list[ModelTensor]],
+    failure: OomFailure, names: dict[int, tuple[str, ...]], by_op: Tensors
 ) -> OomFailure:
-    sizes = [
-        msgspec.structs.replace(row, names=names.get(row.size_bytes, ()))
-        if row.size_bytes >= _LEAST_BYTES
-        else row
+    sizes = tuple(
+        replace(row, names=names.get(row.size_bytes, ()) if row.size_bytes >= _LEAST_BYTES else ())
         for row in failure.sizes
-    ]
+    )
     sentences = []
     if failure.asked is not None:
-        asked = failure.asked
-        same = by_size.get(asked.rounded_bytes, [])
-        if same:
-            listed = ", ".join(names[asked.rounded_bytes])
+        rounded_bytes, there = failure.asked.rounded_bytes, failure.asked.requested_bytes
+        if rounded_bytes in names:
+            listed = ", ".join(names[rounded_bytes])
             sentences.append(write_sentence("model", "same_size", names=listed))
-        named = filter(None, (failure.op, failure.requested_by))
-        own = next((found for name in named if (found := find_inlined(name, by_op))), [])
-        if own and not any(tensor in same for tensor in own):
+        ops = filter(None, (failure.op, failure.requested_by))
+        own = next((found for name in ops if (found := find_inlined(name, by_op))), [])
+        if own and all(round_up_request(one.requested_bytes) != rounded_bytes for one in own):
             largest = max(own, key=lambda tensor: tensor.requested_bytes)
-            here, there = largest.requested_bytes, asked.requested_bytes
-            figures = {"here": Range.exactly(here), "there": Range.exactly(there)}
-            sentences.append(write_sentence("model", "other_size", op=largest.op, **figures))
+            here = Range.exactly(largest.requested_bytes)
+            values = {"op": largest.op, "here": here, "there": Range.exactly(there)}
+            sentences.append(write_sentence("model", "other_size", **values))
     if total := sum(row.total_bytes for row in sizes):
         known = sum(row.total_bytes for row in sizes if row.names)
         figures = {"named": Range.exactly(known), "total": Range.exactly(total)}
         sentences.append(write_sentence("model", "share", share=known / total, **figures))
-    return msgspec.structs.replace(failure, sizes=tuple(sizes), matched=tuple(sentences))
+    return replace(failure, sizes=sizes, matched=tuple(sentences))
 
 
 def _names_of(tensors: Sequence[ModelTensor]) -> tuple[str, ...]:

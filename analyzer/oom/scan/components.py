@@ -6,14 +6,14 @@ out, and the figures to look for in the same line and in the next ones.
 
 from __future__ import annotations
 
-import math
 import re
 from typing import TYPE_CHECKING, Final
 
+from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.model.units import parse_bytes
-from analyzer.oom.amounts import item_bytes, parse_count, parse_rounded, parse_shape
+from analyzer.oom.amounts import parse_count, parse_rounded, parse_shape
 from analyzer.oom.failure_case import find_framework
 from analyzer.oom.log_records import (
     ComponentRow,
@@ -26,7 +26,7 @@ from analyzer.oom.log_records import (
 )
 from analyzer.oom.scan.dump_lines import add_buffer
 from analyzer.oom.scan.lines import LogMessage
-from analyzer.oom.scan.patterns import COMPONENTS, compile_pattern, find
+from analyzer.oom.scan.patterns import COMPONENTS, compile_pattern, find, read_groups
 from analyzer.oom.scan.process import LogProcess
 
 if TYPE_CHECKING:
@@ -52,22 +52,26 @@ def take_component(reader: LogReader, process: LogProcess, message: LogMessage) 
     """Read a failure of a component, or its figures; return False if the line has neither."""
     text = message.text
     if framework := find("framework", text):
-        process.framework = next(filter(None, framework.groups()))
+        process.framework = read_groups(framework)["name"]
     _read_limit(process, text)
     for name in COMPONENTS:
         match = find(name, text) if name != _UNKNOWN else None
         if match is not None:
             _add_report(reader, process, message, name, match)
             return True
-    return _take_figures(process, text)
+    failure, process.component_lines = process.component, process.component_lines - 1
+    if failure is None or process.component_lines < 0:
+        return False
+    if failure.xla is not None and add_buffer(failure.xla, text):
+        return True
+    return _add_figures(failure, process, text, is_limited=failure.is_killed)
 
 
-def take_unknown(reader: LogReader, process: LogProcess, message: LogMessage) -> bool:
-    """Read a report of exhausted memory in unknown words; return False if the line is none."""
+def take_unknown(reader: LogReader, process: LogProcess, message: LogMessage) -> None:
+    """Read a report of exhausted memory in unknown words, if the log has no other failure."""
     match = None if reader.records.failures else find(_UNKNOWN, message.text)
     if match is not None:
         _add_report(reader, process, message, _UNKNOWN, match)
-    return match is not None
 
 
 def finish_components(records: LogRecords) -> None:
@@ -76,15 +80,14 @@ def finish_components(records: LogRecords) -> None:
     others = [one for one in records.failures if not one.is_warning or one.is_killed]
     records.failures[:] = others or records.failures
     for failure in records.failures:
-        figures = failure.figures
+        figures, dump = failure.figures, failure.dump
         size = figures.get("exact_request") or figures.get("request") or figures.get("need")
         if size is not None:
             failure.tensor.size = size
         if failure.component:
-            dump = failure.dump
+            free, total = figures.get("free"), figures.get("total")
             dump.limit, dump.used = figures.get("limit"), figures.get("used")
             dump.largest_free = figures.get("hole")
-            free, total = figures.get("free"), figures.get("total")
             if failure.memory is OutOf.TPU:
                 dump.free = free
             else:
@@ -96,7 +99,6 @@ def _add_report(
     reader: LogReader, process: LogProcess, message: LogMessage, name: str, match: re.Match[str]
 ) -> None:
     row, text = COMPONENTS[name], message.text
-    figures = _read_figures(name, text)
     last = next((one for one in reversed(reader.records.failures) if one.tag == process.tag), None)
     is_unclear = row.memory is OutOf.UNCLEAR
     is_clearer = not is_unclear or bool(row.facts)
@@ -104,11 +106,12 @@ def _add_report(
         last.is_killed = True  # the consequence of a known failure
         last.reports += last.row is row
         return
-    if last is None or not _is_same(last, row, figures):
+    if last is None or not _is_same(last, row, _read_figures(name, text).get("request")):
         last = reader.add_failure(process, message, row.kind, text.strip()[:_LONGEST], reports=0)
         last.has_error_text = True
-    is_sure = not is_unclear or not last.figures
-    is_replaced = last.memory is OutOf.UNCLEAR and is_clearer and is_sure
+    is_replaced = last.memory is OutOf.UNCLEAR and is_clearer
+    if is_unclear and last.figures:
+        is_replaced = False
     if not last.component or is_replaced or _is_general(last):
         last.row, last.component, last.kind, last.title = row, row.component, row.kind, row.title
     last.is_killed |= row.is_kill and not row.is_warning
@@ -116,14 +119,13 @@ def _add_report(
     _add_names(last, process, match, "TensorFlow" if message.file else "the framework")
     if row.memory is OutOf.TPU:
         last.device, last.xla = "TPU", last.xla or XlaBuffers()
-    if row.is_kill and process.memory_limit is not None:
-        figures.setdefault("limit", process.memory_limit)
-    _merge(last, figures)
-    process.error, process.component, process.component_name = last, last, name
-    process.component_lines = row.lines
+    process.error = process.component = last
+    process.component_name, process.component_lines = name, row.lines
+    _add_figures(last, process, text, is_limited=row.is_kill)
 
 
-def _is_same(last: LoggedFailure, row: ComponentRow, figures: dict[str, Range]) -> bool:
+def _is_same(last: LoggedFailure, row: ComponentRow, request: Range | None) -> bool:
+    """Return whether a row reports a known failure again; ``request`` is in the row's line."""
     if row.is_kill and last.is_killed:
         return True
     is_same = last.component == row.component
@@ -131,8 +133,7 @@ def _is_same(last: LoggedFailure, row: ComponentRow, figures: dict[str, Range]) 
     is_more_precise = _is_general(last) and row.memory is OutOf.CARD
     if not (is_same or is_library or is_more_precise) or not last.component:
         return False
-    request, before = figures.get("request"), last.figures.get("request")
-    return request is None or before is None or request == before or row.is_warning
+    return row.is_warning or request is None or last.figures.get("request", request) == request
 
 
 def _is_general(failure: LoggedFailure) -> bool:
@@ -143,7 +144,7 @@ def _is_general(failure: LoggedFailure) -> bool:
 def _add_names(
     failure: LoggedFailure, process: LogProcess, match: re.Match[str], default: str
 ) -> None:
-    groups = {name.partition("_")[0]: text for name, text in match.groupdict().items() if text}
+    groups = read_groups(match)
     framework = find_framework(process.framework)
     if not failure.component:  # the library in the line is the component
         library = _LIBRARIES.get(groups.get("library", "").lower(), "A CUDA library")
@@ -153,32 +154,25 @@ def _add_names(
         failure.component = f"{failure.component.partition(' (')[0]} ({framework})"
     failure.source = failure.source or process.frame
     if "shape" in groups:
-        shape, item = parse_shape(groups["shape"]), item_bytes(groups["dtype"])
-        failure.tensor = RequestedTensor(shape=shape, dtype=groups["dtype"])
-        if shape is not None and item is not None:
-            size = Range.exactly(math.ceil(math.prod(shape) * item))
-            failure.figures["request"] = failure.tensor.size = size
+        shape, dtype = parse_shape(groups["shape"]), groups["dtype"]
+        size_bytes = tensor_bytes(numpy_name(dtype), shape)
+        failure.tensor = RequestedTensor(shape=shape, dtype=dtype)
+        if size_bytes is not None:
+            failure.figures["request"] = failure.tensor.size = Range.exactly(size_bytes)
 
 
-def _take_figures(process: LogProcess, text: str) -> bool:
-    """Add the figures of a line after a component's report; return False if it has none."""
-    failure, process.component_lines = process.component, process.component_lines - 1
-    if failure is None or process.component_lines < 0 or not process.component_name:
-        return False
-    if failure.xla is not None and add_buffer(failure.xla, text):
-        return True
+def _add_figures(
+    failure: LoggedFailure, process: LogProcess, text: str, *, is_limited: bool
+) -> bool:
+    """Add the figures of a line, and a limit stated before; return whether there are any."""
     figures = _read_figures(process.component_name, text)
-    if failure.is_killed and process.memory_limit is not None:
+    if is_limited and process.memory_limit is not None:
         figures.setdefault("limit", process.memory_limit)
-    _merge(failure, figures)
-    return bool(figures)
-
-
-def _merge(failure: LoggedFailure, figures: dict[str, Range]) -> None:
     for name, size in figures.items():
         known = failure.figures.setdefault(name, size)
         if name == "resident" or failure.is_warning:
             failure.figures[name] = max(known, size)
+    return bool(figures)
 
 
 def _read_figures(name: str, text: str) -> dict[str, Range]:
@@ -187,9 +181,7 @@ def _read_figures(name: str, text: str) -> dict[str, Range]:
     facts = _FACTS.get(name)
     for match in facts.finditer(text) if facts is not None else ():
         for group, found in match.groupdict().items():
-            if found is None:
-                continue
-            size = _parse_figure(group, found)
+            size = None if found is None else _parse_figure(group, found)
             if size is not None:
                 figures.setdefault(_AFFIXES.sub("", group), size)
     return figures
@@ -225,7 +217,6 @@ def _read_limit(process: LogProcess, text: str) -> None:
     elif match["other_head"]:
         process.limit_lines = 0
     elif match["job"]:
-        unit = (match["unit"] or "M").upper()
-        process.memory_limit = _parse_quantity(f"{match['job']}{unit}i")
+        process.memory_limit = _parse_quantity(f"{match['job']}{(match['unit'] or 'M').upper()}i")
     elif process.limit_lines > 0 and match["quantity"]:
         process.memory_limit = _parse_quantity(match["quantity"])

@@ -15,12 +15,12 @@ from analyzer.oom.log_records import (
     PeakBuffer,
     XlaBuffers,
 )
-from analyzer.oom.scan.patterns import find, find_all
+from analyzer.oom.scan.patterns import find, find_all, read_groups
 from analyzer.oom.scan.process import LogProcess
 
 MOST_CHUNKS: Final = 200_000
 """Chunks that are stored of one dump; a pool of 80 GiB in chunks of 400 KiB has as many."""
-_MOST_ROWS: Final = 20_000  # regions, rows of the summary, free chunks of a size class
+MOST_ROWS: Final = 20_000  # regions, rows of the summary
 _MOST_BINS: Final = 64
 _MOST_BUFFERS: Final = 64  # of a program
 _LONGEST: Final = 200  # characters of a label or a shape
@@ -31,16 +31,21 @@ def add_dump_line(dump: AllocatorDump, text: str) -> bool:
     """Add one line to the dump; return False if the line is not part of a dump."""
     if "of size" in text or "llocator dump" in text:
         return _add_chunk(dump, text)
-    if "Bin " in text or "in_use:" in text:
-        return _add_bin(dump, text)
     if "Sum Total" in text or "memory_limit_" in text or "memory summary" in text:
         return _add_sum(dump, text)
-    if find("summary_head", text):
+    if match := find("dump_bin", text):
+        total, used, requested = map(parse_size, match.group("total", "used", "requested"))
+        has_room = match["dot"] and len(dump.bins) < _MOST_BINS
+        if has_room and total and used and requested and total.high < 1 << 50:
+            least, chunks, in_use = map(parse_count, match.group("bytes", "chunks", "used_chunks"))
+            dump.bins.append(DumpedBin(least, chunks, in_use, total, used, requested))
+        return True
+    if find("dump_heading", text):
         return True
     stats = find_all("stat", text)
     for match in stats:
-        size = parse_size(match["size"])
-        if size is not None and size.low >= 0:
+        size = _parse_positive(match["size"])
+        if size is not None:
             dump.stats.setdefault(match["name"], size)
     cells = None if stats else find("map", text)
     if cells:
@@ -60,33 +65,19 @@ def _add_chunk(dump: AllocatorDump, text: str) -> bool:
         is_used = match["state"] != "Free"
         dump.chunks.append(DumpedChunk(int(match["address"], 16), size_bytes, is_used, region))
     elif match := find("summary_row", text):
-        size_bytes, count = map(parse_count, match.group("bytes", "count"))
-        if len(dump.summary) < _MOST_ROWS and size_bytes * count <= MOST_BYTES:
-            dump.summary.append((size_bytes, count))
+        add_sizes(dump, *map(parse_count, match.group("bytes", "count")))
     elif match := find("region", text):
-        if len(dump.regions) < _MOST_ROWS:
+        if len(dump.regions) < MOST_ROWS:
             dump.regions.append(parse_count(match["bytes"]))
     elif match := find("dump_head", text):
         dump.allocator = match["allocator"]
     return match is not None
 
 
-def _add_bin(dump: AllocatorDump, text: str) -> bool:
-    if match := find("dump_bin", text):
-        total, used, requested = map(parse_size, match.group("total", "used", "requested"))
-        if len(dump.bins) < _MOST_BINS and total and used and requested and total.high < 1 << 50:
-            low, chunks, in_use = map(parse_count, match.group("bytes", "chunks", "used_chunks"))
-            is_all = bool(match["dot"])
-            dump.bins.append(DumpedBin(low, chunks, in_use, total, used, requested, is_all))
-        return True
-    if find("wanted_bin", text):
-        return True
-    match = find("chunk_state", text)
-    if match and match["in_use"] == "0" and len(dump.free_in_bin) < _MOST_ROWS:
-        size = parse_size(match["size"])
-        if size is not None:
-            dump.free_in_bin.append(size)
-    return match is not None
+def add_sizes(dump: AllocatorDump, size_bytes: int, count: int) -> None:
+    """Add a row of the list of sizes in use."""
+    if len(dump.summary) < MOST_ROWS and size_bytes * count <= MOST_BYTES:
+        dump.summary.append((size_bytes, count))
 
 
 def _add_sum(dump: AllocatorDump, text: str) -> bool:
@@ -115,23 +106,18 @@ def add_buffer(xla: XlaBuffers, text: str) -> bool:
     """Add a line of the list of buffers; return False if it is none."""
     stat = find("xla_stat", text) or find("tpu_stat", text)
     if stat is not None:
-        groups = stat.groupdict().items()
-        fields = {name.partition("_")[0]: value for name, value in groups if value}
+        fields = read_groups(stat)
         size = parse_size(fields["size"])
         if size is not None:
             xla.stats.setdefault(fields["name"], size)
         return True
-    if find("xla_buffer", text) and len(xla.buffers) < _MOST_BUFFERS:
+    is_start = find("xla_buffer", text) is not None
+    if is_start and len(xla.buffers) < _MOST_BUFFERS:
         xla.buffers.append(PeakBuffer(Range.exactly(0)))
     field = find("xla_field", text)
     if field is None or not xla.buffers:
-        return find("xla_buffer", text) is not None
-    _set_field(xla.buffers[-1], field["name"], field["value"].strip())
-    return True
-
-
-def _set_field(buffer: PeakBuffer, name: str, value: str) -> None:
-    """Set the field of a buffer that the list prints under this name."""
+        return is_start
+    buffer, name, value = xla.buffers[-1], field["name"], field["value"].strip()
     size = parse_size(value.partition(" ")[0])
     if name == "Size":
         buffer.size = size or buffer.size
@@ -139,12 +125,13 @@ def _set_field(buffer: PeakBuffer, name: str, value: str) -> None:
         buffer.padding = size
     elif name == "Operator":
         op = find("xla_op", value)
-        buffer.operator = op["name"][: 2 * _LONGEST] if op else value[: 2 * _LONGEST]
-    elif name in ("XLA Label", "XLA label"):
+        buffer.operator = (op["name"] if op else value)[: 2 * _LONGEST]
+    elif name.lower() == "xla label":
         buffer.label = value[:_LONGEST]
     else:
         buffer.shape = value[:_LONGEST]
         buffer.label = buffer.label or ("parameter" if "Parameter" in name else "")
+    return True
 
 
 _CARD_LINES: Final = 8  # lines that describe one card
@@ -154,27 +141,25 @@ _MOST_MIB: Final = 1 << 30  # 1 PiB
 
 def take_start_line(records: LogRecords, process: LogProcess, text: str) -> None:
     """Read TensorFlow's description of a card, XLA's budget, or a warning of a large host request."""
-    process.card_age += 1
+    process.card_lines -= 1
     if match := find("device_created", text):
-        card = _find_card(records, process, parse_count(match["index"]))
-        mib = min(parse_count(match["mib"]), _MOST_MIB)
-        card.name, card.limit = match["name"].strip(), Range(mib << 20, (mib + 1 << 20) - 1)
+        fields = read_groups(match)
+        card = _find_card(records, process, parse_count(fields["index"]))
+        card.name = fields["name"].strip()
+        if "mib" in fields:
+            mib = min(parse_count(fields["mib"]), _MOST_MIB)
+            card.limit = Range(mib << 20, (mib + 1 << 20) - 1)
         return
-    if match := find("device_created_old", text):
-        _find_card(records, process, parse_count(match["index"])).name = match["name"].strip()
-        return
-    if match := find("card_found", text):
-        process.card = _find_card(records, process, parse_count(match["index"]))
-        process.card_age = 0
-    if not records.cards and find("card_size", text):
-        process.card, process.card_age = _find_card(records, process, 0), 0
-    if process.card is not None and process.card_age <= _CARD_LINES:
+    found = find("card_found", text)
+    if found or (not records.cards and find("card_size", text)):
+        index = parse_count(found["index"]) if found else 0
+        process.card, process.card_lines = _find_card(records, process, index), _CARD_LINES
+    if process.card is not None and process.card_lines >= 0:
         _describe_card(process.card, text)
-    budget, reached = None, None
-    if match := find("xla_budget", text):
+    if (match := find("xla_budget", text)) and len(records.xla_budgets) < _MOST_CARDS:
         budget, reached = parse_size(match["budget"]), parse_size(match["reached"])
-    if budget is not None and reached is not None and len(records.xla_budgets) < _MOST_CARDS:
-        records.xla_budgets.append((budget.low, reached.low))
+        if budget is not None and reached is not None:
+            records.xla_budgets.append((budget.low, reached.low))
     if (match := find("large_host_request", text)) and (size := parse_size(match["bytes"])):
         count, largest = records.large_host
         records.large_host = (count + 1, max(largest, size.low))
@@ -191,9 +176,8 @@ def _find_card(records: LogRecords, process: LogProcess, index: int) -> LoggedCa
 
 
 def _describe_card(card: LoggedCard, text: str) -> None:
-    match = find("card_name", text)
-    if match and not card.name:
-        card.name = match["name"].strip()[:80]
+    if match := find("card_name", text):
+        card.name = card.name or match["name"].strip()[:80]
     if match := find("card_size", text):
         card.total = parse_size(match["size"])
     if match := find("card_free_at_start", text):

@@ -23,7 +23,7 @@ from analyzer.oom.log_records import (
 )
 from analyzer.oom.scan.dump_lines import add_buffer
 from analyzer.oom.scan.lines import LogMessage
-from analyzer.oom.scan.patterns import PATTERNS, find, find_all, find_any
+from analyzer.oom.scan.patterns import find, find_any, read_groups
 from analyzer.oom.scan.process import LogProcess
 
 if TYPE_CHECKING:
@@ -60,9 +60,6 @@ def _find_failure(
     reader: LogReader, process: LogProcess, message: LogMessage
 ) -> LoggedFailure | None:
     text = message.text
-    for message_shape in find_all("shape_message", text):
-        axes = PATTERNS["shape_message_axis"].findall(message_shape[0])
-        text = text.replace(message_shape[0], f"shape[{','.join(axes)}]")
     if match := find("tensor_error", text):
         return _find_tensor(reader, process, message, match)
     if match := find("module_error", text):
@@ -84,12 +81,18 @@ def _find_tensor(
 ) -> LoggedFailure:
     shape, dtype = parse_shape(match["shape"]), match["dtype"] or ""
     device, allocator = match["device"] or "", (match["allocator"] or "").rstrip(".,;")
-    recent = [
-        failure
-        for failure in _recent(reader.records, process)
-        if not allocator or failure.allocator in ("", allocator)
-    ]
-    known = _match_tensor(recent, shape, dtype, device)
+    known = same = None
+    for failure in _recent(reader.records, process):
+        if allocator and failure.allocator not in ("", allocator):
+            continue
+        tensor = failure.tensor
+        if tensor.shape is None and shape is not None and _may_request(failure, shape, dtype):
+            known = failure  # the latest one that lacks this shape
+            break
+        is_same = tensor.shape == shape and tensor.dtype in ("", dtype)
+        if same is None and is_same and failure.device in ("", device):
+            same = failure
+    known = known or same
     if known is None:
         kind = FailedAllocator.HOST if allocator in _HOST_ALLOCATORS else FailedAllocator.POOL
         known = reader.add_failure(process, message, kind, message.text, reports=0)
@@ -101,73 +104,60 @@ def _find_tensor(
     return known
 
 
-def _match_tensor(
-    failures: Iterable[LoggedFailure], shape: tuple[int, ...] | None, dtype: str, device: str
-) -> LoggedFailure | None:
-    """Return the first failure that may lack this shape; else the first one that has it."""
-    same: LoggedFailure | None = None
-    for failure in failures:
-        tensor = failure.tensor
-        is_open = tensor.shape is None and not failure.has_error_text
-        if is_open and shape is not None and _may_request(failure, shape, dtype):
-            return failure
-        is_same = tensor.shape == shape and tensor.dtype in ("", dtype)
-        if same is None and is_same and failure.device in ("", device):
-            same = failure
-    return same
-
-
 def _may_request(failure: LoggedFailure, shape: tuple[int, ...], dtype: str) -> bool:
-    if failure.kind is FailedAllocator.LIBRARY or failure.is_compiled:
+    """Return whether a failure without an error text may have requested this shape."""
+    is_other = failure.kind is FailedAllocator.LIBRARY or failure.is_compiled
+    if is_other or failure.has_error_text:
         return False
-    size, rounded = failure.tensor.size, failure.tensor.rounded_bytes
-    if size is None and rounded is None:
-        return failure.kind in (FailedAllocator.POOL, FailedAllocator.UNKNOWN)
-    sizes = possible_bytes(shape, dtype)
+    size, rounded, sizes = (
+        failure.tensor.size,
+        failure.tensor.rounded_bytes,
+        possible_bytes(shape, dtype),
+    )
     if rounded is not None:
         return any(rounded == round_up_request(size_bytes) for size_bytes in sizes)
-    return size is not None and any(size_bytes in size for size_bytes in sizes)
+    if size is None:
+        return failure.kind in (FailedAllocator.POOL, FailedAllocator.UNKNOWN)
+    return any(size_bytes in size for size_bytes in sizes)
 
 
 def _find_module(
     reader: LogReader, process: LogProcess, message: LogMessage, size: Range | None
 ) -> LoggedFailure:
     """Return the failure of a module that XLA compiled, or of a convolution's workspace."""
+    found = None
     for failure in _recent(reader.records, process):
         tensor = failure.tensor
         if tensor.size is None or size is None or tensor.shape is not None:
             continue
-        is_same = tensor.size.intersection(size) is not None or (
-            tensor.rounded_bytes == round_up_request(size.middle)
-        )
+        is_rounded = tensor.rounded_bytes == round_up_request(size.middle)
+        is_same = is_rounded or tensor.size.intersection(size) is not None
         if is_same and not (failure.has_error_text and process.has_kernel_line):
-            if size.is_exact:
-                tensor.size = size
-            failure.is_compiled = not process.no_algorithm_lines
-            process.has_kernel_line = False
-            return failure
-    failure = reader.add_failure(process, message, text=message.text, reports=0)
-    failure.kernel, failure.tensor = process.kernel, RequestedTensor(size=size)
-    failure.is_compiled = not process.no_algorithm_lines
-    if process.no_algorithm_lines and size is not None:
-        tolerated = reversed(reader.records.tolerated)
-        larger = (one.allocator for one in tolerated if one.largest.high >= size.low)
-        failure.allocator = next(larger, "")
+            tensor.size = size if size.is_exact else tensor.size
+            found = failure
+            break
+    if found is None:
+        found = reader.add_failure(process, message, text=message.text, reports=0)
+        found.kernel, found.tensor = process.kernel, RequestedTensor(size=size)
+        if process.no_algorithm_lines and size is not None:
+            tolerated = reversed(reader.records.tolerated)
+            larger = (one.allocator for one in tolerated if one.largest.high >= size.low)
+            found.allocator = next(larger, "")
+    found.is_compiled = not process.no_algorithm_lines
     process.has_kernel_line = False
-    return failure
+    return found
 
 
 def _find_without_size(
     reader: LogReader, process: LogProcess, message: LogMessage
 ) -> LoggedFailure:
-    for failure in _recent(reader.records, process):
-        if failure.kind in (FailedAllocator.HOST, FailedAllocator.LIBRARY):
-            continue
-        if not failure.has_error_text or failure.tensor.shape is None:
-            return failure
-        if failure.text == message.text:
-            return failure
-        break
+    others = (FailedAllocator.HOST, FailedAllocator.LIBRARY)
+    recent = (one for one in _recent(reader.records, process) if one.kind not in others)
+    last = next(recent, None)
+    if last is not None and (
+        not last.has_error_text or last.tensor.shape is None or last.text == message.text
+    ):
+        return last
     kind = FailedAllocator.UNKNOWN
     return reader.add_failure(process, message, kind, message.text, reports=0)
 
@@ -210,8 +200,8 @@ def _complete(failure: LoggedFailure, process: LogProcess, message: LogMessage) 
     _add_names(failure, text)
     if process.node and not failure.op and _is_requested_by(failure, process.node):
         failure.op = process.node
-    if not message.file and process.frame and not failure.source:
-        failure.source = process.frame
+    if not message.file:
+        failure.source = failure.source or process.frame
     process.node = ""
 
 
@@ -242,24 +232,24 @@ def _take_context(records: LogRecords, process: LogProcess, text: str) -> bool:
     if find("usage_head", text):
         process.is_in_usage = not failure.usage
         return True
-    if process.is_in_usage and len(failure.usage) < _MOST_ROWS:
-        row = find("usage_row", text)
-        size = parse_size(row["size"]) if row else None
-        if row and size is not None:
-            failure.usage.append((row["node"], size))
-            return True
+    row = find("usage_row", text) if process.is_in_usage else None
+    size = parse_size(row["size"]) if row and len(failure.usage) < _MOST_ROWS else None
+    if row and size is not None:
+        failure.usage.append((row["node"], size))
+        return True
     node = find("node", text)
-    if node and not _is_requested_by(failure, _node_name(node)):
-        other = _find_requester(records, process, failure, _node_name(node))
-        if other is None:
-            return True
-        failure.reports, other.reports = failure.reports - 1, other.reports + 1
-        failure = process.error = other
+    if node:
+        name = read_groups(node)["name"]
+        if not _is_requested_by(failure, name):
+            shape = failure.tensor.shape  # another failed request for the same shape
+            requests = (one for one in _recent(records, process) if one.tensor.shape == shape)
+            named = (one for one in requests if one.requested_by)
+            other = next((one for one in named if _is_requested_by(one, name)), None)
+            if other is None:
+                return True
+            failure.reports, other.reports = failure.reports - 1, other.reports + 1
+            failure = process.error = other
     return _add_names(failure, text)
-
-
-def _node_name(match: re.Match[str]) -> str:
-    return match["name"] or match["name_old"] or match["name_defined"]
 
 
 def _is_requested_by(failure: LoggedFailure, node: str) -> bool:
@@ -268,54 +258,38 @@ def _is_requested_by(failure: LoggedFailure, node: str) -> bool:
     return not requester or requester == node or requester.endswith(f"/{node}")
 
 
-def _find_requester(
-    records: LogRecords, process: LogProcess, like: LoggedFailure, node: str
-) -> LoggedFailure | None:
-    """Return the failure of this node among those with a tensor of the same shape."""
-    for failure in _recent(records, process):
-        is_same = failure.tensor.shape == like.tensor.shape and failure.requested_by
-        if is_same and _is_requested_by(failure, node):
-            return failure
-    return None
-
-
 def _add_names(failure: LoggedFailure, text: str) -> bool:
     """Add the op that a text names in brackets; the first one is the op that failed."""
     node, eager = find("node", text), find("eager_op", text)
     if node:
-        name = _node_name(node)
-        failure.op = failure.op or name
-        if failure.op == name:
+        fields = read_groups(node)
+        failure.op = failure.op or fields["name"]
+        if failure.op == fields["name"]:
             dtype = find("node_dtype", text)
             if dtype and not failure.tensor.node_dtype:
                 failure.tensor.node_dtype = dtype["dtype"].lower()
-            failure.op_type = failure.op_type or node["type"] or node["type_old"] or ""
-            failure.source = node["source"] or failure.source
+            failure.op_type = failure.op_type or fields.get("type", "")
+            failure.source = fields.get("source", failure.source)
     if eager and not eager["type"].startswith("__") and not failure.op_type:
         failure.op_type = eager["type"]
     return bool(node or eager)
 
 
-_MOST_LINES: Final = 4  # of one text
+_MOST_LINES: Final = 4  # that complete one text
 
 
 def join_texts(messages: Iterable[LogMessage]) -> Iterator[LogMessage]:
-    """Yield the messages; an incomplete text and the lines that complete it become one.
-
-    If the next lines do not complete it, all are yielded unchanged.
-    """
+    """Yield the messages; an incomplete text and the lines that complete it become one."""
     held: list[LogMessage] = []
     for message in messages:
-        is_next = held and not message.file and message.tag == held[0].tag
+        is_next = 0 < len(held) <= _MOST_LINES and not message.file and message.tag == held[0].tag
         if is_next and message.text.strip() and not find("other_text", message.text):
-            whole = _join([*held, message])
+            held.append(message)
+            whole = _join(held)
             if find("whole_text", whole.text):
                 yield whole
                 held = []
-                continue
-            if len(held) < _MOST_LINES:
-                held.append(message)
-                continue
+            continue
         yield from _release(held)
         held = []
         if find("text_start", message.text) and not find("whole_text", message.text):
@@ -327,15 +301,12 @@ def join_texts(messages: Iterable[LogMessage]) -> Iterator[LogMessage]:
 
 def _release(held: list[LogMessage]) -> Iterator[LogMessage]:
     """Yield an incomplete text: the lines up to a complete shape as one, else each line alone."""
-    for count in range(2, len(held) + 1):
-        whole = _join(held[:count])
-        if find("text_with_shape", whole.text):
-            if find("text_with_shape", held[0].text):
-                break
-            yield whole
-            yield from held[count:]
-            return
-    yield from held
+    joined = (_join(held[:count]) for count in range(1, len(held) + 1))
+    shaped = (place for place, one in enumerate(joined, 1) if find("text_with_shape", one.text))
+    count = next(shaped, 1)
+    if held:
+        yield _join(held[:count])
+        yield from held[count:]
 
 
 def _join(held: list[LogMessage]) -> LogMessage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import BinaryIO, Final
 
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import MOST_BYTES, parse_count, parse_size
+from analyzer.oom.amounts import parse_count, parse_size
 from analyzer.oom.log_records import (
     FailedAllocator,
     LoggedFailure,
@@ -14,18 +14,20 @@ from analyzer.oom.log_records import (
     RequestedTensor,
 )
 from analyzer.oom.scan.components import finish_components, take_component, take_unknown
-from analyzer.oom.scan.dump_lines import MOST_CHUNKS, add_dump_line, take_start_line
+from analyzer.oom.scan.dump_lines import MOST_CHUNKS, add_dump_line, add_sizes, take_start_line
 from analyzer.oom.scan.error_texts import join_texts, take_error_text
 from analyzer.oom.scan.lines import LogMessage, read_messages
 from analyzer.oom.scan.patterns import find, find_any
 from analyzer.oom.scan.process import LogProcess, add_tolerated, join_repeated, move_tolerated
 
 _MOST_FAILURES: Final = 500  # stored; more are counted
-_MOST_ROWS: Final = 10_000  # of a histogram, and runs of refusals
+_MOST_RUNS: Final = 10_000  # of refusals
 _MOST_TAGS: Final = 256  # processes
 _BACK_OFF: Final = 0.8
 """A refused request of at least this share of the last one continues the run: the pool asks for a
 tenth less each time (``BFCAllocator::Extend``)."""
+_DUMP_LINES: Final = ("chunk", "summary_row", "summary_total", "stat_alone")
+"""Lines that belong to a dump even if the log lacks its start."""
 
 
 def read_records(stream: BinaryIO, name: str = "") -> LogRecords:
@@ -33,7 +35,10 @@ def read_records(stream: BinaryIO, name: str = "") -> LogRecords:
     reader = LogReader()
     for message in join_texts(read_messages(stream, name)):
         reader.take(message)
-    return reader.finish()
+    move_tolerated(reader.records)
+    join_repeated(reader.records)
+    finish_components(reader.records)
+    return reader.records
 
 
 class LogReader:
@@ -83,60 +88,36 @@ class LogReader:
             self.records.failures.append(failure)
         return failure
 
-    def finish(self) -> LogRecords:
-        """Return the records after the last message."""
-        move_tolerated(self.records)
-        join_repeated(self.records)
-        finish_components(self.records)
-        return self.records
-
     def _process_of(self, tag: str) -> LogProcess:
-        process = self._processes.get(tag)
-        if process is None:
-            if len(self._processes) >= _MOST_TAGS:
-                return next(iter(self._processes.values()))
-            process = self._processes[tag] = LogProcess(tag)
-        return process
+        if tag not in self._processes and len(self._processes) >= _MOST_TAGS:
+            return next(iter(self._processes.values()))
+        return self._processes.setdefault(tag, LogProcess(tag))
 
     def _take_failure(self, process: LogProcess, message: LogMessage) -> bool:
         text = message.text
         if find("garbage_collection", text):
             self.records.garbage_collections += 1
             return True
-        if match := find("allocator_failed", text):
-            size = parse_size(match["size"]) or Range.exactly(0)
-            if find("not_a_failure", text):
-                add_tolerated(self.records, match["allocator"], size, message.number)
-                return True
-            rounded = parse_size(match["rounded"])
-            tensor = RequestedTensor(size=size, rounded_bytes=rounded.low if rounded else None)
-            failure = self._start_failure(process, message, match["allocator"], tensor)
-            # a copied line may continue with TensorFlow's advice
-            op = (match["op"] or "").partition("If the cause")[0].strip()
-            failure.requested_by = op.removeprefix("<null>")
+        match = find_any(("allocator_failed", "eigen_failed"), text)
+        if match is None:
+            return False
+        fields = match.groupdict("")
+        size, allocator = parse_size(fields["size"]), fields.get("allocator", "")
+        if find("not_a_failure", text):
+            add_tolerated(self.records, allocator, size or Range.exactly(0))
             return True
-        if match := find("eigen_failed", text):
-            tensor = RequestedTensor(size=parse_size(match["bytes"]))
-            self._start_failure(process, message, "", tensor)
-            return True
-        if match := find("allocator_failed_old", text):
-            self._take_old_failure(process, message, parse_size(match["size"]))
-        return match is not None
-
-    def _take_old_failure(
-        self, process: LogProcess, message: LogMessage, size: Range | None
-    ) -> None:
-        """Read a failure of TensorFlow 1.0 and before, whose dump comes first."""
-        if find("not_a_failure", message.text):
-            add_tolerated(self.records, "", size or Range.exactly(0), message.number)
-            return
-        tensor = RequestedTensor(size=size)
+        rounded = parse_size(fields.get("rounded"))
+        tensor = RequestedTensor(size=size, rounded_bytes=rounded.low if rounded else None)
         before = process.owner(message.thread)
-        if before is None or before.has_allocator_line:
-            self._start_failure(process, message, "", tensor)
-        else:
-            before.tensor, before.has_allocator_line = tensor, True
-            before.text = message.text
+        if not allocator and before is not None and not before.has_allocator_line:
+            before.tensor, before.has_allocator_line = tensor, True  # the dump came first
+            before.text = text
+            return True
+        failure = self._start_failure(process, message, allocator, tensor)
+        # a copied line may continue with TensorFlow's advice
+        op = fields.get("op", "").partition("If the cause")[0].strip()
+        failure.requested_by = op.removeprefix("<null>")
+        return True
 
     def _start_failure(
         self, process: LogProcess, message: LogMessage, allocator: str, tensor: RequestedTensor
@@ -159,27 +140,31 @@ class LogReader:
 
     def _take_dump(self, process: LogProcess, message: LogMessage) -> bool:
         text = message.text
-        owner = self._dump_owner(process, message)
-        if owner is None or not _may_be_map_of(owner, message):
+        cells, is_named = find("map", text), "bfc_allocator" in message.file
+        owner = self._dump_owner(process, message, is_map=cells is not None and is_named)
+        if owner is None:
             return False
-        stored = len(owner.dump.chunks)
-        if self._chunks > 2 * MOST_CHUNKS and "of size" in text and "Chunks of" not in text:
-            owner.dump.omitted_chunks += 1
+        dump = owner.dump
+        if cells and (dump.map or not (is_named or not dump.is_empty)):
+            return False  # such as a ruler of any program
+        if self._chunks > 2 * MOST_CHUNKS and find("chunk", text):
+            dump.omitted_chunks += 1
             return True
-        had_map = bool(owner.dump.map)
-        if not add_dump_line(owner.dump, text):
+        stored, had_map = len(dump.chunks), bool(dump.map)
+        if not add_dump_line(dump, text):
             return False
-        self._chunks += len(owner.dump.chunks) - stored
-        if owner.dump.map and not had_map and owner.has_allocator_line:
+        self._chunks += len(dump.chunks) - stored
+        if dump.map and not had_map and owner.has_allocator_line:
             process.close_dump(message.thread, owner)
         return True
 
-    # Complex: the lines that may begin a dump, in order of precedence.
-    def _dump_owner(self, process: LogProcess, message: LogMessage) -> LoggedFailure | None:
+    def _dump_owner(
+        self, process: LogProcess, message: LogMessage, *, is_map: bool
+    ) -> LoggedFailure | None:
         """Return the failure that a dump line belongs to; None if no dump is being read."""
         text, thread = message.text, message.thread
         owner = process.owner(thread)
-        head = find("dump_head", text) if "llocator dump" in text else None
+        head = find("dump_head", text)
         if head is not None:
             name = head["allocator"]
             owner = process.find_waiting(thread, name) or self._start_dump(process, message, name)
@@ -192,18 +177,14 @@ class LogReader:
                 or self._start_dump(process, message, "")
             )
             process.select(thread, owner)
-        elif owner is None:
-            if not _is_dump_line(message):
-                process.limit_line = text if find("limit_alone", text) else ""
-                return None
+        elif owner is None and (is_map or find_any(_DUMP_LINES, text)):
             owner = self._start_dump(process, message, "")
-            add_dump_line(owner.dump, process.limit_line)
         return owner
 
     def _start_dump(
         self, process: LogProcess, message: LogMessage, allocator: str
     ) -> LoggedFailure:
-        """Add a failure whose dump comes first (TensorFlow 1.0 and before) or is all there is."""
+        """Add a failure whose dump comes first (TensorFlow 1.0) or is all that the log has."""
         failure = self.add_failure(process, message)
         failure.allocator = allocator
         process.await_dump(message.thread, failure)
@@ -215,22 +196,23 @@ class LogReader:
             size = parse_size(match["bytes"]) or Range.exactly(0)
             self._take_async_failure(process, message, match["allocator"] or "", size)
             return True
-        owner = process.owner(message.thread)
-        is_async = owner is not None and owner.kind is FailedAllocator.ASYNC
-        is_head = find("histogram_head", text) is not None
-        if is_head and not is_async:  # a histogram is printed for failures only
-            owner = self._start_dump(process, message, "")
+        owner, is_head = process.owner(message.thread), find("histogram_head", text) is not None
+        if is_head and (owner is None or owner.kind is not FailedAllocator.ASYNC):
+            owner = self._start_dump(process, message, "")  # a histogram follows failures only
             owner.kind = FailedAllocator.ASYNC
         if owner is None or owner.kind is not FailedAllocator.ASYNC:
             return False
-        if match := find("card_free", text):
-            owner.card_free, owner.card_total = map(parse_count, match.group("free", "total"))
-            return True
         if is_head:
-            if not owner.histogram:
+            if not owner.dump.summary:
                 process.histogram_thread = message.thread
-            return True
-        return _add_histogram_row(owner, process, message)
+        elif match := find("card_free", text):
+            owner.card_free, owner.card_total = map(parse_count, match.group("free", "total"))
+        elif process.histogram_thread is not None and (row := find("histogram_row", text)):
+            if message.thread == process.histogram_thread:  # several threads may print at once
+                add_sizes(owner.dump, *map(parse_count, row.group("bytes", "count")))
+        else:
+            return find("pool_attribute", text) is not None
+        return True
 
     def _take_async_failure(
         self, process: LogProcess, message: LogMessage, allocator: str, size: Range
@@ -241,7 +223,7 @@ class LogReader:
         same = (FailedAllocator.ASYNC, size, allocator, False)
         if last and (last.kind, last.tensor.size, last.allocator, last.has_error_text) == same:
             last.reports += 1
-            last.histogram.clear()
+            last.dump.summary.clear()
             last.dump.stats.clear()
         else:
             last = self._start_failure(process, message, allocator, RequestedTensor(size=size))
@@ -254,26 +236,19 @@ class LogReader:
         match = refused or find_any(("host_refused", "pinned_refused"), message.text)
         if match is None:
             return False
-        is_host = refused is None
-        fields = match.groupdict()
+        is_host, fields, run = refused is None, match.groupdict(), process.refusal
         size_bytes = parse_count(fields["bytes"] or fields["unified"])
-        run = process.refusal
-        if (
-            run is not None
-            and run.is_host == is_host
-            and _BACK_OFF * run.last_bytes < size_bytes <= run.last_bytes
-        ):
-            if size_bytes != run.last_bytes or not is_host:
-                run.times += 1
+        is_next = run is not None and _BACK_OFF * run.last_bytes < size_bytes <= run.last_bytes
+        if run is not None and is_next and run.is_host == is_host:
+            run.times += size_bytes != run.last_bytes or not is_host
             run.last_bytes = size_bytes
             return True
         code = fields.get("code", "").strip()[:200]
-        run = RefusalRun(message.number, process.tag, size_bytes, size_bytes, 1, code, is_host)
+        run = RefusalRun(message.number, size_bytes, size_bytes, 1, code, is_host, process.tag)
         process.refusal = run
-        if len(self.records.refusals) < _MOST_ROWS:
-            if not is_host:
-                process.refusals.append(len(self.records.refusals))
+        if len(self.records.refusals) < _MOST_RUNS:
             self.records.refusals.append(run)
+            process.refusals += [] if is_host else [run]
         return True
 
 
@@ -284,30 +259,3 @@ def _is_next_dump(owner: LoggedFailure, text: str) -> bool:
         return False
     size_bytes, dump = parse_count(match["bytes"]), owner.dump
     return bool(dump.stats or dump.map or any(one.size_bytes == size_bytes for one in dump.bins))
-
-
-def _is_dump_line(message: LogMessage) -> bool:
-    """Return whether a line belongs to a dump whose start the log lacks."""
-    names = ("chunk", "summary_row", "summary_total", "stat_alone")
-    if find_any(names, message.text):
-        return True
-    return "bfc_allocator" in message.file and find("map", message.text) is not None
-
-
-def _may_be_map_of(owner: LoggedFailure, message: LogMessage) -> bool:
-    """Return False for a row of map characters, such as a ruler of any program, outside a dump."""
-    if not find("map", message.text):
-        return True
-    is_named = "bfc_allocator" in message.file
-    return not owner.dump.map and (is_named or not owner.dump.is_empty)
-
-
-def _add_histogram_row(owner: LoggedFailure, process: LogProcess, message: LogMessage) -> bool:
-    """Add a row of the asynchronous allocator's histogram; return False for any other line."""
-    row = find("histogram_row", message.text) if process.histogram_thread is not None else None
-    is_own = message.thread == process.histogram_thread  # several threads may print at once
-    if row and is_own and len(owner.histogram) < _MOST_ROWS:
-        size_bytes, count = map(parse_count, row.group("bytes", "count"))
-        if size_bytes * count <= MOST_BYTES:
-            owner.histogram.append((size_bytes, count))
-    return row is not None or find("pool_attribute", message.text) is not None

@@ -51,3 +51,8 @@ def find_any(names: tuple[str, ...], text: str) -> re.Match[str] | None:
 def find_all(name: str, text: str) -> list[re.Match[str]]:
     """Return all matches of a pattern of the table."""
     return list(PATTERNS[name].finditer(text)) if find(name, text) else []
+
+
+def read_groups(match: re.Match[str]) -> dict[str, str]:
+    """Return the groups that matched; ``_2`` or ``_old`` at the end of a name is left out."""
+    return {name.partition("_")[0]: text for name, text in match.groupdict().items() if text}

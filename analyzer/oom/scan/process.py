@@ -18,6 +18,7 @@ from analyzer.oom.log_records import (
 from analyzer.oom.scan.patterns import find
 
 _MOST_OPEN: Final = 16  # threads, and failures of one thread that wait for their dump
+_MOST_ALLOCATORS: Final = 256  # with warnings
 _LIBRARY_PATHS: Final = (
     *("site-packages", "dist-packages", "<frozen", "/lib/python", "\\lib\\", "\\Lib\\"),
 )
@@ -34,16 +35,15 @@ class LogProcess(Struct):
     node: str = ""
     frame: str = ""
     refusal: RefusalRun | None = None  # may continue
-    refusals: list[int] = []  # since the last failure
+    refusals: list[RefusalRun] = []  # since the last failure
     card: LoggedCard | None = None
-    card_age: int = 0
+    card_lines: int = 0  # the next lines that may describe the card
     histogram_thread: str | None = None
     is_in_usage: bool = False
     is_in_buffers: bool = False
     no_algorithm_lines: int = 0
     has_kernel_line: bool = False
     kernel: str = ""
-    limit_line: str = ""  # may start a block of figures
     framework: str = ""
     component: LoggedFailure | None = None  # the failure that the next lines may describe
     component_lines: int = 0
@@ -56,11 +56,10 @@ class LogProcess(Struct):
         waiting = self.waiting.setdefault(thread, [])
         waiting.append(failure)
         del waiting[:-_MOST_OPEN]
-        if len(self.waiting) > _MOST_OPEN:
-            del self.waiting[next(iter(self.waiting))]
         self.select(thread, failure)
-        if len(self.current) > _MOST_OPEN:
-            del self.current[next(iter(self.current))]
+        for by_thread in (self.waiting, self.current):
+            if len(by_thread) > _MOST_OPEN:
+                del by_thread[next(iter(by_thread))]
 
     def select(self, thread: str, failure: LoggedFailure) -> None:
         """Give the next dump lines of a thread to a failure."""
@@ -99,18 +98,14 @@ class LogProcess(Struct):
         return True
 
 
-_MOST_ALLOCATORS: Final = 256  # with warnings
-
-
-def add_tolerated(records: LogRecords, allocator: str, size: Range, line: int) -> None:
-    """Count a failed request that the caller could do without."""
-    for known in records.tolerated:
-        if known.allocator == allocator:
-            known.times += 1
-            known.largest = max(known.largest, size, key=lambda each: each.middle)
-            return
-    if len(records.tolerated) < _MOST_ALLOCATORS:
-        records.tolerated.append(ToleratedFailures(line, allocator, 1, size))
+def add_tolerated(records: LogRecords, allocator: str, size: Range, count: int = 1) -> None:
+    """Count failed requests that the caller could do without."""
+    known = next((one for one in records.tolerated if one.allocator == allocator), None)
+    if known is not None:
+        known.times += count
+        known.largest = max(known.largest, size, key=lambda each: each.middle)
+    elif len(records.tolerated) < _MOST_ALLOCATORS:
+        records.tolerated.append(ToleratedFailures(allocator, count, size))
 
 
 def move_tolerated(records: LogRecords) -> None:
@@ -125,8 +120,7 @@ def move_tolerated(records: LogRecords) -> None:
     for failure in requests:
         if not failure.has_error_text and failure.tensor.size is not None:
             records.failures.remove(failure)
-            for _ in range(failure.reports):
-                add_tolerated(records, failure.allocator, failure.tensor.size, failure.line)
+            add_tolerated(records, failure.allocator, failure.tensor.size, failure.reports)
 
 
 def join_repeated(records: LogRecords) -> None:
@@ -134,26 +128,17 @@ def join_repeated(records: LogRecords) -> None:
 
     XLA's autotuner repeats a request for each algorithm, and the allocator waits up to 10 s each time.
     """
-    kept: list[LoggedFailure] = []
-    for failure in records.failures:
-        if kept and _is_repeated(kept[-1], failure):
-            kept[-1].reports += failure.reports
+    rows: list[LoggedFailure] = []
+    last: tuple[object, ...] | None = None
+    for one in records.failures:
+        is_alone = one.kind is FailedAllocator.POOL and not one.has_error_text
+        state = None
+        if is_alone and one.has_allocator_line and one.tensor.size is not None:
+            request = (one.tag, one.allocator, one.tensor, one.requested_by)
+            state = (*request, one.dump.stats, one.dump.map)
+        if state is not None and state == last:
+            rows[-1].reports += one.reports
         else:
-            kept.append(failure)
-    records.failures[:] = kept
-
-
-def _is_repeated(last: LoggedFailure, failure: LoggedFailure) -> bool:
-    """Return whether two failures are one request without an error, in one allocator state."""
-    if not last.kind is failure.kind is FailedAllocator.POOL:
-        return False
-    if last.has_error_text or failure.has_error_text:
-        return False
-    if not failure.has_allocator_line or failure.tensor.size is None:
-        return False
-
-    def state(one: LoggedFailure) -> tuple[object, ...]:
-        request = (one.tag, one.allocator, one.tensor, one.requested_by)
-        return (*request, one.dump.stats, one.dump.map)
-
-    return state(last) == state(failure)
+            rows.append(one)
+        last = state
+    records.failures[:] = rows

@@ -406,7 +406,7 @@ def test_lists_that_two_threads_write_at_once_are_not_added_up() -> None:
     for row in ("2048, 57", "2097152, 784"):
         log += listed(7, row) + listed(8, row)
     records = read_records(io.BytesIO(log.encode()))
-    assert [each.histogram for each in records.failures if each.histogram] == [
+    assert [each.dump.summary for each in records.failures if each.dump.summary] == [
         [(2048, 57), (2097152, 784)]
     ]
     assert report(log.encode()).document.failures[0].asked is None

@@ -18,7 +18,9 @@ from unit.oom.test_every_version import FULL, PIECES
 
 from analyzer.model.errors import InputError
 from analyzer.oom import read_oom_log
+from analyzer.oom.log_sections import build_sections
 from analyzer.oom.scan.lines import _KEYS
+from analyzer.report.render.terminal import print_terminal
 
 MOST_SECONDS = 20.0
 LOGS = 10_000
@@ -112,7 +114,8 @@ def check_log(seed: int, pieces: list[str], page: Path) -> None:
         return
     json.loads(json.dumps(report.plain))
     if seed % 10 == 0:
-        report.print(Console(file=io.StringIO(), width=40 + seed % 120))
+        console = Console(file=io.StringIO(), width=40 + seed % 120)
+        print_terminal(build_sections(report.document), console)
         report.to_html(page)
     assert time.process_time() - began < MOST_SECONDS, seed
 

@@ -16,6 +16,8 @@ from unit.oom.dump_wordings import Scene, log_of
 from unit.oom.test_every_version import FULL, PIECES
 
 from analyzer.oom import ModelTensor, OomDocument, OomReport, read_oom_log
+from analyzer.oom.log_sections import build_sections
+from analyzer.report.render.terminal import print_terminal
 
 LOGS = Path(__file__).parent / "logs"
 HOSTILE = "</script><script>alert(1)</script>\x1b[31m[bold]{{7*7}}"
@@ -27,7 +29,7 @@ def report(text: str, name: str = "a log") -> OomReport:
 
 def shown(found: OomReport, width: int) -> str:
     console = Console(file=io.StringIO(), width=width, no_color=True)
-    found.print(console)
+    print_terminal(build_sections(found.document), console)
     return console.file.getvalue()
 
 
