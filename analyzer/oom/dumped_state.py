@@ -196,8 +196,6 @@ def _narrow(*sizes: Range | None) -> Range | None:
     return reduce(lambda a, b: a.intersection(b) or a, known) if known else None
 
 
-_FEW: Final = 8  # chunks
-_MOST_OF_IT: Final = 0.5  # share of the bytes in use
 _MANY: Final = 50  # chunks of one size
 _DOMINANT: Final = 0.6
 """Share of the bytes in use from which many chunks of one size look like a list that grows."""
@@ -229,7 +227,7 @@ def describe_sizes(sizes: Sequence[OomSize], in_use_bytes: int | None) -> list[s
     """Return sentences about the sizes in use."""
     if not sizes or not in_use_bytes:
         return []
-    sentences = _describe_few(sizes, in_use_bytes)
+    sentences = []
     dominant = find_dominant_size(sizes, in_use_bytes)
     for size in sizes:
         if size.is_asked or size is dominant:
@@ -243,16 +241,3 @@ def describe_sizes(sizes: Sequence[OomSize], in_use_bytes: int | None) -> list[s
             sentences.append(write_sentence("sizes", "same", size_bytes=size.size_bytes, **values))
     return sentences
 
-
-def _describe_few(sizes: Sequence[OomSize], in_use_bytes: int) -> list[str]:
-    """Return how few chunks hold half of the bytes in use; empty if these are many."""
-    held = count = 0
-    for size in sorted(sizes, key=lambda size: -size.size_bytes):
-        for _ in range(min(size.count, _FEW - count)):
-            held, count = held + size.size_bytes, count + 1
-            if held >= _MOST_OF_IT * in_use_bytes:
-                subject = "One chunk holds" if count == 1 else f"The {count} largest chunks hold"
-                figures = {"held": Range.exactly(held), "in_use": Range.exactly(in_use_bytes)}
-                share = held / in_use_bytes
-                return [write_sentence("sizes", "few", subject=subject, share=share, **figures)]
-    return []

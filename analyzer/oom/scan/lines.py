@@ -7,8 +7,9 @@ with a progress bar in front, or with two messages in one line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import BinaryIO, Final
 
 from analyzer.oom.scan.log_text import (
@@ -41,8 +42,6 @@ _ROWS: Final = re.compile(rb"\}\s*,\s*\{(?=\s*\")")
 """Boundary between two rows of a JSON array that is written on one line."""
 _ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|(.))")
 _ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b"}
-_LOGGER_HEAD: Final = PATTERNS["logger_head"]
-_MAYBE_HEAD: Final = PATTERNS["maybe_logger_head"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +63,36 @@ class LogMessage:
 def read_messages(stream: BinaryIO, name: str = "") -> Iterator[LogMessage]:
     """Yield the messages of a log that may be about memory, and an empty last message."""
     blocks = read_text(stream, name)
-    pending = next(blocks, b"")
-    is_escaped = _is_notebook(pending)
-    is_array = not is_escaped and pending[:1] in (b"[", b"{")
-    width = 0 if is_escaped else find_screen_width(pending)
-    place = _Place(is_escaped)
-    is_skipping = ends_line = False
-    while pending:
-        block, ends_line = next(blocks, b""), pending.endswith(b"\n")
-        if is_skipping and (end := _ENDS.search(pending)):
-            pending, is_skipping = pending[end.start() :], False
+    first = next(blocks, b"")
+    head = first[:4096].lstrip()
+    is_notebook = head.startswith(b"{") and (b'"cells"' in head or b'"nbformat"' in head)
+    is_array = not is_notebook and first[:1] in (b"[", b"{")
+    width = 0 if is_notebook else find_screen_width(first)
+    place, part = _Place(is_notebook), b""
+    for part in _split_blocks(chain([first], blocks), is_array, is_notebook or is_array):
+        yield from _messages_of_block(join_broken_lines(part, width), place)
+    yield LogMessage(place.number - part.endswith(b"\n"), "", "", "", "")
+
+
+def _split_blocks(blocks: Iterable[bytes], is_array: bool, has_long_lines: bool) -> Iterator[bytes]:
+    """Yield blocks of whole lines; without the rest of a long line, unless the log has long lines."""
+    rest, is_skipping = b"", False
+    for block in blocks:
+        if is_skipping:
+            end = _ENDS.search(block)
+            block, is_skipping = block[end.start() :] if end else b"", end is None
+        pending = rest + block
         if is_array:
             pending = _ROWS.sub(b"},\n{", pending)
-        cut = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1 if block else len(pending)
-        part, pending = pending[:cut], pending[cut:]
-        if not is_skipping:
-            yield from _messages_of_block(join_broken_lines(part, width), place)
-        if len(pending) > _LONGEST_LINE:  # the rest of a line that is too long is dropped
-            if not is_skipping:
-                long = pending if is_escaped or is_array else pending[:_LONGEST_LINE]
-                yield from _messages_of_block(long, place)
-            pending, is_skipping = b"", not (is_escaped or is_array)
-        pending += block
-    yield LogMessage(place.number - ends_line, "", "", "", "")
+        cut = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
+        part, rest = pending[:cut], pending[cut:]
+        if part:
+            yield part
+        if len(rest) > _LONGEST_LINE:
+            yield rest if has_long_lines else rest[:_LONGEST_LINE]
+            rest, is_skipping = b"", not has_long_lines
+    if rest:
+        yield rest
 
 
 @dataclass(slots=True)
@@ -108,8 +114,8 @@ def _messages_of_block(block: bytes, place: _Place) -> Iterator[LogMessage]:
         if not place.is_escaped:
             begin = max(begin, block.rfind(b"\r", start, key_place) + 1)
         place.number += block.count(b"\n", start, begin)
+        place.left = place.left if not begin and place.left > 0 else _NEAR
         start = begin
-        place.left = place.left if not start and place.left > 0 else _NEAR
         while place.left > 0 and start < len(block):
             end = block.find(b"\n", start)
             end = len(block) if end < 0 else end
@@ -136,7 +142,11 @@ def _find_keys(block: bytes) -> list[int]:
 
 def _messages_of_line(raw: bytes, number: int) -> Iterator[LogMessage]:
     """Yield the messages of one line: several if logger prefixes stand in its middle."""
-    text = _decode_line(raw)
+    text = raw.decode("utf-8", "replace").rstrip()
+    if not text.isprintable():
+        text = PATTERNS["terminal_control"].sub("", text)
+    if text.endswith('"') and (cell := PATTERNS["spreadsheet_cell"].match(text)):
+        text = cell["text"].replace('""', '"')
     fields = find_all("quoted_line", text)
     for field in fields:
         for line in _unescape(field["text"].encode("utf-8", "replace")).splitlines():
@@ -145,52 +155,22 @@ def _messages_of_line(raw: bytes, number: int) -> Iterator[LogMessage]:
         yield from _split_at_prefixes(text, number)
 
 
-def _decode_line(raw: bytes) -> str:
-    """Return the text of a line without control characters and a spreadsheet's quotes."""
-    text = raw.decode("utf-8", "replace").rstrip()
-    if "\x1b" in text or not text.isprintable():
-        text = PATTERNS["terminal_control"].sub("", text)
-    if text.endswith('"') and (cell := PATTERNS["spreadsheet_cell"].match(text)):
-        text = cell["text"].replace('""', '"')
-    return text
-
-
 def _split_at_prefixes(text: str, number: int) -> Iterator[LogMessage]:
     """Yield a message for each logger prefix in a line, and for the text before the first."""
-    heads = _find_heads(text)
+    has_head = PATTERNS["maybe_logger_head"].search(text) is not None  # cheap to search for
+    heads = list(PATTERNS["logger_head"].finditer(text)) if has_head else []
+    starts = [head.start() for head in heads] + [len(text)]
+    before = text[: starts[0]]
+    match = find("launcher_tag", before)
+    tag = match["tag"] if match else ""
     if not heads:
-        tag = _tag_of(text)
-        yield LogMessage(number, tag, "", "", text[len(tag) :] if tag else text)
-        return
-    before = text[: heads[0].start()]
-    tag = _tag_of(before)
-    if before.strip() and len(before) > len(tag) + 3:
+        yield LogMessage(number, tag, "", "", text[len(tag) :])
+    elif before.strip() and len(before) > len(tag) + 3:
         yield LogMessage(number, tag, "", "", before)
-    for place, head in enumerate(heads):
-        end = heads[place + 1].start() if place + 1 < len(heads) else len(text)
+    for head, end in zip(heads, starts[1:], strict=True):
         file = head["file"] or head["absl_file"] or head["old_file"] or ""
         stamp = "" if head["old_file"] else head[0]
         yield LogMessage(number, tag, head["thread"] or "", file, text[head.end() : end], stamp)
-
-
-def _find_heads(text: str) -> list[re.Match[str]]:
-    """Return the logger's prefixes in a line; most lines have one, at the start."""
-    first = _LOGGER_HEAD.match(text)
-    if first is not None and not _MAYBE_HEAD.search(text, first.end()):
-        return [first]
-    if first is None and not _MAYBE_HEAD.search(text):
-        return []
-    return list(_LOGGER_HEAD.finditer(text))
-
-
-def _tag_of(text: str) -> str:
-    match = find("launcher_tag", text)
-    return match["tag"] if match else ""
-
-
-def _is_notebook(block: bytes) -> bool:
-    head = block[:4096].lstrip()
-    return head.startswith(b"{") and (b'"cells"' in head or b'"nbformat"' in head)
 
 
 def _unescape(raw: bytes) -> bytes:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain
-from typing import BinaryIO, Final, cast
+from itertools import chain, pairwise
+from typing import BinaryIO, Final
 
 from analyzer.model.errors import InputError
 
 BLOCK_BYTES: Final = 1 << 20  # read at once
 _MOST_UNPACKED: Final = 1 << 36  # bytes of a compressed log: 64 GiB
 _GZIP: Final = b"\x1f\x8b"
-_MARKS: Final = (  # UTF-32 first: its mark starts with that of UTF-16
-    *((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32")),
-    *((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")),
-    (codecs.BOM_UTF8, "utf-8-sig"),
-)
+_GZIP_FORMAT: Final = 31  # zlib's number for gzip with any window
 _ZEROS: Final[dict[tuple[bool, ...], str]] = {
     (False, True, False, True): "utf-16-le",
     (True, False, True, False): "utf-16-be",
@@ -28,14 +22,12 @@ _ZEROS: Final[dict[tuple[bool, ...], str]] = {
     (True, True, True, False): "utf-32-be",
 }
 """Encodings by the bytes of four that are zero in English text."""
-
 _HEAD: Final = re.compile(
     rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+: [IWEF] "
     rb"|[IWEF]\d{4} \d\d:\d\d|[IWEF] \S*tensorflow"
 )
 """Start of a line of TensorFlow's logger."""
-_NARROWEST: Final = 40  # columns of a terminal
-_WIDEST: Final = 400
+_WIDTHS: Final = range(40, 401)  # columns of a terminal
 _DROPPED_BLANKS: Final = 2  # at the end of a line, which copying from a terminal may remove
 _LEAST_BROKEN: Final = 3  # lines that must look broken
 
@@ -46,55 +38,43 @@ def read_text(stream: BinaryIO, name: str) -> Iterator[bytes]:
     first = next(blocks, b"")
     encoding = _encoding_of(first)
     if encoding is None:
-        yield first
-        yield from blocks
+        yield from chain([first], blocks)
         return
     decoder = codecs.getincrementaldecoder(encoding)("replace")
-    yield decoder.decode(first).encode("utf-8", "replace")
-    for block in blocks:
+    for block in chain([first], blocks):
         yield decoder.decode(block).encode("utf-8", "replace")
 
 
 def _encoding_of(head: bytes) -> str | None:
     """Return the encoding if it is not UTF-8: Windows shells write UTF-16, and UTF-32 if asked."""
-    for mark, encoding in _MARKS:
-        if head.startswith(mark):
-            return encoding
     sample = head[: min(len(head), 4096) // 4 * 4]
-    zeros = [sample[place::4].count(0) > 0.9 * len(sample) / 4 for place in range(4)]
-    return _ZEROS.get(tuple(zeros)) if len(sample) > 64 else None
+    zeros = tuple(sample[place::4].count(0) > 0.9 * len(sample) / 4 for place in range(4))
+    return _ZEROS.get(zeros) if len(sample) > 64 else None
 
 
 def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    block: bytes = stream.read(BLOCK_BYTES)
-    if not block.startswith(_GZIP):
-        yield from chain([block], iter(lambda: stream.read(BLOCK_BYTES), b""))
+    first = stream.read(BLOCK_BYTES)
+    blocks = chain([first], iter(lambda: stream.read(BLOCK_BYTES), b""))
+    if not first.startswith(_GZIP):
+        yield from blocks
         return
-    unpacker, total = gzip.GzipFile(fileobj=cast(BinaryIO, _Rest(block, stream))), 0
+    unpacker, total = zlib.decompressobj(_GZIP_FORMAT), 0
     try:
-        while total <= _MOST_UNPACKED and (out := unpacker.read1(BLOCK_BYTES)):
-            total += len(out)
-            yield out
-    except (EOFError, OSError, zlib.error) as error:
-        if not total:
+        for block in blocks:
+            while block and total <= _MOST_UNPACKED:
+                out = unpacker.decompress(block, BLOCK_BYTES)
+                block = unpacker.unconsumed_tail
+                if unpacker.eof:  # another file may be appended
+                    block, unpacker = unpacker.unused_data, zlib.decompressobj(_GZIP_FORMAT)
+                total += len(out)
+                if out:
+                    yield out
+    except zlib.error as error:
+        if not total:  # else use the part before the damage
             raise InputError(
                 f"{name or 'The log'} is damaged gzip: {error}.",
                 hint="Unpack it, or copy the file once more.",
             ) from None
-        # A truncated copy: use the part before the damage.
-
-
-@dataclass
-class _Rest:
-    """A stream whose first block was read before."""
-
-    first: bytes
-    stream: BinaryIO
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes."""
-        part, self.first = self.first[:size], self.first[size:]
-        return part or self.stream.read(size)
 
 
 def find_screen_width(sample: bytes) -> int:
@@ -104,15 +84,16 @@ def find_screen_width(sample: bytes) -> int:
     without the logger's prefix.
     """
     lines = sample.replace(b"\r\n", b"\n").split(b"\n")
-    width = max(map(len, lines), default=0)
-    if not _NARROWEST <= width <= _WIDEST:
+    width = max(map(len, lines))
+    if width not in _WIDTHS:
         return 0
-    broken = whole = 0
-    for line, after in zip(lines, lines[1:], strict=False):
-        if len(line) == width and _HEAD.match(line):
-            is_broken = bool(after) and not _HEAD.match(after)
-            broken, whole = broken + is_broken, whole + (not is_broken)
-    return width if broken >= _LEAST_BROKEN and whole * 10 <= broken else 0
+    is_broken = [
+        bool(after) and not _HEAD.match(after)
+        for line, after in pairwise(lines)
+        if len(line) == width and _HEAD.match(line)
+    ]
+    broken = sum(is_broken)
+    return width if broken >= max(_LEAST_BROKEN, 10 * (len(is_broken) - broken)) else 0
 
 
 def join_broken_lines(part: bytes, width: int) -> bytes:
@@ -120,20 +101,17 @@ def join_broken_lines(part: bytes, width: int) -> bytes:
     if not width:
         return part
     out: list[bytes] = []
-    joined = 0  # lines that were appended to the last one
-    is_open, missing = False, 0
+    start = missing = 0  # place of the line that is open, and the blanks that it lost
+    is_open = False
     for line in part.split(b"\n"):
         bare = line.rstrip(b"\r")
         if is_open and not _HEAD.match(bare):
-            out[-1] += b" " * missing + bare
-            joined += 1
+            out[start] += b" " * missing + bare
+            out.append(b"")
         else:
-            out.extend([b""] * joined)
+            start = len(out)
             out.append(bare)
-            joined = 0
         missing = width - len(bare)
-        is_open = missing == 0 or (
-            0 < missing <= _DROPPED_BLANKS and _HEAD.match(out[-1]) is not None
-        )
-    out.extend([b""] * joined)
+        is_short = 0 < missing <= _DROPPED_BLANKS and _HEAD.match(out[start]) is not None
+        is_open = missing == 0 or is_short
     return b"\n".join(out)

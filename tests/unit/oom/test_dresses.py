@@ -327,19 +327,6 @@ def test_a_copy_without_room_says_so() -> None:
     assert failure.device == "/job:localhost/replica:0/task:0/device:GPU:0"
 
 
-def test_a_shape_written_as_a_message_gives_every_digit() -> None:
-    text = (
-        b"W tensorflow/core/common_runtime/bfc_allocator.cc:271] Ran out of memory trying to allocate "
-        b"1.02GiB.  See logs for memory state.\n"
-        b"W tensorflow/core/framework/op_kernel.cc:896] Resource exhausted: OOM when allocating tensor "
-        b"with shapedim { size: 128 } dim { size: 64 } dim { size: 183 } dim { size: 183 }\n"
-    )
-    (failure,) = report(text).document.failures
-    assert failure.asked is not None
-    assert failure.asked.requested_bytes == 128 * 64 * 183 * 183 * 4
-    assert failure.asked.shape == (128, 64, 183, 183)
-
-
 def test_an_eager_op_is_named_without_the_length_of_its_inputs() -> None:
     place = "/job:localhost/replica:0/task:0/device:GPU:0"
     for wrapped, kind in {"ConcatV2_N_2": "ConcatV2", "_MklMatMul": "MklMatMul"}.items():
