@@ -9,7 +9,7 @@ from typing import Final
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Finding, Kind, Severity, StepRemedy
-from analyzer.report.render.sections import CellValue, Item, Table, TableColumn, Tone
+from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone
 from analyzer.report.words import remedy_words, saving_words
 
 _NOT_REPEATABLE: Final = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
@@ -96,8 +96,14 @@ A finding without code, or of the lowest severity, is an observation.
 
 def change_items(report: ReportFile) -> tuple[Item, ...]:
     """Return the changes that lower the memory: estimated remedies first, then findings."""
-    remedies = remedy_items(report.remedies, report)
-    return (*remedies, *(_change_item(report, one) for one in report.findings if is_action(one)))
+    items = list(remedy_items(report.remedies, report))
+    batch = report.step.batch_size or 0
+    for finding in filter(is_action, report.findings):
+        code, remedy = _ACTIONS[finding.id]
+        if "{half}" in code:
+            code = code.format(half=batch // 2, batch=batch) if batch > 1 else ""
+        items.append(_finding_item(finding, code, _check_command(report, remedy)))
+    return tuple(items)
 
 
 def observation_items(report: ReportFile) -> tuple[Item, ...]:
@@ -125,23 +131,14 @@ def remedy_items(
     return tuple(items)
 
 
-def _change_item(report: ReportFile, finding: Finding) -> Item:
-    code, remedy = _ACTIONS[finding.id]
-    batch = report.step.batch_size
-    if "{half}" in code:
-        code = code.format(half=batch // 2, batch=batch) if batch and batch > 1 else ""
-    return _finding_item(finding, code, _check_command(report, remedy))
-
-
 def _finding_item(finding: Finding, code: str = "", check: str = "") -> Item:
-    tone = _TONES.get(finding.severity, "plain")
     return Item(
         finding.severity,
         finding.title,
         saving_words(finding),
         finding.detail,
         code,
-        tone,
+        _TONES.get(finding.severity, "plain"),
         check,
         _evidence_table(finding),
     )
@@ -164,27 +161,21 @@ def _evidence_table(finding: Finding) -> Table | None:
     rows = finding.evidence[:MOST_EVIDENCE]
     if not rows:
         return None
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    columns = tuple(_evidence_column(key, [row.get(key) for row in rows]) for key in keys)
-    cells = tuple(
-        tuple(
-            _evidence_cell(row.get(key), column) for key, column in zip(keys, columns, strict=True)
-        )
-        for row in rows
-    )
+    columns, cells = [], []
+    for key in dict.fromkeys(key for row in rows for key in row):
+        values = [row.get(key) for row in rows]
+        is_number = all(value is None or type(value) in (int, float) for value in values)
+        kind: ColumnKind = "path"
+        if is_number:
+            kind = "bytes" if key.endswith("_bytes") else "number"
+        columns.append(TableColumn(key.removesuffix("_bytes").replace("_", " "), kind))
+        cells.append([value if is_number else _text_of(value) for value in values])
     left = len(finding.evidence) - len(rows)
-    return Table(columns, cells, f"{left} more rows are in the JSON" if left else "")
+    more = f"{left} more rows are in the JSON" if left else ""
+    return Table(tuple(columns), tuple(zip(*cells, strict=True)), more)
 
 
-def _evidence_column(key: str, values: Sequence[object]) -> TableColumn:
-    is_number = all(value is None or type(value) in (int, float) for value in values)
-    name = key.removesuffix("_bytes").replace("_", " ")
-    if is_number and key.endswith("_bytes"):
-        return TableColumn(name, "bytes")
-    return TableColumn(name, "number" if is_number else "path")
-
-
-def _evidence_cell(value: object, column: TableColumn) -> CellValue:
-    if value is None or (column.is_number and isinstance(value, (int, float))):
-        return value
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+def _text_of(value: object) -> str | None:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return None if value is None else str(value)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections import defaultdict
+from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
@@ -35,61 +35,37 @@ from analyzer.model.recording.timeline import alive_at, category_codes
 from analyzer.model.units import format_bytes
 
 _COLUMNS: Final = 56
-_MOST_LINES: Final = 8
-_MOST_REGIONS: Final = 4
+_LINES: Final = 4
 _FREE: Final = "."
 
 
 def draw_pool(analysis: Analysis) -> tuple[str, ...]:
     """Return the lines of the map; empty for a recording without addresses.
 
-    Each character stands for an equal part of the address range that the trace uses, and shows the
-    category at its middle, or a dot if that is free. A gap in the addresses begins a new region.
+    Each character stands for an equal part of the addresses that the trace uses, without the gaps
+    between them, and shows the category at its middle, or a dot if that is free.
     """
     rows = analysis.rows
     if rows.empty or rows["address"].isna().any():
         return ()
-    regions = _find_regions(rows)
-    sizes = regions[:, 1] - regions[:, 0]
-    cell_bytes = max(-(-int(sizes.sum()) // (_COLUMNS * (_MOST_LINES - _MOST_REGIONS))), 256)
-    alive = alive_at(rows, analysis.peak.allocated_instant).sort_values("address")
-    largest = np.argsort(-sizes, kind="stable")[:_MOST_REGIONS]
-    lines = [
-        cells[start : start + _COLUMNS]
-        for first, last in regions[largest]
-        for cells in [_draw_region(alive, np.arange(first + cell_bytes // 2, last, cell_bytes))]
-        for start in range(0, len(cells), _COLUMNS)
-    ]
-    left_bytes = int(sizes.sum() - sizes[largest].sum())
-    used = [one for one in Category if any(_letter(one) in line for line in lines)]
-    legend = ", ".join(f"{_letter(one)} {str(one).replace('_', ' ')}" for one in used)
-    rest = f"; {format_bytes(left_bytes)} in smaller regions" if left_bytes else ""
-    lines.append(f"{legend}, {_FREE} free; {format_bytes(cell_bytes)} a character{rest}")
-    return tuple(lines)
-
-
-def _letter(category: Category) -> str:
-    return str(category)[0].upper()
-
-
-def _find_regions(rows: pd.DataFrame) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Return the address ranges that the rows use, shape (n, 2); rows that touch share one."""
-    order = np.argsort(rows["address"].to_numpy(dtype=np.int64), kind="stable")
-    first = rows["address"].to_numpy(dtype=np.int64)[order]
-    last = np.maximum.accumulate(first + rows["allocated_bytes"].to_numpy()[order])
-    begins = np.flatnonzero(np.append(True, first[1:] > last[:-1]))
-    ends = np.append(begins[1:] - 1, len(first) - 1)
-    return np.stack([first[begins], last[ends]], axis=1)
-
-
-def _draw_region(alive: pd.DataFrame, addresses: np.ndarray) -> str:
-    """Return a character for each address; ``alive`` is in order of address."""
-    starts = alive["address"].to_numpy(dtype=np.int64)
-    place = np.searchsorted(starts, addresses, side="right") - 1
-    ends = np.append(starts + alive["allocated_bytes"].to_numpy(), 0)  # the last is for place -1
+    rows = rows.assign(address=rows["address"].astype("int64")).sort_values("address")
+    starts = rows["address"].to_numpy()
+    ends = np.maximum.accumulate(starts + rows["allocated_bytes"].to_numpy())
+    gaps = np.append(starts[0], np.maximum(starts[1:] - ends[:-1], 0)).cumsum()
+    used_bytes = int(ends[-1] - gaps[-1])
+    cell_bytes = max(-(-used_bytes // (_COLUMNS * _LINES)), 256)
+    middles = np.arange(cell_bytes // 2, used_bytes, cell_bytes)
+    alive = alive_at(rows.assign(address=starts - gaps), analysis.peak.allocated_instant)
+    place = np.searchsorted(alive["address"].to_numpy(), middles, side="right") - 1
+    # the last element is for place -1: nothing is alive below the address
+    live_ends = np.append((alive["address"] + alive["allocated_bytes"]).to_numpy(), 0)
     codes = np.append(category_codes(alive["category"], [one.value for one in Category]), 0)
-    letters = np.array([*map(_letter, Category)])[codes[place]]
-    return "".join(np.where(ends[place] > addresses, letters, _FREE))
+    letters = np.array([str(one)[0].upper() for one in Category])
+    cells = "".join(np.where(live_ends[place] > middles, letters[codes[place]], _FREE))
+    lines = [cells[start : start + _COLUMNS] for start in range(0, len(cells), _COLUMNS)]
+    named = zip(letters, (str(one).replace("_", " ") for one in Category), strict=True)
+    legend = ", ".join(f"{letter} {name}" for letter, name in named if letter in cells)
+    return (*lines, f"{legend}, {_FREE} free; {format_bytes(cell_bytes)} a character")
 
 
 def build_document(analysis: Analysis) -> ReportFile:
@@ -134,16 +110,14 @@ def build_document(analysis: Analysis) -> ReportFile:
 
 
 def _peak(analysis: Analysis) -> PeakFigures:
-    peak = analysis.peak
+    peak, recording = analysis.peak, analysis.recording
     op, layer, source = peak_op(analysis)
-    events = analysis.recording.events
-    measured = analysis.recording.kind.ran
-
-    def time_of(instant: int) -> int | None:
-        return int(events["time_ps"].iloc[instant]) if measured and instant >= 0 else None
-
-    start_ps = trace_start_ps(analysis.recording)
-    time_ps, requested_ps = time_of(peak.allocated_instant), time_of(peak.requested_instant)
+    instants = (peak.allocated_instant, peak.requested_instant)
+    time_ps, requested_ps = (
+        int(recording.events["time_ps"].iloc[at]) if recording.kind.ran and at >= 0 else None
+        for at in instants
+    )
+    start_ps = trace_start_ps(recording)
     return PeakFigures(
         requested_bytes=peak.requested_bytes,
         allocated_bytes=peak.allocated_bytes,
@@ -201,13 +175,15 @@ def _steps(analysis: Analysis) -> tuple[StepPeak, ...]:
 
 
 def _fragmentation(analysis: Analysis) -> FragmentationFigures:
-    waste, pool = analysis.fragmentation, analysis.pool
-    ratio = waste.reported_ratio
-    share = waste.internal_bytes / max(analysis.peak.allocated_bytes, 1)
+    waste, pool, ratio = (
+        analysis.fragmentation,
+        analysis.pool,
+        analysis.fragmentation.reported_ratio,
+    )
     peak, ever = analysis.peak, analysis.peak_ever
+    share = waste.internal_bytes / max(peak.allocated_bytes, 1)
     is_steady = ever.requested_bytes == peak.requested_bytes
-    steps = analysis.recording.steps
-    reached_in = None if is_steady else _phase_at(ever.requested_instant, steps)
+    reached_in = None if is_steady else _phase_at(ever.requested_instant, analysis.recording.steps)
     return FragmentationFigures(
         internal_bytes=waste.internal_bytes,
         rounding_bytes=waste.rounding_bytes,
@@ -248,32 +224,24 @@ def tensor_rows(analysis: Analysis) -> tuple[TensorAtPeak, ...]:
 def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
     """Return the bytes of each op in the steady step, and those alive at the peak."""
     rows = analysis.rows
-    inside = rows[(rows["born"] >= analysis.first) & (rows["born"] <= analysis.last)]
-    inside = inside[inside["op"] != ""]
+    inside = rows[rows["born"].between(analysis.first, analysis.last) & (rows["op"] != "")]
     requested = inside["requested_bytes"]
-    is_alive = inside.index.isin(analysis.alive.index)
     work = inside[["op", "requested_bytes", "allocated_bytes"]].assign(
         temporary_bytes=requested.where(inside["category"] == "temporary", 0),
-        alive_at_peak_bytes=requested.where(is_alive, 0),
+        alive_at_peak_bytes=requested.where(inside.index.isin(analysis.alive.index), 0),
         allocations=1,
     )
     sums = work.groupby("op", observed=True).sum()
     sums = sums.sort_values(["alive_at_peak_bytes", "requested_bytes"], ascending=False)
     first = inside.drop_duplicates("op").set_index("op")[["op_type", "layer", "source"]]
-    about = first.astype(str).to_dict("index")
+    named = first.rename(columns={"op_type": "type"}).astype(str)
+    about: dict[Any, dict[str, Any]] = named.to_dict("index")
     by_category = inside.groupby(["op", "category"], observed=True)["requested_bytes"].sum()
     largest = by_category.sort_values().reset_index().drop_duplicates("op", keep="last")
     category_of = dict(zip(largest["op"], largest["category"], strict=True))
     return tuple(
-        OpBytes(
-            name=str(op),
-            type=about[op]["op_type"],
-            layer=about[op]["layer"],
-            source=about[op]["source"],
-            category=Category(category_of[op]),
-            **{name: int(value) for name, value in zip(sums.columns, values, strict=True)},
-        )
-        for op, values in zip(sums.index, sums.to_numpy(), strict=True)
+        OpBytes(name=str(op), category=Category(category_of[op]), **about[op], **sizes)
+        for op, sizes in sums.astype(int).to_dict("index").items()
     )
 
 
@@ -281,9 +249,9 @@ def layer_rows(analysis: Analysis) -> tuple[LayerBytes, ...]:
     """Return the requested bytes of each layer alive at the peak, by category."""
     kinds = ["layer", "category"]
     sums = analysis.alive.groupby(kinds, observed=True)["requested_bytes"].sum()
-    layers: dict[str, dict[str, int]] = {}
+    layers: dict[str, dict[str, int]] = defaultdict(dict)
     for (layer, category), size_bytes in sums.items():
-        layers.setdefault(str(layer), {})[str(category)] = int(size_bytes)
+        layers[str(layer)][str(category)] = int(size_bytes)
     rows = [
         LayerBytes(layer=layer, **categories, total_bytes=sum(categories.values()))
         for layer, categories in layers.items()

@@ -6,9 +6,8 @@ import csv
 import gzip
 import importlib.util
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -29,8 +28,6 @@ from analyzer.tracing.parse.protobuf import message_class
 if TYPE_CHECKING:
     from analyzer.report.result import Result
 
-
-_SPEEDSCOPE_SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 
 _VALUES: Final = (
     ("alive_objects", "count"),
@@ -76,7 +73,7 @@ def write_speedscope(analysis: Analysis, name: str) -> str:
         "weights": list(sizes.values()),
     }
     content = {
-        "$schema": _SPEEDSCOPE_SCHEMA,
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": name,
         "exporter": "tf-memory-analyzer",
         "activeProfileIndex": 0,
@@ -88,48 +85,37 @@ def write_speedscope(analysis: Analysis, name: str) -> str:
 
 def write_pprof(analysis: Analysis) -> bytes:
     """Return the buffers of the steady step as a gzipped pprof profile."""
-    profile = _profile_class()()
+    profile = message_class("analyzer.pprof", PPROF, "Profile")()
     strings: dict[str, int] = {"": 0}
     locations: dict[str, int] = {}
 
     def text(value: str) -> int:
         return strings.setdefault(value, len(strings))
 
-    def locate(frame: str) -> int:
-        if frame not in locations:
-            number = locations[frame] = len(locations) + 1
-            profile.function.add(id=number, name=text(frame))
-            profile.location.add(id=number).line.add(function_id=number)
-        return locations[frame]
-
     for kind, unit in _VALUES:
         profile.sample_type.add(type=text(kind), unit=text(unit))
-    values: dict[Stack, list[int]] = {}
-    born = analysis.rows["born"]
-    in_step = analysis.rows[(born >= analysis.first) & (born <= analysis.last)]
+    samples: dict[Stack, list[int]] = defaultdict(lambda: [0] * len(_VALUES))
+    in_step = analysis.rows[analysis.rows["born"].between(analysis.first, analysis.last)]
     for first, rows in ((0, analysis.alive), (2, in_step)):
         for row, stack in _stacks(rows):
-            sums = values.setdefault(stack, [0] * len(_VALUES))
-            sums[first] += 1
-            sums[first + 1] += int(row.requested_bytes)
-    for stack, sums in values.items():
-        profile.sample.add(location_id=[locate(frame) for frame in reversed(stack)], value=sums)
+            samples[stack][first] += 1
+            samples[stack][first + 1] += int(row.requested_bytes)
+    for stack, values in samples.items():
+        places = [locations.setdefault(frame, len(locations) + 1) for frame in reversed(stack)]
+        profile.sample.add(location_id=places, value=values)
+    for frame, number in locations.items():
+        profile.function.add(id=number, name=text(frame))
+        profile.location.add(id=number).line.add(function_id=number)
     profile.default_sample_type = text("alive_space")
     profile.string_table.extend(one.encode("utf-8", "replace") for one in strings)
     return gzip.compress(profile.SerializeToString(), mtime=0)
-
-
-@cache
-def _profile_class() -> Any:
-    return message_class("analyzer.pprof", PPROF, "Profile")
 
 
 def _stacks(rows: pd.DataFrame) -> Iterator[tuple[Any, Stack]]:
     """Yield each row with its stack, outermost first."""
     for row in rows.itertuples():
         layers = str(row.layer).split("/") if row.layer else [f"({row.category})"]
-        leaf = str(row.variable or row.op or row.tensor or row.role or "(no op)")
-        yield row, (*layers, leaf)
+        yield row, (*layers, str(row.variable or row.op or row.tensor or row.role or "(no op)"))
 
 
 EXPORTS: Final = {
@@ -146,7 +132,6 @@ SLICES: Final = 2_000
 """Buffers drawn as slices: the largest by bytes x lifetime. The counters include all buffers."""
 
 _PROCESS: Final = 1  # number of the only process in the file
-_COUNTER_NAME: Final = "requested bytes"
 
 
 def check_export(path: Path) -> None:
@@ -165,11 +150,11 @@ def check_export(path: Path) -> None:
 def export(result: Result, path: Path) -> None:
     """Write a file in the format of its ending, one of ``EXPORTS``."""
     check_export(path)
-    is_graphml = path.suffix == ".graphml"
-    if is_graphml or path.name.endswith(".graph.json"):
+    if path.name.endswith((".graphml", ".graph.json")):
         if result.graph is None:
             raise InputError("This trace has no graph.", hint="Capture it: analyze trace MODEL.")
-        write_text(path, (to_graphml if is_graphml else to_node_link)(result.graph))
+        write = to_graphml if path.suffix == ".graphml" else to_node_link
+        write_text(path, write(result.graph))
     elif path.name.endswith(".perfetto.json"):
         write_text(path, chrome_trace(result.recording))
     elif path.name.endswith(".speedscope.json"):
@@ -246,18 +231,18 @@ def _times_us(recording: Recording, table: pd.DataFrame) -> npt.NDArray[np.float
 
 def _counters(table: pd.DataFrame, times_us: npt.NDArray[np.float64]) -> Iterator[dict[str, Any]]:
     """Yield counter samples at each change, without categories that are never used."""
-    n_states = len(times_us)
-    names = [category.value for category in Category]
-    allocated = category_sums(table, "allocated_bytes", n_states - 2).sum(axis=0)
-    alive = np.vstack([category_sums(table, "requested_bytes", n_states - 2), allocated])
-    used = np.flatnonzero(alive[:-1].any(axis=1))
-    shown = [names[code] for code in used]
-    for state in np.flatnonzero(np.diff(alive, axis=1, prepend=0).any(axis=0)):
-        sizes = alive[used, state].tolist()
+    requested, allocated = (
+        category_sums(table, name, len(times_us) - 2)
+        for name in ("requested_bytes", "allocated_bytes")
+    )
+    used = np.flatnonzero(requested.any(axis=1))
+    shown = [str(list(Category)[code]) for code in used]
+    sizes = np.vstack([requested, allocated.sum(axis=0)])
+    for state in np.flatnonzero(np.diff(sizes, axis=1, prepend=0).any(axis=0)):
         common = {"ph": "C", "pid": _PROCESS, "ts": float(times_us[state])}
-        yield {**common, "name": _COUNTER_NAME, "args": dict(zip(shown, sizes, strict=True))}
-        allocated_bytes = int(alive[-1, state])
-        yield {**common, "name": "allocated bytes", "args": {"allocated": allocated_bytes}}
+        args = dict(zip(shown, requested[used, state].tolist(), strict=True))
+        yield {**common, "name": "requested bytes", "args": args}
+        yield {**common, "name": "allocated bytes", "args": {"allocated": int(sizes[-1, state])}}
 
 
 def _slices(table: pd.DataFrame, times_us: npt.NDArray[np.float64]) -> Iterator[dict[str, Any]]:

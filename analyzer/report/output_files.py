@@ -33,12 +33,10 @@ _NO_RENAME: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBU
 def output_file(path: Path) -> Iterator[Path]:
     """Yield a temporary file whose content becomes ``path`` if the block succeeds.
 
-    Links are followed. A reader that closes its pipe early is no error.
-
-    Raises:
-        InputError: ``path`` cannot be written; it is unchanged.
+    Links are followed. A reader that closes its pipe early is no error. If ``path`` cannot be written,
+    an InputError is raised and ``path`` is unchanged.
     """
-    try:
+    with _explain_errors(path):
         temporary = _temporary_for(path)
         if temporary is None:
             with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
@@ -51,8 +49,6 @@ def output_file(path: Path) -> Iterator[Path]:
         finally:
             with delay_signals():
                 temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise _refusal(path, error) from None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -62,21 +58,27 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_output(path: Path) -> None:
-    """Check that a path is writable, as far as possible without writing.
-
-    Raises:
-        InputError: it is a folder, its folder does not exist, or it is not writable.
-    """
-    try:
+    """Raise an InputError if a path is not writable, as far as that shows without writing."""
+    with _explain_errors(path):
         if path.is_dir():
             raise InputError(f"{path} is a folder.", hint="Name a file in it.")
         if not path.exists() and not path.parent.is_dir():
             raise InputError(f"There is no folder {path.parent}.", hint="Create it first.")
         temporary = _temporary_for(path)
+        if temporary is not None:
+            temporary.unlink()
+
+
+@contextlib.contextmanager
+def _explain_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise _refusal(path, error) from None
-    if temporary is not None:
-        temporary.unlink()
+        is_full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+        raise InputError(
+            f"{path} cannot be written: {error.strerror or error}.",
+            hint="Free some space, or name another file." if is_full else "Name another file.",
+        ) from None
 
 
 def is_regular(path: Path) -> bool:
@@ -148,14 +150,6 @@ def _copy_into(content: Path, path: Path) -> None:
     with contextlib.suppress(BrokenPipeError), content.open("rb") as source:
         with os.fdopen(opened, "wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
-
-
-def _refusal(path: Path, error: OSError) -> InputError:
-    is_full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-    return InputError(
-        f"{path} cannot be written: {error.strerror or error}.",
-        hint="Free some space, or name another file." if is_full else "Name another file.",
-    )
 
 
 class ReportOutput:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from analyzer.model.contract.report.peak_figures import StepPeak
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import HostsFigures, StepRemedy
+from analyzer.model.contract.report.subject import DevicePeak, HostsFigures, StepRemedy
 from analyzer.model.units import format_bytes, format_seconds
 from analyzer.report.actions import change_items, observation_items, remedy_items, suggest_next
 from analyzer.report.render.sections import (
@@ -22,7 +23,7 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
-from analyzer.report.summary import category_tone, summarize
+from analyzer.report.summary import Summary, category_tone, summarize
 from analyzer.report.words import basis_words, peak_limit_words, step_words, what_if_words
 
 ROWS: Final = 12
@@ -31,12 +32,12 @@ ROWS: Final = 12
 _HOST_ROWS: Final = 10
 _SHOWN_STEPS: Final = 6
 _FRONT: Final = 3  # changes in Markdown
+_SIZES: Final = (TableColumn("requested", "bytes"), TableColumn("allocated", "bytes"))
 
 
 def report_document(report: ReportFile) -> Document:
     """Return a report as the terminal shows it."""
-    summary = summarize(report)
-    verdict = report.verdict
+    summary, verdict = summarize(report), report.verdict
     has_answer = verdict is not None and (
         verdict.limit_bytes is not None or verdict.outcome == "failed"
     )
@@ -46,8 +47,8 @@ def report_document(report: ReportFile) -> Document:
         tone=summary.tone,
         subtitle=step_words(report),
         notices=summary.notices,
-        lead=tuple(_lead(report)),
-        sections=tuple(_sections(report)),
+        lead=tuple(_lead(report, summary)),
+        sections=tuple(_sections(report, summary)),
         next_command=suggest_next(report),
     )
 
@@ -58,9 +59,8 @@ def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> D
     ``max_peak_bytes`` is the highest allocated peak that is allowed; None for any.
     """
     summary = summarize(report)
-    lead: list[Block] = [
-        Paragraph(" ".join(part)) for part in (summary.need, summary.sentences) if part
-    ]
+    parts = (summary.need, summary.sentences)
+    lead = [Paragraph(" ".join(part)) for part in parts if part]
     if max_peak_bytes is not None:
         limit = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
         lead.append(Paragraph(limit, "strong"))
@@ -68,7 +68,7 @@ def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> D
         "",
         summary.headline,
         notices=summary.notices,
-        lead=(*lead, categories_section(report).blocks[0]),
+        lead=(*lead, *_categories_section(report, summary).blocks),
         sections=tuple(front_sections(report)),
     )
 
@@ -83,37 +83,31 @@ def front_sections(report: ReportFile) -> Iterator[Section]:
         yield Section("", tuple(Paragraph(line, "warning") for line in report.warnings))
 
 
-def _lead(report: ReportFile) -> Iterator[Block]:
+def _lead(report: ReportFile, summary: Summary) -> Iterator[Block]:
+    peak, error = report.peak, report.error
     if report.phantom is not None:
         yield Paragraph(f"{report.phantom.says}.", "strong")
-    if report.error is not None:
-        message = report.error.message.splitlines()[:1]
-        where = f" at {report.error.where}" if report.error.where else ""
-        text = f"The step ended with {report.error.type}: {''.join(message)}{where}"
-        yield Paragraph(text, "bad")
+    if error is not None:
+        message = "".join(error.message.splitlines()[:1])
+        where = f" at {error.where}" if error.where else ""
+        yield Paragraph(f"The step ended with {error.type}: {message}{where}", "bad")
     if report.hosts is not None:
         yield from hosts_lead(report.hosts)
-    summary = summarize(report)
     yield from map(Paragraph, summary.need)
-    yield _peak(report)
-    yield from (Paragraph(sentence, "muted") for sentence in summary.sentences[1:])
-    for line in what_if_lines(report):
-        yield Paragraph(line, "good" if report.what_if and report.what_if.fits else "bad")
-
-
-def _peak(report: ReportFile) -> Paragraph:
-    peak = report.peak
-    basis = basis_words(report).rstrip(".").partition(";")[0]
-    sizes = [
+    sizes = (
         (peak.requested_bytes, " requested by tensors"),
         (peak.allocated_bytes, " allocated in chunks"),
         (peak.pool_bytes, " in the pool"),
-    ]
+    )
     pieces: list[str | tuple[str, Tone]] = []
     for size_bytes, words in sizes:
         if size_bytes is not None:
             pieces += [", " if pieces else "Peak ", (format_bytes(size_bytes), "strong"), words]
-    return Paragraph((*pieces, f" ({basis[0].lower()}{basis[1:]})"))
+    basis = basis_words(report).rstrip(".").partition(";")[0]
+    yield Paragraph((*pieces, f" ({basis[0].lower()}{basis[1:]})"))
+    yield from (Paragraph(sentence, "muted") for sentence in summary.sentences[1:])
+    for line in what_if_lines(report):
+        yield Paragraph(line, "good" if report.what_if and report.what_if.fits else "bad")
 
 
 def what_if_lines(report: ReportFile) -> Iterator[str]:
@@ -137,10 +131,10 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
     )
 
 
-def _sections(report: ReportFile) -> Iterator[Section]:
+def _sections(report: ReportFile, summary: Summary) -> Iterator[Section]:
     if report.hosts is not None:
         yield hosts_section(report.hosts, _HOST_ROWS)
-    yield categories_section(report)
+    yield _categories_section(report, summary)
     if report.steps:
         yield steps_section(report, _SHOWN_STEPS)
     yield tensors_section(report, ROWS)
@@ -150,14 +144,12 @@ def _sections(report: ReportFile) -> Iterator[Section]:
         *lines, legend = report.fragmentation.pool_map
         blocks = (Code("\n".join(lines)), Paragraph(legend, "muted"))
         yield Section("Pool at the allocated peak, by address", blocks)
-    for heading, items in (
-        ("What to change", change_items(report)),
-        ("Observations", observation_items(report)),
-    ):
+    changes, observations = change_items(report), observation_items(report)
+    for heading, items in (("What to change", changes), ("Observations", observations)):
         if items:
             yield Section(heading, items)
     basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
-    basis += [Paragraph(line, "muted", "- ") for line in summarize(report).reasons]
+    basis += [Paragraph(line, "muted", "- ") for line in summary.reasons]
     if basis:
         yield Section("Sources and assumptions", tuple(basis))
 
@@ -172,7 +164,7 @@ def remedies_sections(remedies: Sequence[StepRemedy], at: str = "") -> Iterator[
         yield Section(f"Remedies{at}", remedy_items(remedies), note=note)
 
 
-def categories_section(report: ReportFile) -> Section:
+def _categories_section(report: ReportFile, summary: Summary) -> Section:
     """Return the requested bytes of each category at the peak."""
     rows: list[tuple[CellValue, ...]] = [
         (
@@ -181,7 +173,7 @@ def categories_section(report: ReportFile) -> Section:
             share.ratio,
             Cell(share.ratio, category_tone(share.category)),
         )
-        for share in summarize(report).shares
+        for share in summary.shares
     ]
     total = Cell(report.peak.requested_bytes, "strong", "peak.requested_bytes")
     rows.append((Cell("Requested", "strong"), total, None, None))
@@ -198,24 +190,22 @@ def steps_section(report: ReportFile, most: int) -> Section:
     """Return the peak of each step; the first and the last ones if there are more than ``most``."""
     steps = tuple(enumerate(report.steps))
     is_timed = any(step.duration_s is not None for step in report.steps)
-    half = most // 2
-    shown = steps if len(steps) <= most else (*steps[:half], *steps[-half:])
+    shown = steps if len(steps) <= most else (*steps[: most // 2], *steps[-(most // 2) :])
     rows: list[tuple[CellValue, ...]] = []
     for place, step in shown:
         seconds = step.duration_s
+        sizes = (_size_cell(step, name, f"steps.{place}") for name in ("requested", "allocated"))
         time = (None if seconds is None else format_seconds(seconds),) if is_timed else ()
-        requested = Cell(step.requested_bytes, path=f"steps.{place}.requested_bytes")
-        allocated = Cell(step.allocated_bytes, path=f"steps.{place}.allocated_bytes")
-        rows.append((step.index, requested, allocated, *time))
-    columns = (
-        TableColumn("step", "number"),
-        TableColumn("requested", "bytes"),
-        TableColumn("allocated", "bytes"),
-        *((TableColumn("time", "number"),) if is_timed else ()),
-    )
+        rows.append((step.index, *sizes, *time))
+    columns = [TableColumn("step", "number"), *_SIZES]
+    columns += [TableColumn("time", "number")] if is_timed else []
     left = len(steps) - len(shown)
     caption = f"{left} steps in between are not shown" if left else ""
-    return Section("Peak of each step", (Table(columns, tuple(rows), caption),))
+    return Section("Peak of each step", (Table(tuple(columns), tuple(rows), caption),))
+
+
+def _size_cell(row: StepPeak | DevicePeak, name: str, place: str) -> Cell:
+    return Cell(getattr(row, f"{name}_bytes"), path=f"{place}.{name}_bytes")
 
 
 def tensors_section(report: ReportFile, most: int) -> Section:
@@ -225,10 +215,7 @@ def tensors_section(report: ReportFile, most: int) -> Section:
         (
             row.requested_bytes,
             Cell(row.category.replace("_", " "), category_tone(row.category)),
-            row.shape or "?",
-            row.name,
-            row.layer,
-            Cell(row.why_alive, "muted"),
+            *(row.shape or "?", row.name, row.layer, Cell(row.why_alive, "muted")),
         )
         for row in tensors[:most]
     ]
@@ -249,17 +236,14 @@ def tensors_section(report: ReportFile, most: int) -> Section:
 
 def layers_section(report: ReportFile, most: int) -> Section:
     """Return the layers with the most bytes at the peak."""
+    layers = [row for row in report.layers if row.layer][:most]
     rows = tuple(
-        (row.total_bytes, row.activation, row.parameter + row.optimizer_state,
-         row.layer)
-        for row in [row for row in report.layers if row.layer][:most]
-    )  # fmt: skip
-    columns = (
-        TableColumn("total", "bytes"),
-        TableColumn("activation", "bytes"),
-        TableColumn("parameter + state", "bytes"),
-        TableColumn("layer", "path", least=20),
+        (row.total_bytes, row.activation, row.parameter + row.optimizer_state, row.layer)
+        for row in layers
     )
+    names = ("total", "activation", "parameter + state")
+    sizes = (TableColumn(name, "bytes") for name in names)
+    columns = (*sizes, TableColumn("layer", "path", least=20))
     return Section("Layers with the most bytes alive at the peak", (Table(columns, rows),))
 
 
@@ -291,22 +275,16 @@ def hosts_section(hosts: HostsFigures, most: int) -> Section:
             failed = Cell(f"not read: {row.failed}", "warning")
             rows.append(((1, 0), (row.host, "", None, None, failed)))
         for place, device in enumerate(row.devices):
-            key = (row.host, device.allocator)
+            key, path = (row.host, device.allocator), f"hosts.rows.{at}.devices.{place}"
             mark = "worst" if key == worst else "outlier" if key in outliers else ""
             words = ", ".join(filter(None, (mark, "incomplete trace" if row.damaged else "")))
-            start = f"hosts.rows.{at}.devices.{place}"
-            requested = Cell(device.requested_bytes, path=f"{start}.requested_bytes")
-            allocated = Cell(device.allocated_bytes, path=f"{start}.allocated_bytes")
+            sizes = (_size_cell(device, name, path) for name in ("requested", "allocated"))
             note = Cell(words, "bad" if mark == "worst" else "warning")
-            rank = ("worst", "outlier", "").index(mark)
-            cells = (row.host, device.allocator, requested, allocated, note)
-            rows.append(((rank, -device.allocated_bytes), cells))
+            rank = (("worst", "outlier", "").index(mark), -device.allocated_bytes)
+            rows.append((rank, (*key, *sizes, note)))
     rows.sort(key=lambda one: one[0])
-    columns = (
-        *(TableColumn("host", least=12), TableColumn("device", least=9)),
-        *(TableColumn("requested", "bytes"), TableColumn("allocated", "bytes")),
-        TableColumn("", least=10, rank=1),
-    )
+    names = (TableColumn("host", least=12), TableColumn("device", least=9))
+    columns = (*names, *_SIZES, TableColumn("", least=10, rank=1))
     left = max(len(rows) - most, 0)
     caption = f"{left} more are in the JSON" if left else ""
     table = Table(columns, tuple(cells for _, cells in rows[:most]), caption)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
@@ -65,45 +65,44 @@ class Summary:
 
 def summarize(report: ReportFile) -> Summary:
     """Return the summary of a report; a report of an earlier version may lack a verdict."""
-    verdict = report.verdict
+    verdict, integrity, basis = report.verdict, report.integrity, basis_words(report)
+    cautions = verdict.cautions if verdict is not None else ()
+    sentences = (
+        basis,
+        place_words(report),
+        *peak_notes(report),
+        *(() if report.program is None else program_words(report.program)),
+        range_words(report),
+        "" if integrity is None else integrity.replay_says,
+    )
+    sizes = report.categories_at_peak.by_category()
+    total = sum(sizes.values())
     peak = f"Peak {format_bytes(report.peak.allocated_bytes)} allocated"
     return Summary(
         headline=peak if verdict is None else verdict.headline,
         tone="strong" if verdict is None else OUTCOME_TONES.get(verdict.outcome, "strong"),
-        basis=basis_words(report).split()[0].lower(),
-        notices=tuple(_notices(report)),
+        basis=basis.split()[0].lower(),
+        notices=(
+            *(() if integrity is None else integrity.says),
+            *((f"Caution: {'; '.join(cautions)}.",) if cautions else ()),
+        ),
         need=tuple(need_words(report)),
-        sentences=tuple(_sentences(report)),
+        sentences=tuple(filter(None, sentences)),
         reasons=(*reason_words(report), *report.notes),
         figures=tuple(_figures(report)),
-        shares=tuple(_shares(report.categories_at_peak.by_category())),
+        shares=tuple(
+            Share(category, CATEGORY_LABELS[category.value], size, size / total)
+            for category in Category
+            if (size := sizes[category.value])
+        ),
     )
-
-
-def _notices(report: ReportFile) -> Iterator[str]:
-    if report.integrity is not None:
-        yield from report.integrity.says
-    if report.verdict is not None and report.verdict.cautions:
-        yield f"Caution: {'; '.join(report.verdict.cautions)}."
-
-
-def _sentences(report: ReportFile) -> Iterator[str]:
-    program = () if report.program is None else program_words(report.program)
-    sentences = (
-        basis_words(report),
-        place_words(report),
-        *peak_notes(report),
-        *program,
-        range_words(report),
-        "" if report.integrity is None else report.integrity.replay_says,
-    )
-    yield from filter(None, sentences)
 
 
 def _figures(report: ReportFile) -> Iterator[Figure]:
     """Yield the need and the limit first, then the other numbers in a fixed order."""
     peak, verdict = report.peak, report.verdict
-    if verdict is not None and verdict.need_bytes is not None:
+    has_need = verdict is not None and verdict.need_bytes is not None
+    if verdict is not None and has_need:
         meaning = "largest memory of the process"
         if report.error:
             meaning = "least memory that reaches the failed request"
@@ -111,19 +110,10 @@ def _figures(report: ReportFile) -> Iterator[Figure]:
         on_card = verdict.limit_of == "card"
         meaning = f"memory of {verdict.card}" if on_card else "the given limit of the pool"
         yield Figure("limit", verdict.limit_bytes, meaning, "verdict.limit_bytes")
-    is_first = verdict is None or verdict.need_bytes is None
     for label, meaning, size_bytes in (
         ("requested", "bytes that live tensors asked for", peak.requested_bytes),
         ("allocated", "bytes of the chunks that hold them", peak.allocated_bytes),
         ("pool", "bytes that the allocator took from the driver", peak.pool_bytes),
     ):
-        is_main = is_first and label == "allocated"
+        is_main = label == "allocated" and not has_need
         yield Figure(label, size_bytes, meaning, f"peak.{label}_bytes", is_main)
-
-
-def _shares(categories: Mapping[str, int]) -> Iterator[Share]:
-    total = sum(categories.values())
-    for category in Category:
-        if size := categories[category.value]:
-            label = CATEGORY_LABELS[category.value]
-            yield Share(category, label, size, size / total)

@@ -60,10 +60,9 @@ def versions_line(versions: Mapping[str, str]) -> str:
 
 def basis_words(report: ReportFile) -> str:
     """Return whether the figures were measured or predicted, and for which device."""
-    verdict = report.verdict
-    basis = str(verdict.basis) if verdict is not None else "measured"
-    if verdict is None and not report.kind.ran:
-        basis = "predicted"
+    basis = "measured" if report.kind.ran else "predicted"
+    if report.verdict is not None:
+        basis = str(report.verdict.basis)
     device = report.device.name or report.device.kind or "an unnamed device"
     return _BASES[basis].format(device=device)
 
@@ -73,9 +72,8 @@ def place_words(report: ReportFile) -> str:
     peak = report.peak
     place = "" if peak.step is None else f" in step {peak.step}"
     place += f" by {peak.op}" if peak.op else ""
-    about = [f"layer {peak.layer}"] if peak.layer else []
-    about += [peak.source] if peak.source else []
-    place += f" ({', '.join(about)})" if about else ""
+    about = ", ".join(filter(None, (peak.layer and f"layer {peak.layer}", peak.source)))
+    place += f" ({about})" if about else ""
     return f"The requested peak is reached{place}." if place else ""
 
 
@@ -106,12 +104,11 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
             )
     for use in report.cards:
         name = f" ({use.card})" if use.card else ""
-        limit = use.memory_limit_bytes
+        limit = f", limit {format_bytes(use.memory_limit_bytes)}" if use.memory_limit_bytes else ""
+        end = "; this report shows this card." if use.is_shown else "."
         yield (
             f"Card {use.number}{name}: peak {format_bytes(use.requested_bytes)} requested, "
-            f"{format_bytes(use.allocated_bytes)} allocated"
-            + (f", limit {format_bytes(limit)}" if limit else "")
-            + ("; this report shows this card." if use.is_shown else ".")
+            f"{format_bytes(use.allocated_bytes)} allocated{limit}{end}"
         )
 
 
@@ -126,22 +123,18 @@ def program_words(program: ProgramFigures) -> Iterator[str]:
         return
     where = f" ({program.where})" if program.where else ""
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
-    if program.device.trend == "cannot tell":
-        clear = f"Device memory has no clear trend over {program.steps:,} steps."
-        few = "Too few steps to say whether device memory grows."
-        yield clear if program.device.level_bytes else few
-    verbs = {"grows": "grows", "fills": "rises while a container with a bound fills"}
     for name, trend in (("Device", program.device), ("Host", program.host)):
         if trend.trend != "cannot tell":
             slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
-            verb = verbs.get(trend.trend, "does not grow")
-            steps = f"steps {trend.first_step} to {trend.last_step}"
-            yield f"{name} memory {verb} over {steps}: {slope}."
+            verb = _TRENDS.get(trend.trend, "does not grow")
+            yield f"{name} memory {verb} over steps {trend.first_step} to {trend.last_step}: {slope}."
+        elif name == "Device" and trend.level_bytes:
+            yield f"Device memory has no clear trend over {program.steps:,} steps."
+        elif name == "Device":
+            yield "Too few steps to say whether device memory grows."
     if program.host_kinds:
-        kinds = ", ".join(
-            f"{one.kind} {format_bytes(round(one.per_step_bytes))} a step"
-            for one in program.host_kinds
-        )
+        sizes = ((one.kind, format_bytes(round(one.per_step_bytes))) for one in program.host_kinds)
+        kinds = ", ".join(f"{kind} {size} a step" for kind, size in sizes)
         yield f"Of the host's memory, these kinds are known: {kinds}."
 
 
@@ -149,14 +142,14 @@ def range_words(report: ReportFile) -> str:
     """Return the range of a prediction; empty for a measurement."""
     stated = report.uncertainty
     need = None if report.verdict is None else report.verdict.need
-    bounds = None if need is None or need.total.range.is_exact else need.total.range
     if stated is None or stated.low_bytes is None:
         return ""
-    ranges = (
+    ranges = [
         ("requested", stated.low_bytes, stated.high_bytes),
         ("allocated", stated.allocated_low_bytes, stated.allocated_high_bytes),
-        ("need", None if bounds is None else bounds.low, None if bounds is None else bounds.high),
-    )
+    ]
+    if need is not None and not need.total.range.is_exact:
+        ranges.append(("need", need.total.range.low, need.total.range.high))
     parts = (
         f"{name} {format_bytes(low)} to {format_bytes(high)}"
         for name, low, high in ranges
@@ -165,6 +158,7 @@ def range_words(report: ReportFile) -> str:
     return f"Likely range: {', '.join(parts)}."
 
 
+_TRENDS: Final = {"grows": "grows", "fills": "rises while a container with a bound fills"}
 _PHASE_PLACES: Final = {
     LifePhase.BEFORE_TRACE: "outside the trace",
     LifePhase.BUILDING: "while the model is built",
@@ -175,42 +169,34 @@ _PHASE_PLACES: Final = {
 
 def need_words(report: ReportFile) -> Iterator[str]:
     """Yield the need with its parts, and how it compares to the allocated peak."""
-    need = None if report.verdict is None else report.verdict.need
+    need, waste = None if report.verdict is None else report.verdict.need, report.fragmentation
     if need is None:
         return
     verb = "Needs" if report.error is None else "To reach the failed request, the step needs"
-    phase = need.largest_phase
-    parts = [f"{format_bytes(need.phases[phase].bytes)} requested {_PHASE_PLACES[phase]}"]
-    parts.append(f"{format_bytes(need.allocator.bytes)} rounding and fragmentation")
+    phase, size = need.largest_phase, format_bytes
+    parts = [f"{size(need.phases[phase].bytes)} requested {_PHASE_PLACES[phase]}"]
+    parts.append(f"{size(need.allocator.bytes)} rounding and fragmentation")
     if need.beside_pool is not None:
-        size = format_bytes(need.beside_pool.bytes)
-        parts.append(f"{size} beside TensorFlow's pool (CUDA context, libraries)")
-    yield (
-        f"{verb} {format_bytes(need.total.bytes)} = {' + '.join(parts)}{some_limits_words(report)}."
-    )
+        beside = size(need.beside_pool.bytes)
+        parts.append(f"{beside} beside TensorFlow's pool (CUDA context, libraries)")
+    least = None if waste is None else waste.minimum_limit_bytes
+    others = ""
+    if waste is not None and least is not None and least != waste.safe_limit_bytes:
+        others = f"; some limits of the pool from {size(least)} on also work, others do not"
+    yield f"{verb} {size(need.total.bytes)} = {' + '.join(parts)}{others}."
     if len(need.phases) > 1:
-        peaks = (f"{phase} {format_bytes(size.bytes)}" for phase, size in need.phases.items())
+        peaks = (f"{phase} {size(most.bytes)}" for phase, most in need.phases.items())
         yield f"Requested at most: {', '.join(peaks)}."
     if need.skipped_bytes:
         yield (
-            f"Trials of algorithms would take {format_bytes(need.skipped_bytes)} more; TensorFlow "
-            "skips those that do not fit."
+            f"Trials of algorithms would take {size(need.skipped_bytes)} more; TensorFlow skips "
+            "those that do not fit."
         )
-    allocated = report.peak.allocated_bytes
-    if need.pool.bytes < allocated:
+    if need.pool.bytes < report.peak.allocated_bytes:
         yield (
-            f"The pool needs less than the {format_bytes(allocated)} allocated: under a lower limit "
-            "the allocator wastes less of each chunk."
+            f"The pool needs less than the {size(report.peak.allocated_bytes)} allocated: under a "
+            "lower limit the allocator wastes less of each chunk."
         )
-
-
-def some_limits_words(report: ReportFile) -> str:
-    """Return the lowest limit that also works, if some limits above it do not; else nothing."""
-    waste = report.fragmentation
-    least = None if waste is None else waste.minimum_limit_bytes
-    if waste is None or least is None or least == waste.safe_limit_bytes:
-        return ""
-    return f"; some limits of the pool from {format_bytes(least)} on also work, others do not"
 
 
 def what_if_words(report: ReportFile) -> str:
@@ -219,29 +205,22 @@ def what_if_words(report: ReportFile) -> str:
     if replayed is None:
         return ""
     limit, fraction = format_bytes(replayed.memory_limit_bytes), replayed.fragmentation_fraction
-    growth = f"memory growth {'on' if replayed.growth else 'off'}"
     last = f", internal_fragmentation_fraction {fraction}" if fraction else ""
-    return f"a limit of {limit}, {growth}{last}"
+    return f"a limit of {limit}, memory growth {'on' if replayed.growth else 'off'}{last}"
 
 
-def _assumed_words(report: ReportFile) -> Iterator[str]:
-    """Yield each assumption about a simulated card: its value and its bytes at the peak."""
+def reason_words(report: ReportFile) -> Iterator[str]:
+    """Yield sources and assumptions: of the card, the range, a simulated card."""
+    yield from () if report.fit is None else report.fit.says
+    yield from () if report.uncertainty is None else report.uncertainty.because
     for one in () if report.phantom is None else report.phantom.settings:
-        value, usual, most = map(
-            format_bytes if one.is_bytes else str, (one.value, one.usual, one.most)
-        )
+        write = format_bytes if one.is_bytes else str
+        value, usual, most = map(write, (one.value, one.usual, one.most))
         at_peak = f", {format_bytes(one.share_bytes)} of the peak" if one.share_bytes else ""
         yield (
             f"Assumed ({one.name}): {one.what}: {value}{at_peak}; default {usual}, at most {most} "
             f"({one.source})."
         )
-
-
-def reason_words(report: ReportFile) -> tuple[str, ...]:
-    """Return sources and assumptions: of the card, the range, a simulated card."""
-    says = () if report.fit is None else report.fit.says
-    because = () if report.uncertainty is None else report.uncertainty.because
-    return (*says, *because, *_assumed_words(report))
 
 
 def error_line(message: str) -> str:
@@ -292,12 +271,9 @@ def spread_words(remedy: StepRemedy) -> str:
     if high - low <= _EQUAL_RATIO * (saves + peak):
         return ""
     least, most = (format_bytes(abs(end)) for end in (low, high))
+    between = f"{least} to {most} less" if low >= 0 else f"{most} to {least} more"
     if low < 0 <= high:
         between = f"{most} less to {least} more"
-    elif high < 0:
-        between = f"{most} to {least} more"
-    else:
-        between = f"{least} to {most} less"
     return f"{between}, depending on the order of the ops in a run"
 
 

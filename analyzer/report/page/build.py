@@ -6,6 +6,7 @@ escapes it, and as compressed data, which the script shows by ``textContent``.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
@@ -18,7 +19,7 @@ from analyzer.report.page.payload import payload
 from analyzer.report.page.steps_chart import inline_areas, steps_charts
 from analyzer.report.render.charts import draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
-from analyzer.report.render.sections import Block, Cell, CellValue, Section, Table, TableColumn
+from analyzer.report.render.sections import Cell, CellValue, Section, Table, TableColumn
 from analyzer.report.report_sections import (
     hosts_lead,
     hosts_section,
@@ -79,10 +80,13 @@ _ALL_HOSTS: Final = 10_000  # rows
 def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | None = None) -> str:
     """Return the report page as one HTML file; ``comparison`` is the difference to an earlier step."""
     header, columns = payload(report, recording, comparison)
-    summary = summarize(report)
-    hosts = report.hosts
+    summary, hosts = summarize(report), report.hosts
     shares = [(f"fill-{share.category}", share.ratio) for share in summary.shares]
-    sections = (tensors_section(report, STATIC_ROWS), layers_section(report, STATIC_ROWS))
+    static = []
+    if report.tensors_at_peak:
+        static.append(tensors_section(report, STATIC_ROWS))
+    if any(row.layer for row in report.layers):
+        static.append(layers_section(report, STATIC_ROWS))
     return fill_page(
         _PAGE,
         "assets/template.html",
@@ -103,7 +107,7 @@ def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | N
         hosts_lead=() if hosts is None else tuple(hosts_lead(hosts)),
         hosts=None if hosts is None else hosts_section(hosts, _ALL_HOSTS),
         others=tuple(_other_sections(report)),
-        static=[section for section in sections if any(map(_has_rows, section.blocks))],
+        static=static,
         stack=draw_shares(shares, "Categories at the peak, listed below"),
         steps_charts=steps_charts(report.program),
         packed=pack(header, columns),
@@ -114,24 +118,22 @@ def render_inline(
     report: ReportFile, recording: Recording | None = None, *, comparison: DiffFile | None = None
 ) -> str:
     """Return a summary for a notebook, without script or style; a recording adds the timeline."""
-    text = (
-        templates_of(_PAGE)
-        .get_template("assets/inline.html")
-        .render(
-            document=report,
-            comparison=comparison,
-            summary=summarize(report),
-            changes=change_items(report),
-            title=report.target.name or "unnamed target",
-            areas=() if recording is None else inline_areas(report, recording),
-        )
+    template = templates_of(_PAGE).get_template("assets/inline.html")
+    text = template.render(
+        document=report,
+        comparison=comparison,
+        summary=summarize(report),
+        changes=change_items(report),
+        title=report.target.name or "unnamed target",
+        areas=() if recording is None else inline_areas(report, recording),
     )
     return writable(text)
 
 
-def _other_sections(report: ReportFile) -> list[Section]:
-    """Return the sections below the charts: steps, allocator sizes, op types without a model."""
-    sections = [steps_section(report, _STEPS)] if report.steps else []
+def _other_sections(report: ReportFile) -> Iterator[Section]:
+    """Yield the sections below the charts: steps, allocator sizes, op types without a model."""
+    if report.steps:
+        yield steps_section(report, _STEPS)
     rows: list[tuple[CellValue, ...]] = []
     for path, label in _OTHER_SIZES:
         part, _, name = path.partition(".")
@@ -141,23 +143,15 @@ def _other_sections(report: ReportFile) -> list[Section]:
     if report.fragmentation is not None and report.fragmentation.risk:
         rows.append(("risk of fragmentation", report.fragmentation.risk))
     sizes = Table((TableColumn("number"), TableColumn("size", "bytes")), tuple(rows))
-    sections.append(Section("Allocator", (sizes,)))
+    yield Section("Allocator", (sizes,))
     if report.unmodelled:
         unmodelled = tuple(
             (row.op_type, row.count, Cell(row.bytes, path=f"unmodelled.{place}.bytes"))
             for place, row in enumerate(report.unmodelled[:_UNMODELLED])
         )
-        names = (
-            TableColumn("op type"),
-            TableColumn("ops", "number"),
-            TableColumn("output", "bytes"),
-        )
-        sections.append(Section("Ops with unknown scratch memory", (Table(names, unmodelled),)))
-    return sections
-
-
-def _has_rows(block: Block) -> bool:
-    return isinstance(block, Table) and bool(block.rows)
+        numbers = (TableColumn("ops", "number"), TableColumn("output", "bytes"))
+        table = Table((TableColumn("op type"), *numbers), unmodelled)
+        yield Section("Ops with unknown scratch memory", (table,))
 
 
 @cache

@@ -23,17 +23,16 @@ def judge_cards(report: ReportFile) -> list[dict[str, str]]:
     need = None if report.verdict is None else report.verdict.need
     if need is None or report.error is not None:
         return []
-    damage = report.integrity is not None and report.integrity.is_damaged
-    unsized = report.uncertainty is not None and report.uncertainty.unsized
-    incomplete = (
-        "the trace is damaged" if damage else "some tensors have no size" if unsized else ""
-    )
+    incomplete = ""
+    if report.integrity is not None and report.integrity.is_damaged:
+        incomplete = "the trace is damaged"
+    elif report.uncertainty is not None and report.uncertainty.unsized:
+        incomplete = "some tensors have no size"
     rows = []
     for gpu in sorted(all_gpus(), key=lambda gpu: (gpu.nominal_bytes, gpu.id)):
-        limit = memory_limit(gpu)
         beside = BoundedBytes.exactly(memory_beside_pool(gpu))
         question = Question(
-            limit_of=LimitOf.CARD, limit=limit, beside_pool=beside, runs_at_limit=True
+            limit_of=LimitOf.CARD, limit=memory_limit(gpu), beside_pool=beside, runs_at_limit=True
         )
         total = replace(need, beside_pool=beside).total
         outcome = outcome_of(question.whole, total, is_complete=not incomplete)

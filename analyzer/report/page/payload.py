@@ -6,7 +6,6 @@ buffer is alive at state ``s`` if ``born <= s < dies``, so all columns are unsig
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -30,75 +29,6 @@ from analyzer.report.page.columns import StringTable
 MAX_TENSORS: Final = 2_000  # whose neighbours the page holds
 MAX_CONSUMERS: Final = 32  # of one tensor
 MAX_USES: Final = 24  # of one buffer
-
-
-@dataclass
-class Neighbours:
-    """Tensors with their ops, as ragged columns.
-
-    Readers of tensor ``i`` are ``consumers[consumer_offsets[i]:consumer_offsets[i + 1]]``.
-
-    Attributes:
-        ops: Rows ``[name, type, layer, source]``; ``producers`` and ``consumers`` are places in it.
-        producers: Place of each tensor's producer plus one; 0 if it has none.
-        uses, use_offsets: The known reading states of each *buffer* of the table.
-    """
-
-    ops: list[list[str]] = field(default_factory=list)
-    tensors: list[str] = field(default_factory=list)
-    producers: list[int] = field(default_factory=list)
-    consumers: list[int] = field(default_factory=list)
-    consumer_offsets: list[int] = field(default_factory=lambda: [0])
-    uses: list[int] = field(default_factory=list)
-    use_offsets: list[int] = field(default_factory=list)
-
-
-def neighbours(ends: TensorLinks | None, table: pd.DataFrame) -> Neighbours:
-    """Return the neighbours of the largest tensors of ``table``; empty without a graph."""
-    around = Neighbours()
-    if ends is None or table.empty:
-        return around
-    places: dict[str, int] = {}
-
-    def place(op: str) -> int:
-        if op not in places:
-            places[op] = len(places)
-            around.ops.append([op, *ends.facts.get(op, ("", "", ""))])
-        return places[op]
-
-    weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
-    by_tensor = weight.groupby(table["tensor"].astype(str).to_numpy(dtype=object)).sum()
-    for name in map(str, by_tensor.drop("", errors="ignore").nlargest(MAX_TENSORS).index):
-        maker, readers = ends.makers.get(name), ends.readers.get(name, [])
-        if maker is None and not readers:
-            continue
-        around.tensors.append(name)
-        around.producers.append(0 if maker is None else place(maker) + 1)
-        around.consumers += [place(op) for op in readers[:MAX_CONSUMERS]]
-        around.consumer_offsets.append(len(around.consumers))
-    _add_uses(ends, table, around)
-    return around
-
-
-def _add_uses(ends: TensorLinks, table: pd.DataFrame, around: Neighbours) -> None:
-    """Add the states at which each buffer of a chosen tensor is read."""
-    taken = set(around.tensors)
-    births = {
-        str(op): np.sort(states.to_numpy(dtype=np.int64))
-        for op, states in (table["born"] + 1).groupby(
-            table["op"].astype(str).to_numpy(dtype=object)
-        )
-    }
-    around.use_offsets = [0]
-    rows = zip(table["tensor"].astype(str), table["born"] + 1, table["dies"] + 1, strict=True)
-    for name, born, dies in rows:
-        readers = ends.readers.get(name, [])[:MAX_CONSUMERS] if name in taken else []
-        ran = [births[op] for op in readers if op in births]
-        uses = {int(at) for states in ran for at in states[(states >= born) & (states <= dies)]}
-        around.uses += sorted(uses)[:MAX_USES]
-        around.use_offsets.append(len(around.uses))
-
-
 MAX_BUFFERS: Final = 200_000
 """Limit of the listed buffers; the smallest others by bytes x lifetime are only in the sums.
 
@@ -107,10 +37,6 @@ more than 1 GiB in a browser.
 """
 
 _CATEGORIES: Final = [category.value for category in Category]
-_FOLDED_COLUMNS: Final = (
-    *("born", "dies", "turns_at"),
-    *("category", "requested_bytes", "allocated_bytes"),
-)
 _TEXT_COLUMNS: Final = (
     *("op", "op_type", "layer", "source", "dtype"),
     *("shape", "role", "variable", "tensor"),
@@ -132,29 +58,29 @@ def payload(
     if recording.events.empty and len(table):
         # A prediction without events: the last change is the last instant.
         n_states = int(table["dies"].max()) + 1
-    listed, folded = _split(table)
+    heaviest = np.argsort(-_weights(table).to_numpy(), kind="stable")[:MAX_BUFFERS]
+    is_listed = np.isin(np.arange(len(table)), heaviest)
+    listed, folded = table[is_listed], table[~is_listed]
     kept = (
         choose_states(listed, report, n_states) if len(folded) else PageStates(np.arange(n_states))
     )
     why = _reasons(listed, strings, report)
-    around = neighbours(recording.tensor_links, listed)
-    listed, folded = kept.table(listed), kept.table(folded)
-    columns = _buffer_columns(listed, strings)
-    columns["why"] = why
-    columns.update(_folded_columns(folded, len(kept.states)))
+    ops, around = _neighbours(recording.tensor_links, listed, strings)
+    around["use_state"] = kept.instants(around["use_state"] - 1) + 1
+    address_base = int(listed["address"].min()) if listed["address"].notna().any() else 0
+    columns = _buffer_columns(kept.table(listed), strings, address_base)
+    columns |= {"why": why, **_folded_columns(kept.table(folded), len(kept.states)), **around}
     if recording.kind.ran and not recording.events.empty:  # a prediction has no times
         time_ps = recording.events["time_ps"].to_numpy(dtype=np.int64)
         columns["time_ps"] = time_ps[kept.states[1:] - 1]
         columns["fragmentation"] = _fragmentation(recording)[kept.states[1:] - 1]
-    columns.update(_neighbour_columns(around, strings))
-    columns["use_state"] = kept.instants(columns["use_state"] - 1) + 1
     header = {
         "document": kept.plain(plain_report(report)),
         "comparison": None if comparison is None else kept.plain(plain_report(comparison)),
         "categories": _CATEGORIES,
         "states": len(kept.states),
         "all_states": n_states,
-        "address_base": _address_base(listed),
+        "address_base": address_base,
         "buffers": len(listed),
         "folded_buffers": len(folded),
         "steps": [
@@ -166,12 +92,62 @@ def payload(
             }
             for step in recording.steps
         ],
-        "ops": around.ops,
+        "ops": ops,
         "cards": judge_cards(report),
         "backward": _find_backward(recording, kept),
         "strings": strings.texts,
     }
     return header, columns
+
+
+def _weights(table: pd.DataFrame) -> pd.Series[Any]:
+    """Return bytes x lifetime of each buffer."""
+    return table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
+
+
+def _neighbours(
+    links: TensorLinks | None, table: pd.DataFrame, strings: StringTable
+) -> tuple[list[list[str]], Columns]:
+    """Return the ops around the largest tensors, and the columns that refer to them.
+
+    An op is ``[name, type, layer, source]``. ``graph_producer`` is a place in ``ops`` plus one, 0 for
+    none; readers of tensor ``i`` are ``graph_consumer[graph_offset[i]:graph_offset[i + 1]]``.
+    ``use_state`` has the known reading states of each *buffer* in the same way.
+    """
+    makers, readers, facts = (
+        ({}, {}, {}) if links is None else (links.makers, links.readers, links.facts)
+    )
+    places: dict[str, int] = {}
+    by_tensor = _weights(table).groupby(table["tensor"].astype(str).to_numpy(dtype=object)).sum()
+    around: dict[str, list[int]] = {"graph_tensor": [], "graph_producer": [], "graph_offset": [0]}
+    around |= {"graph_consumer": [], "use_offset": [0], "use_state": []}
+    taken = set()
+    for name in map(str, by_tensor.drop("", errors="ignore").nlargest(MAX_TENSORS).index):
+        maker, consumers = makers.get(name), readers.get(name, [])[:MAX_CONSUMERS]
+        if maker is None and not consumers:
+            continue
+        taken.add(name)
+        around["graph_tensor"].append(strings.place(name))
+        around["graph_producer"].append(
+            0 if maker is None else places.setdefault(maker, len(places)) + 1
+        )
+        around["graph_consumer"] += [places.setdefault(op, len(places)) for op in consumers]
+        around["graph_offset"].append(len(around["graph_consumer"]))
+    births = {
+        str(op): np.sort(states.to_numpy(dtype=np.int64))
+        for op, states in (table["born"] + 1).groupby(
+            table["op"].astype(str).to_numpy(dtype=object)
+        )
+    }
+    rows = zip(table["tensor"].astype(str), table["born"] + 1, table["dies"] + 1, strict=True)
+    for name, born, dies in rows if links is not None else ():
+        consumers = readers.get(name, [])[:MAX_CONSUMERS] if name in taken else []
+        ran = [births[op] for op in consumers if op in births]
+        uses = {int(at) for states in ran for at in states[(states >= born) & (states <= dies)]}
+        around["use_state"] += sorted(uses)[:MAX_USES]
+        around["use_offset"].append(len(around["use_state"]))
+    ops = [[op, *facts.get(op, ("", "", ""))] for op in places]
+    return ops, {name: np.array(values, dtype=np.int64) for name, values in around.items()}
 
 
 def _fragmentation(recording: Recording) -> npt.NDArray[np.uint8]:
@@ -186,7 +162,7 @@ def _find_backward(recording: Recording, kept: PageStates) -> list[int]:
     """Return the page's instant with the most activations of each step; -1 without gradients."""
     table = main_allocator_rows(recording)
     rows = table[table["category"] == "activation"]
-    born, dies, sizes = rows["born"], rows["dies"], rows["requested_bytes"]
+    born, dies, sizes = (rows[name] for name in ("born", "dies", "requested_bytes"))
     count = int(dies.max()) + 1 if len(rows) else 0
     live = running_sum(born.to_numpy(), dies.to_numpy(), sizes.to_numpy(), count)
     gradients = table["born"][table["op"].astype(str).str.contains("gradient")]
@@ -199,31 +175,22 @@ def _find_backward(recording: Recording, kept: PageStates) -> list[int]:
     return tops
 
 
-def _split(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    if len(table) <= MAX_BUFFERS:
-        return table, table.loc[table.index[:0], list(_FOLDED_COLUMNS)]
-    weight = table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
-    keep = np.zeros(len(table), dtype=bool)
-    keep[np.argsort(-weight.to_numpy(), kind="stable")[:MAX_BUFFERS]] = True
-    return table[keep], table.loc[~keep, list(_FOLDED_COLUMNS)]
-
-
-def _buffer_columns(table: pd.DataFrame, strings: StringTable) -> Columns:
-    born = table["born"].to_numpy(dtype=np.int64) + 1
+def _buffer_columns(table: pd.DataFrame, strings: StringTable, address_base: int) -> Columns:
+    born = table["born"] + 1
     turns = table["turns_at"].astype("Int64") + 1
-    columns: Columns = {
+    codes = category_codes(table["category"], _CATEGORIES).astype(np.int64)
+    numbers = {
         "born": born,
-        "dies": table["dies"].to_numpy(dtype=np.int64) + 1,
-        "turns": turns.fillna(pd.Series(born, index=table.index)).to_numpy(dtype=np.int64),
-        "requested": table["requested_bytes"].to_numpy(dtype=np.int64),
-        "allocated": table["allocated_bytes"].to_numpy(dtype=np.int64),
-        "category": _category_codes(table["category"]),
-        "step": (table["step"].astype("Int64") + 1).fillna(0).to_numpy(dtype=np.int64),
+        "dies": table["dies"] + 1,
+        "turns": turns.fillna(born),
+        "requested": table["requested_bytes"],
+        "allocated": table["allocated_bytes"],
+        "step": (table["step"].astype("Int64") + 1).fillna(0),
         # offsets from the lowest address, plus one; 0 for an unknown address
-        "address": np.asarray(
-            (table["address"].astype("Int64") - _address_base(table) + 1).fillna(0), dtype=np.int64
-        ),
+        "address": (table["address"].astype("Int64") - address_base + 1).fillna(0),
     }
+    columns: Columns = {name: each.to_numpy(dtype=np.int64) for name, each in numbers.items()}
+    columns["category"] = np.where(codes < 0, _CATEGORIES.index("unattributed"), codes)
     for name in _TEXT_COLUMNS:
         columns[name] = strings.encode(table[name])
     names = np.zeros(len(table), dtype=np.int64)
@@ -231,12 +198,6 @@ def _buffer_columns(table: pd.DataFrame, strings: StringTable) -> Columns:
         names = np.where(names > 0, names, columns[name])
     columns["name"] = np.where(names > 0, names, strings.place("unnamed"))
     return columns
-
-
-def _category_codes(categories: pd.Series[Any]) -> npt.NDArray[np.int64]:
-    codes = category_codes(categories, _CATEGORIES).astype(np.int64)
-    codes[codes < 0] = _CATEGORIES.index(Category.UNATTRIBUTED.value)
-    return codes
 
 
 def _reasons(
@@ -253,34 +214,14 @@ def _reasons(
     return np.fromiter((reasons.get(key, 0) for key in keys), dtype=np.int64, count=len(table))
 
 
-def _address_base(table: pd.DataFrame) -> int:
-    known = table["address"].dropna()
-    return int(known.min()) if len(known) else 0
-
-
 def _folded_columns(folded: pd.DataFrame, n_states: int) -> Columns:
     """Return the live bytes of unlisted buffers at each state, by category."""
     if folded.empty:
         return {}
-    columns: Columns = {
-        f"folded_{name}": sums
-        for name, sums in zip(
-            _CATEGORIES, category_sums(folded, "requested_bytes", n_states - 1), strict=True
-        )
-    }
+    sums = category_sums(folded, "requested_bytes", n_states - 1)
+    columns: Columns = {f"folded_{name}": row for name, row in zip(_CATEGORIES, sums, strict=True)}
     columns["folded_allocated"] = category_sums(folded, "allocated_bytes", n_states - 1).sum(axis=0)
     return columns
-
-
-def _neighbour_columns(around: Neighbours, strings: StringTable) -> Columns:
-    return {
-        "graph_tensor": np.array([strings.place(name) for name in around.tensors], dtype=np.int64),
-        "graph_producer": np.array(around.producers, dtype=np.int64),
-        "graph_offset": np.array(around.consumer_offsets, dtype=np.int64),
-        "graph_consumer": np.array(around.consumers, dtype=np.int64),
-        "use_offset": np.array(around.use_offsets, dtype=np.int64),
-        "use_state": np.array(around.uses, dtype=np.int64),
-    }
 
 
 class PageStates:

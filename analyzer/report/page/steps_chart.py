@@ -25,31 +25,25 @@ def steps_charts(program: ProgramFigures | None) -> list[Drawing]:
         return []
     device = [(one.step, one.in_use_bytes) for one in program.readings]
     host = [(one.step, one.host_bytes) for one in program.readings if one.host_bytes is not None]
-    return [
-        _chart(program, title, trend, points)
-        for title, trend, points in (
-            ("In use in TensorFlow's allocator", program.device.trend, device),
-            ("Resident memory of the process", program.host.trend, host),
-        )
-        if len(points) >= _FEWEST
-    ]
-
-
-def _chart(
-    program: ProgramFigures, title: str, trend: str, points: list[tuple[int, int]]
-) -> Drawing:
-    sizes = [size_bytes for _, size_bytes in points]
-    low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
-    return draw_lines(
-        LineChart(
+    charts = []
+    for title, trend, points in (
+        ("In use in TensorFlow's allocator", program.device.trend, device),
+        ("Resident memory of the process", program.host.trend, host),
+    ):
+        if len(points) < _FEWEST:
+            continue
+        sizes = [size_bytes for _, size_bytes in points]
+        low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
+        chart = LineChart(
             caption=f"{title}: {low} to {high}, at the end {last} (trend: {trend})",
             lines=(ChartLine("after each step", "requested", points),),
             first_x=points[0][0],
             shaded_to_x=program.warmup or None,
-            x_text=lambda step: f"{step:,}",
+            x_text="{:,}".format,
             height=_HEIGHT,
         )
-    )
+        charts.append(draw_lines(chart))
+    return charts
 
 
 WIDTH: Final = 600
@@ -78,11 +72,8 @@ def inline_areas(report: ReportFile, recording: Recording) -> tuple[tuple[str, s
     areas = []
     for category, above in zip(Category, heights, strict=True):
         if (above < below - 1e-9).any():
-            outline = [
-                *zip(across, above, strict=True),
-                *zip(across[::-1], below[::-1], strict=True),
-            ]
-            points = " ".join(f"{x:.0f},{y:.1f}" for x, y in outline)
+            xs, ys = (*across, *across[::-1]), (*above, *below[::-1])
+            points = " ".join(f"{x:.0f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
             areas.append((category.value, points))
         below = above
     return tuple(areas)

@@ -71,30 +71,25 @@ class _Scale:
 def draw_lines(chart: LineChart) -> Drawing:
     """Draw a line chart with scales, marks and a legend."""
     points = [point for line in chart.lines for point in line.points]
-    first, last = chart.first_x, max(x for x, _ in points)
-    highest = max(size_bytes for _, size_bytes in points)
+    last, highest = max(x for x, _ in points), max(size_bytes for _, size_bytes in points)
     limit = chart.limit_bytes
     if limit is not None and limit > _LONGEST_OVERSHOOT * highest:
         limit = None
-    top = max(highest, limit or 0, 1) * _HEADROOM
-    floor = chart.height - _BOTTOM
-
-    scale = _Scale(first_x=first, last_x=last, top_bytes=top, floor=floor)
+    top, floor = max(highest, limit or 0, 1) * _HEADROOM, chart.height - _BOTTOM
+    scale = _Scale(first_x=chart.first_x, last_x=last, top_bytes=top, floor=floor)
     parts = list(_draw_axes(chart, scale))
     legend = [(f"line-{line.look}", line.name) for line in chart.lines]
     if limit is not None:
         parts.append(_rule("limit", _LEFT, WIDTH - _RIGHT, scale.up(limit), scale.up(limit)))
         legend.append(("line-limit", "limit"))
     for x, look, name in chart.marks:
-        if first <= x <= last:
+        if chart.first_x <= x <= last:
             parts.append(_rule(look, scale.along(x), scale.along(x), _TOP, floor))
             legend.append((f"line-{look}", name))
     for line in chart.lines:
-        places = " ".join(
-            f"{scale.along(x)},{scale.up(size_bytes)}" for x, size_bytes in line.points
-        )
+        places = " ".join(f"{scale.along(x)},{scale.up(size)}" for x, size in line.points)
         parts.append(f'<polyline class="line-{escape(line.look)}" points="{places}"/>')
-    svg = _svg("line-chart", WIDTH, chart.height, chart.caption, "\n".join(parts))
+    svg = _svg("line-chart", (WIDTH, chart.height), chart.caption, "\n".join(parts))
     return Drawing(chart.caption, svg, legend=tuple(legend))
 
 
@@ -102,9 +97,11 @@ def _draw_axes(chart: LineChart, scale: _Scale) -> Iterator[str]:
     """Yield the shade of the warm-up, the grid and the labels of both axes."""
     if chart.shaded_to_x is not None and chart.shaded_to_x > scale.first_x:
         width = round(scale.along(chart.shaded_to_x) - _LEFT, 1)
-        yield (f'<rect class="shade" x="{_LEFT}" y="{_TOP}" width="{width}" '
-               f'height="{scale.floor - _TOP}"/>')  # fmt: skip
-    for size_bytes in round_heights(int(scale.top_bytes), 8 if chart.height > 200 else 3):
+        place = f'x="{_LEFT}" y="{_TOP}" width="{width}" height="{scale.floor - _TOP}"'
+        yield f'<rect class="shade" {place}/>'
+    most_rules = 8 if chart.height > 200 else 3
+    stride = 1 << max((2 * int(scale.top_bytes) // most_rules).bit_length() - 1, 0)
+    for size_bytes in range(0, int(scale.top_bytes) + 1, stride):
         height = scale.up(size_bytes)
         yield _rule("grid", _LEFT, WIDTH - _RIGHT, height, height)
         yield _label(_LEFT - 6, height + 4, "end", format_bytes(size_bytes))
@@ -119,7 +116,7 @@ def draw_shares(shares: Sequence[tuple[str, float]], caption: str) -> Markup:
         f'<rect class="{escape(look)}" x="{1000 * start:.2f}" width="{1000 * ratio:.2f}" height="24"/>'
         for (look, ratio), start in zip(shares, starts, strict=False)
     )
-    return _svg("stack", 1000, 24, caption, parts, is_stretched=True)
+    return _svg("stack", (1000, 24), caption, parts, ' preserveAspectRatio="none"')
 
 
 def round_places(first: int, last: int) -> list[int]:
@@ -127,12 +124,6 @@ def round_places(first: int, last: int) -> list[int]:
     power = 10 ** max(len(str(last - first)) - 2, 0)
     stride = next(k * power for k in (1, 2, 5, 10, 20, 50) if 6 * k * power >= last - first)
     return list(range(-(-first // stride) * stride, last + 1, stride))
-
-
-def round_heights(most_bytes: int, count: int = 8) -> list[int]:
-    """Return up to ``count`` sizes from 0 up to ``most_bytes``, a power of two of bytes apart."""
-    stride = 1 << max((2 * most_bytes // count).bit_length() - 1, 0)
-    return list(range(0, most_bytes + 1, stride))
 
 
 def _rule(look: str, x1: float, x2: float, y1: float, y2: float) -> str:
@@ -143,11 +134,8 @@ def _label(x: float, y: float, anchor: str, text: str) -> str:
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def _svg(
-    look: str, width: int, height: int, caption: str, content: str, *, is_stretched: bool = False
-) -> Markup:
-    stretch = ' preserveAspectRatio="none"' if is_stretched else ""
+def _svg(look: str, size: tuple[int, int], caption: str, content: str, more: str = "") -> Markup:
     return Markup(
-        f'<svg class="{look}" viewBox="0 0 {width} {height}"{stretch} role="img" '
+        f'<svg class="{look}" viewBox="0 0 {size[0]} {size[1]}"{more} role="img" '
         f'aria-label="{escape(caption)}">{content}</svg>'
     )

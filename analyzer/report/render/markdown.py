@@ -14,7 +14,7 @@ from analyzer.report.render.sections import (
     Table,
     cell_of,
     cell_text,
-    figure_text,
+    figures_text,
 )
 from analyzer.report.untrusted import markdown_code, markdown_text, plain_text
 
@@ -43,24 +43,18 @@ def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
         elif isinstance(block, Item):
             yield from _item(block)
         elif isinstance(block, Figures):
-            known = [figure for figure in block.figures if figure.value is not None]
-            yield from (", ".join(f"{one.label} {figure_text(one)}" for one in known), "")
+            yield from (figures_text(block), "")
         elif isinstance(block, Code):
             yield from (*_code(block.text), "")
 
 
 def _paragraph(paragraph: Paragraph) -> str:
-    text = "".join(
-        f"**{markdown_text(text)}**" if tone == "strong" else _inner(text)
-        for text, tone in paragraph.pieces
-    )
-    return f"> {text}" if paragraph.tone == "warning" else text
-
-
-def _inner(text: str) -> str:
-    """Return a piece with the spaces at its ends, which ``markdown_text`` removes."""
-    before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
-    return f"{before and ' '}{markdown_text(text)}{after and ' '}"
+    parts = []
+    for text, tone in paragraph.pieces:
+        shown = markdown_text(text)  # without the spaces at its ends
+        before, after = (" " if end.isspace() else "" for end in (text[:1], text[-1:]))
+        parts.append(f"**{shown}**" if tone == "strong" else f"{before}{shown}{after}")
+    return f"{'> ' if paragraph.tone == 'warning' else ''}{''.join(parts)}"
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -73,8 +67,7 @@ def _table(table: Table) -> Iterator[str]:
         for column, place in zip(columns, places, strict=True):
             cell = cell_of(row[place])
             text = cell_text(cell, column.kind)
-            escape = markdown_code if column.kind == "path" and text else markdown_text
-            shown = escape(text)
+            shown = (markdown_code if column.kind == "path" and text else markdown_text)(text)
             cells.append(f"**{shown}**" if cell.tone == "strong" and shown else shown)
         yield f"| {' | '.join(cells)} |"
     if table.caption:

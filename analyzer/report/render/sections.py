@@ -210,3 +210,9 @@ def cell_text(cell: Cell, kind: ColumnKind) -> str:
 def figure_text(figure: Figure) -> str:
     """Return the value of a figure as text."""
     return format_bytes(figure.value) if isinstance(figure.value, int) else figure.value or ""
+
+
+def figures_text(figures: Figures) -> str:
+    """Return the known figures as one line."""
+    known = [figure for figure in figures.figures if figure.value is not None]
+    return ", ".join(f"{figure.label} {figure_text(figure)}" for figure in known)

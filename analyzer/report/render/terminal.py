@@ -6,7 +6,7 @@ middle; if they would lose too much, the least important column is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.cells import cell_len
@@ -29,7 +29,7 @@ from analyzer.report.render.sections import (
     Tone,
     cell_of,
     cell_text,
-    figure_text,
+    figures_text,
 )
 from analyzer.report.untrusted import UNIT, printable, printable_path
 
@@ -76,11 +76,9 @@ def to_terminal(document: Document, width: int = 100) -> RenderableType:
     for notice in document.notices:
         parts.append(Prose(Text(printable(notice, _LONGEST), "yellow"), Text("! ", "yellow")))
     if document.title or document.subtitle:
-        title = Text.assemble(
-            (printable(document.title, 200), "bold"),
-            (f"  {printable(document.subtitle, 200)}", "dim"),
-        )
-        parts.append(Prose(title))
+        subtitle = f"  {printable(document.subtitle, 200)}"
+        title = printable(document.title, 200)
+        parts.append(Prose(Text.assemble((title, "bold"), (subtitle, "dim"))))
     parts += _blocks(document.lead, width)
     for section in document.sections:
         parts += section_parts(section, width)
@@ -95,20 +93,17 @@ def to_terminal(document: Document, width: int = 100) -> RenderableType:
 def section_parts(section: Section, width: int) -> Iterator[RenderableType]:
     """Yield a section, an empty line before it."""
     blocks = list(_blocks(section.blocks, width))
-    if not blocks and not section.heading:
-        return
-    note = f"  {printable(section.note, _LONGEST)}" if section.note else ""
-    heading = Text.assemble((printable(section.heading, _LONGEST), "bold"), (note, "dim"))
-    first: RenderableType = Prose(heading) if section.heading else blocks.pop(0)
-    yield Padding(first, (1, 0, 0, 0))
-    yield from blocks
+    if section.heading:
+        note = f"  {printable(section.note, _LONGEST)}" if section.note else ""
+        heading = Text.assemble((printable(section.heading, _LONGEST), "bold"), (note, "dim"))
+        blocks.insert(0, Prose(heading))
+    if blocks:
+        yield Padding(blocks[0], (1, 0, 0, 0))
+        yield from blocks[1:]
 
 
-def _blocks(blocks: Iterable[Block], width: int) -> Iterator[RenderableType]:
-    blocks = tuple(blocks)
-    label_width = max(
-        (cell_len(block.label) for block in blocks if isinstance(block, Item)), default=0
-    )
+def _blocks(blocks: Sequence[Block], width: int) -> Iterator[RenderableType]:
+    label_width = max((cell_len(one.label) for one in blocks if isinstance(one, Item)), default=0)
     for block in blocks:
         if isinstance(block, Paragraph):
             pieces = ((printable(text, _LONGEST), STYLES[tone]) for text, tone in block.pieces)
@@ -121,8 +116,7 @@ def _blocks(blocks: Iterable[Block], width: int) -> Iterator[RenderableType]:
         elif isinstance(block, Item):
             yield from _item(block, label_width)
         elif isinstance(block, Figures):
-            known = [figure for figure in block.figures if figure.value is not None]
-            yield _line(", ".join(f"{figure.label} {figure_text(figure)}" for figure in known), "")
+            yield _line(figures_text(block), "")
         elif isinstance(block, Code):
             yield from _code(block.text, 0)
 
@@ -152,36 +146,31 @@ def fitted_table(table: Table, width: int) -> RichTable:
     """Return a table at most ``width`` cells wide, without lines."""
     columns = table.columns
     cells = [
-        [_text_of(cell_of(value), column) for value, column in zip(row, columns, strict=True)]
-        for row in table.rows
+        [_text_of(cell_of(row[place]), column) for row in table.rows]
+        for place, column in enumerate(columns)
     ]
-    widest = [
-        max((row[place].cell_len for row in cells), default=0) for place in range(len(columns))
-    ]
-    widths = fit_widths(columns, widest, width)
-    for place in widths:
-        if columns[place].kind == "bar":
-            bars = [cell_of(row[place]) for row in table.rows]
-            for texts, bar in zip(
-                cells, _fit_bars(bars, columns[place], widths[place]), strict=True
-            ):
-                texts[place] = bar
+    widest = [max((text.cell_len for text in texts), default=0) for texts in cells]
     shown = RichTable(
         box=None,
         pad_edge=False,
         padding=(0, GAP, 0, 0),
         show_header=any(column.name for column in columns),
     )
-    for place, column_width in widths.items():
+    shown_cells = []
+    for place, cells_wide in fit_widths(columns, widest, width).items():
+        column, texts = columns[place], cells[place]
+        if column.kind == "bar":
+            texts = _fit_bars([cell_of(row[place]) for row in table.rows], column, cells_wide)
+        shown_cells.append([_shorten(text, column, cells_wide) for text in texts])
         shown.add_column(
-            Text(printable(columns[place].name, max(column_width, 1))),
-            justify="right" if columns[place].is_number else "left",
+            Text(printable(column.name, max(cells_wide, 1))),
+            justify="right" if column.is_number else "left",
             header_style="dim",
             no_wrap=True,
-            width=max(column_width, 1),
+            width=max(cells_wide, 1),
         )
-    for row in cells:
-        shown.add_row(*(_shorten(row[place], columns[place], widths[place]) for place in widths))
+    for row in zip(*shown_cells, strict=True):
+        shown.add_row(*row)
     return shown
 
 
@@ -206,10 +195,10 @@ def _fit_bars(bars: list[Cell], column: TableColumn, width: int) -> list[Text]:
 def _shorten(cell: Text, column: TableColumn, width: int) -> Text:
     if column.is_number or cell.cell_len <= width:
         return cell
-    if column.kind != "path":
-        return Text(printable(cell.plain, width), style=cell.style)
-    is_path = "/" in cell.plain
-    shown = printable_path(cell.plain, width) if is_path else f"{cell.plain[: width - 1]}…"
+    shown = printable(cell.plain, width)
+    if column.kind == "path":
+        is_path = "/" in cell.plain
+        shown = printable_path(cell.plain, width) if is_path else f"{cell.plain[: width - 1]}…"
     return Text(shown, style=cell.style)
 
 
