@@ -240,4 +240,3 @@ def describe_sizes(sizes: Sequence[OomSize], in_use_bytes: int | None) -> list[s
             }
             sentences.append(write_sentence("sizes", "same", size_bytes=size.size_bytes, **values))
     return sentences
-
