@@ -85,7 +85,7 @@ def trace_script(
     Raises:
         InputError: ``out`` cannot be used.
     """
-    end = run_script(spec, request, out, force=force)
+    end = run_script(request, out, force=force)
     if end.folder is None:
         return end, None
     is_interrupted = end.status == EXIT_BASE + signal.SIGINT

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import sys
+import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -54,29 +55,30 @@ def read_process_figures(stage: str = "") -> ProcessFigures:
 
 def _read_allocators() -> tuple[AllocatorFigures, ...]:
     """Return a row for each of TensorFlow's GPUs, in its order; sizes in bytes."""
-    driver = _load_driver()
+    driver: Any = None
+    with contextlib.suppress(OSError):
+        driver = ctypes.CDLL("libcuda.so.1")
     logical = tf.config.list_logical_devices("GPU")  # makes the devices
     limits = get_device_limits()
     regions = _find_regions(driver)
     is_pool = os.environ.get("TF_GPU_ALLOCATOR", "") not in _OWN_ALLOCATORS
     rows = []
-    for device, physical in zip(logical, _list_physical(), strict=False):
+    for device, card in zip(logical, _list_cards(), strict=False):
         name = device.name.removeprefix("/device:")
         memory = {"current": 0, "peak": 0}
         with contextlib.suppress(ValueError):  # the allocator keeps no statistics
             memory = tf.config.experimental.get_memory_info(name)
         own = regions.get(name, {}) if is_pool else {}
+        details = tf.config.experimental.get_device_details(card)
         rows.append(
             AllocatorFigures(
                 device=name,
-                card_uuid=_read_uuid(driver, int(physical.name.rpartition(":")[2])),
-                card_name=str(
-                    tf.config.experimental.get_device_details(physical).get("device_name", "")
-                ),
+                card_uuid=_read_uuid(driver, int(card.name.rpartition(":")[2])),
+                card_name=str(details.get("device_name", "")),
                 in_use_bytes=int(memory["current"]),
                 peak_in_use_bytes=int(memory["peak"]),
                 limit_bytes=limits.get(name),
-                grows=_does_grow(physical),
+                grows=_does_grow(card),
                 region_bytes=sum(own.values()),
                 regions=len(own),
                 is_pool=is_pool,
@@ -85,49 +87,41 @@ def _read_allocators() -> tuple[AllocatorFigures, ...]:
     return tuple(rows)
 
 
-def _list_physical() -> list[Any]:
-    """Return the card of each of TensorFlow's GPUs; a card may be split into several."""
-    cards = []
+def _list_cards() -> Iterator[Any]:
+    """Yield the card of each of TensorFlow's GPUs; a card may be split into several."""
     for card in tf.config.get_visible_devices("GPU"):
-        parts = tf.config.get_logical_device_configuration(card) or [None]
-        cards += [card] * len(parts)
-    return cards
+        for _ in tf.config.get_logical_device_configuration(card) or [None]:
+            yield card
 
 
-def _does_grow(physical: Any) -> bool | None:
+def _does_grow(card: Any) -> bool | None:
     """Return whether a card's pool grows; the environment overrides the program."""
     forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "")
     if forced in ("true", "false"):
         return forced == "true"
     with contextlib.suppress(ValueError):
-        return bool(tf.config.experimental.get_memory_growth(physical))
-    return None
-
-
-def _load_driver() -> Any:
-    """Return CUDA's driver library; None if there is none."""
-    with contextlib.suppress(OSError):
-        return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        return bool(tf.config.experimental.get_memory_growth(card))
     return None
 
 
 def _read_uuid(driver: Any, number: int) -> str:
     """Return a card's UUID as NVML writes it; empty if unknown."""
-    if driver is None:
+    raw = (ctypes.c_ubyte * _UUID_BYTES)()
+    if driver is None or driver.cuDeviceGetUuid(raw, ctypes.c_int(number)):
         return ""
-    raw = ctypes.create_string_buffer(_UUID_BYTES)
-    if driver.cuDeviceGetUuid(raw, ctypes.c_int(number)):
-        return ""
-    text = raw.raw.hex()
-    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
 
 
 def _find_regions(driver: Any) -> dict[str, dict[int, int]]:
     """Return for each device the regions with live tensors: start -> bytes."""
     regions: dict[str, dict[int, int]] = {}
-    if driver is None:
-        return regions
-    for device, address in _list_addresses():
+    for one in [] if driver is None else find_live_objects((tf.Variable, tf.Tensor)):
+        is_variable = isinstance(one, tf.Variable)
+        if is_variable and "GPU" not in one.device:
+            continue
+        address = find_variable_address(one) if is_variable else find_address(one)
+        if address is None or "GPU:" not in one.device:
+            continue
         start, size = ctypes.c_uint64(), ctypes.c_uint64()
         if not any(
             driver.cuPointerGetAttribute(
@@ -135,16 +129,6 @@ def _find_regions(driver: Any) -> dict[str, dict[int, int]]:
             )
             for attribute, value in ((_RANGE_START, start), (_RANGE_SIZE, size))
         ):
+            device = f"GPU:{one.device.rpartition('GPU:')[2]}"
             regions.setdefault(device, {})[start.value] = size.value
     return regions
-
-
-def _list_addresses() -> Iterator[tuple[str, int]]:
-    """Yield device and address of each live tensor and variable on a GPU."""
-    for one in find_live_objects((tf.Variable, tf.Tensor)):
-        if not isinstance(one, tf.Variable):
-            address = find_address(one)
-        else:
-            address = find_variable_address(one) if "GPU" in one.device else None
-        if address is not None and "GPU:" in one.device:
-            yield f"GPU:{one.device.rpartition('GPU:')[2]}", address

@@ -29,12 +29,12 @@ def main() -> int:
     channel = os.dup(1)
     os.dup2(2, 1)
 
-    def send(message: Message) -> None:
+    def send(message: Message, status: int) -> int:
         os.write(channel, encode_message(message))
+        return status
 
     def refuse(error: str) -> int:
-        send(ChildFailed(error, "", int(ExitCode.BAD_INPUT)))
-        return 1
+        return send(ChildFailed(error, "", int(ExitCode.BAD_INPUT)), 1)
 
     try:
         import tensorflow as tf
@@ -48,34 +48,25 @@ def main() -> int:
     for card in cards:
         limit = tf.config.LogicalDeviceConfiguration(memory_limit=_POOL_MIB)
         tf.config.set_logical_device_configuration(card, [limit])
+    image = [1, _SIDE, _SIDE, 3]
+    uses: dict[str, Callable[[], Any]] = {
+        "context and TensorFlow's own kernels": lambda: tf.ones([_SIDE, _SIDE]),
+        "a product (cuBLAS)": lambda: tf.ones([_SIDE, _SIDE]) @ tf.ones([_SIDE, _SIDE]),
+        "a convolution (cuDNN)": lambda: tf.nn.conv2d(
+            tf.ones(image), tf.ones([3, 3, 3, 8]), 1, "SAME"
+        ),
+    }
     stages = []
     tensors: list[Any] = []
     try:
-        for title, use in _list_uses(tf):
+        for title, use in uses.items():
             tensors.append(use())
             tf.test.experimental.sync_devices()
             stages.append(read_process_figures(title))
     except tf.errors.OpError as error:
         if not stages:
             return refuse(next(iter(error.message.splitlines()), type(error).__name__))
-    send(CardFigures(MeasuredStages(stages=tuple(stages))))
-    return 0
-
-
-def _list_uses(tf: Any) -> tuple[tuple[str, Callable[[], Any]], ...]:
-    """Return what each use of the card loads, and its call, in order."""
-    image = [1, _SIDE, _SIDE, 3]
-    return (
-        ("context and TensorFlow's own kernels", lambda: tf.ones([_SIDE, _SIDE])),
-        (
-            "a product (cuBLAS)",
-            lambda: tf.linalg.matmul(tf.ones([_SIDE, _SIDE]), tf.ones([_SIDE, _SIDE])),
-        ),
-        (
-            "a convolution (cuDNN)",
-            lambda: tf.nn.conv2d(tf.ones(image), tf.ones([3, 3, 3, 8]), 1, "SAME"),
-        ),
-    )
+    return send(CardFigures(MeasuredStages(stages=tuple(stages))), 0)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any, Final
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import closes_scope, is_eager, keras_name_scope
+from analyzer.capture.private_names import closes_scope, context, is_eager, keras_name_scope
 from analyzer.capture.run.step_variables import find_address, find_variable_address
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
@@ -48,29 +48,25 @@ class Observations:
 
     def add_gradients(self, gradients: Any) -> None:
         """Record a structure of gradients, except None."""
-        flat = tf.nest.flatten(gradients, expand_composites=False)
-        tensors = [leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf for leaf in flat]
         addresses: list[int | None] = []
-        for tensor in tensors:
+        for leaf in tf.nest.flatten(gradients, expand_composites=False):
+            tensor = leaf.values if isinstance(leaf, tf.IndexedSlices) else leaf
             if isinstance(tensor, tf.Variable):  # a program's own loop accumulates gradients in it
                 addresses.append(find_variable_address(tensor) if self.eager else None)
             elif tf.is_tensor(tensor) and hasattr(tensor, "graph") and not is_eager(tensor):
-                self._add_symbolic(tensor)
+                while (key := (id(tensor.graph), tensor.name)) not in self.gradients:
+                    self.gradients.add(key)
+                    if tensor.op.type not in _ALIASES:
+                        break
+                    index = tensor.value_index if tensor.op.type == "IdentityN" else 0
+                    tensor = tensor.op.inputs[index]
             else:
                 addresses.append(find_address(tensor))
         found = [address for address in addresses if address is not None]
         if found and self.eager:
             self.eager_gradients[self._marks] = found
             with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}gradients", index=self._marks):
-                pass
-            self._marks += 1
-
-    def _add_symbolic(self, tensor: Any) -> None:
-        while (key := (id(tensor.graph), tensor.name)) not in self.gradients:
-            self.gradients.add(key)
-            if tensor.op.type not in _ALIASES:
-                return
-            tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
+                self._marks += 1
 
 
 def wrap_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
@@ -96,13 +92,27 @@ def observe_step() -> Iterator[Observations]:
 
 
 @contextlib.contextmanager
-def _mark_phase(observed: Observations, name: str) -> Iterator[None]:
+def collect_graphs(partitions: list[Any] | None) -> Iterator[None]:
+    """Set ``partitions``, if any, to the optimised graphs that the executor runs in the block."""
+    if partitions is None:
+        yield
+        return
+    context.enable_run_metadata()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # without them the traced graph is read
+            metadata = context.export_run_metadata()
+            context.disable_run_metadata()
+            functions = [] if metadata is None else metadata.function_graphs
+            partitions[:] = [graph for one in functions for graph in one.partition_graphs]
+
+
+def _mark_phase(observed: Observations, name: str) -> Any:
     """Mark a phase of an eager step in the trace; a traced step has its phases in the graph."""
     if observed.eager and tf.executing_eagerly():
-        with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}phase", phase=name):
-            yield
-    else:
-        yield
+        return tf.profiler.experimental.Trace(f"{MARKER_PREFIX}phase", phase=name)
+    return contextlib.nullcontext()
 
 
 def _list_wrappers(observed: Observations) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
@@ -151,24 +161,23 @@ def _list_wrappers(observed: Observations) -> Iterator[tuple[Any, str, Callable[
     yield keras_name_scope, "__exit__", make_exit
 
 
+_KINDS: Final = (
+    (keras.optimizers.Optimizer, "optimizer"),
+    (keras.metrics.Metric, "metric"),
+    (keras.losses.Loss, "loss"),
+    (object, "layer"),
+)
+"""The kinds of owners of Keras' name scopes."""
+
+
 def _observe_scope(observed: Observations, scope: Any) -> None:
     """Record the owner of a Keras name scope, or mark a layer of an eager step in the trace."""
-    kind, path = _describe_owner(scope.caller)
+    caller = scope.caller
+    path = str(getattr(caller, "path", None) or getattr(caller, "name", "") or "")
+    kind = next(name for kind, name in _KINDS if isinstance(caller, kind))
     if not tf.executing_eagerly():
-        name = tf.get_current_name_scope()
-        if name:
+        if name := tf.get_current_name_scope():
             observed.scopes.setdefault(name, (kind, path))
     elif observed.eager and kind == "layer":
-        mark = tf.profiler.experimental.Trace(f"{MARKER_PREFIX}layer", path=path)
-        mark.__enter__()
-        scope.analyzer_mark = mark
-
-
-def _describe_owner(caller: Any) -> tuple[str, str]:
-    path = str(getattr(caller, "path", None) or getattr(caller, "name", "") or "")
-    kinds = {
-        keras.optimizers.Optimizer: "optimizer",
-        keras.metrics.Metric: "metric",
-        keras.losses.Loss: "loss",
-    }
-    return next((name for kind, name in kinds.items() if isinstance(caller, kind)), "layer"), path
+        scope.analyzer_mark = tf.profiler.experimental.Trace(f"{MARKER_PREFIX}layer", path=path)
+        scope.analyzer_mark.__enter__()

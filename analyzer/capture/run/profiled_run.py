@@ -13,9 +13,9 @@ from typing import Any, Final
 import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs as graphs
-from analyzer.capture.private_names import context, disable_python_tracing
+from analyzer.capture.private_names import disable_python_tracing
 from analyzer.capture.process.child_environment import check_collectives
-from analyzer.capture.run.instrumentation import Observations, observe_step
+from analyzer.capture.run.instrumentation import Observations, collect_graphs, observe_step
 from analyzer.capture.run.source_frames import find_user_line
 from analyzer.capture.run.step_capture import (
     Captured,
@@ -31,7 +31,6 @@ from analyzer.capture.xla.xla_lowering import read_compiled_functions
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError
 from analyzer.model.gc_pause import pause_collector
-from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 _STEP_NAME: Final = "train"  # Keras' TensorBoard callback gives its steps the same name
 
@@ -131,68 +130,26 @@ def _run(
     else:
         values = state.variables.values()
     try:
-        _take_snapshot(state.variables, 0)
+        state.variables.snapshot()
         for index in range(state.wanted):
             report(f"running step {index + 1} of {state.wanted}", 0.3 + 0.6 * index / state.wanted)
             state.started = True
             has_graph = index == 0 and state.function is not None
-            with _collect_graphs(partitions if has_graph else None):
-                with tf.profiler.experimental.Trace(_STEP_NAME, step_num=index, _r=1):
-                    # Held until the next step returns, as a training loop holds its logs.
-                    outputs = state.program.call()  # noqa: F841
-                    if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
-                        tf.test.experimental.sync_devices()
+            with (
+                collect_graphs(partitions if has_graph else None),
+                tf.profiler.experimental.Trace(_STEP_NAME, step_num=index, _r=1),
+            ):
+                # Held until the next step returns, as a training loop holds its logs.
+                outputs = state.program.call()  # noqa: F841
+                if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
+                    tf.test.experimental.sync_devices()
             state.done += 1
             if index == 0 and state.function is None:
                 check_promises(state.program, None)
-            _take_snapshot(state.variables, index + 1)
+            state.variables.snapshot()
     finally:
         if values is not None:
             state.variables.restore(values)
-
-
-def _take_snapshot(variables: StepVariables, index: int) -> None:
-    with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}snapshot", index=index):
-        variables.snapshot()
-
-
-@contextlib.contextmanager
-def _collect_graphs(partitions: list[Any] | None) -> Iterator[None]:
-    """Append the optimised graphs that the executor runs in the block to ``partitions``, if any."""
-    if partitions is None:
-        yield
-        return
-    context.enable_run_metadata()
-    try:
-        yield
-    finally:
-        metadata = context.export_run_metadata()
-        context.disable_run_metadata()
-        if metadata is not None:
-            for function in metadata.function_graphs:
-                partitions.extend(function.partition_graphs)
-
-
-def _check_allocator() -> None:
-    """Raise InputError if the allocator writes no memory events; TensorFlow makes its devices."""
-    if tf.config.list_logical_devices("GPU"):
-        return
-    tensor = _make_small_tensor()
-    has_statistics = False
-    with contextlib.suppress(ValueError, tf.errors.OpError):
-        has_statistics = tf.config.experimental.get_memory_info("CPU:0")["current"] > 0
-    del tensor
-    if not has_statistics:
-        raise InputError(
-            "TensorFlow started in this process on an allocator that writes no memory events.",
-            hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow makes its first tensor: in the "
-            "environment, or at the top of conftest.py.",
-        )
-
-
-def _make_small_tensor() -> Any:
-    """Return a new tensor: one allocation of 256 bytes."""
-    return tf.ones([2]) + 1.0
 
 
 @contextlib.contextmanager
@@ -202,7 +159,12 @@ def trace_block(logdir: Path) -> Iterator[None]:
     Raises:
         InputError: the allocator writes no events, or another profile is active.
     """
-    _check_allocator()
+    if not tf.config.list_logical_devices("GPU") and not _has_statistics():
+        raise InputError(
+            "TensorFlow started in this process on an allocator that writes no memory events.",
+            hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow makes its first tensor: in the "
+            "environment, or at the top of conftest.py.",
+        )
     gc.collect()
     try:
         tf.profiler.experimental.start(str(logdir))
@@ -218,3 +180,18 @@ def trace_block(logdir: Path) -> Iterator[None]:
         gc.collect()
         with contextlib.suppress(tf.errors.UnavailableError):  # the block stopped it
             tf.profiler.experimental.stop()
+
+
+def _has_statistics() -> bool:
+    """Return whether the CPU's allocator counts the bytes in use."""
+    tensor = _make_small_tensor()
+    in_use_bytes = 0
+    with contextlib.suppress(ValueError, tf.errors.OpError):
+        in_use_bytes = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    del tensor
+    return in_use_bytes > 0
+
+
+def _make_small_tensor() -> Any:
+    """Return a new tensor: one allocation of 256 bytes."""
+    return tf.ones([2]) + 1.0

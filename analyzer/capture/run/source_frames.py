@@ -19,7 +19,12 @@ _DETECTED: Final = re.compile(r"Detected at node (\S+) defined at")
 _ERROR: Final = re.compile(r"\w*(Error|Exception|Interrupt)\b.*:")
 _OURS: Final = str(Path(__file__).parents[2]) + os.sep
 _MAX_MESSAGE: Final = 2000  # characters
-
+_KERAS_REASON: Final = "Error encountered:"
+_STACK: Final = (
+    *('File "', "[[{{node", "Hint: If you want to see a list", "Detected at node "),
+    *("Graph execution error:", "in user code:"),
+)
+"""Starts of lines in TensorFlow's messages that give no reason."""
 
 _STARTED_IN = os.sep
 """The working folder at the start; the user's code may change it."""
@@ -32,20 +37,15 @@ def describe_user_error(error: BaseException) -> str:
     lines = [line.strip() for line in _ANSI.sub("", str(error)).splitlines() if line.strip()]
     if lines and lines[0] == "in user code:":
         return _describe_traced_error(lines)
-    text = f"{type(error).__name__}: {_select_lines(lines)}".rstrip(": ")
+    # Keras names the layer in the first line and the reason in a later one.
+    reasons = [after for line, after in itertools.pairwise(lines) if line.endswith(_KERAS_REASON)]
+    has_layer = bool(lines) and lines[0].startswith("Exception encountered")
+    reason = " ".join(reasons[:1] or lines[: 2 if has_layer else 1])
+    text = f"{type(error).__name__}: {reason}".rstrip(": ")
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {text}"
     line = find_user_line(error)
     return f"{line}: {text}" if line else text
-
-
-def _select_lines(lines: list[str]) -> str:
-    """Return the line with the reason; Keras names the layer in the first and the reason later."""
-    for line, following in itertools.pairwise(lines):
-        if line.endswith("Error encountered:"):
-            return following
-    has_layer = bool(lines) and lines[0].startswith("Exception encountered")
-    return " ".join(lines[: 2 if has_layer else 1])
 
 
 def clean_message(message: str) -> str:
@@ -54,15 +54,9 @@ def clean_message(message: str) -> str:
     TensorFlow writes an error in a graph as "Graph execution error: Detected at node N defined at",
     then the stack, then the reason. An eager error starts with TensorFlow's wrapper of the op.
     """
-    lines = [
-        stripped
-        for line in _WRAPPER.sub("", message).splitlines()
-        if (stripped := line.strip())
-        and not stripped.startswith(('File "', "[[{{node", "Hint: If you want to see a list"))
-        and stripped not in ("Graph execution error:", "in user code:")
-    ]
+    lines = [line.strip() for line in _WRAPPER.sub("", message).splitlines()]
+    reasons = [line for line in lines if line and not line.startswith(_STACK)]
     nodes = [match[1] for line in lines if (match := _DETECTED.match(line)) is not None]
-    reasons = [line for line in lines if _DETECTED.match(line) is None]
     text = " ".join(reasons) if reasons else message.strip()
     return (f"{text} (at node {nodes[0]})" if nodes else text)[:_MAX_MESSAGE]
 
@@ -100,16 +94,13 @@ def _describe_traced_error(lines: list[str]) -> str:
 
     Autograph runs a rewritten copy of the user's code, so only its message has the user's lines.
     """
-    frames = [
-        f"{shorten_path(match[1])}:{match[2]}: "
-        for line in lines
-        if (match := _FRAME.match(line)) is not None and not is_library(match[1])
-    ]
+    frames = [match for line in lines if (match := _FRAME.match(line)) is not None]
+    own = [f"{shorten_path(one[1])}:{one[2]}: " for one in frames if not is_library(one[1])]
     at = next((at for at in reversed(range(len(lines))) if _ERROR.match(lines[at])), -1)
     text = lines[at]
     if "Exception encountered" in text and at + 1 < len(lines):
         text = f"{text} {lines[at + 1]}"
-    return f"{frames[-1] if frames else ''}{text}"
+    return f"{own[-1] if own else ''}{text}"
 
 
 @cache
@@ -119,10 +110,5 @@ def is_library(filename: str) -> bool:
         "site-packages" in filename
         or "dist-packages" in filename
         or "__autograph_generated_file" in filename
-        or filename.startswith(_list_library_roots())
+        or filename.startswith((_OURS, sysconfig.get_paths()["stdlib"], "<"))
     )
-
-
-@cache
-def _list_library_roots() -> tuple[str, ...]:
-    return (_OURS, sysconfig.get_paths()["stdlib"], "<")

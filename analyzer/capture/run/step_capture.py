@@ -112,7 +112,7 @@ def describe_capture(
     if ops is None:
         ops, graph_kind = _read_ops(program, function, partitions)
     variables.refresh()
-    own_graph = id(function.graph) if function is not None else 0
+    own_graph = 0 if function is None else id(function.graph)
     run = RunFile(
         step=_describe_step(program, observed, is_eager=function is None),
         device=_describe_device(),
@@ -125,16 +125,8 @@ def describe_capture(
             *_check_accumulation(program, capturing.done or capturing.wanted),
         ),
         variables=variables.rows(),
-        snapshots=tuple(tuple(addresses) for addresses in variables.snapshots),
-        inputs=tuple(
-            Input(name, tensor.dtype.name, get_shape(tensor), address)
-            for name, tensor, address in zip(
-                _name_arguments(function, len(program.args)),
-                program.args,
-                capturing.inputs,
-                strict=True,
-            )
-        ),
+        snapshots=tuple(map(tuple, variables.snapshots)),
+        inputs=_describe_inputs(program, function, capturing.inputs),
         gradients=frozenset(name for graph, name in observed.gradients if graph == own_graph),
         nested_gradients=frozenset(
             name for graph, name in observed.gradients if graph != own_graph
@@ -142,10 +134,20 @@ def describe_capture(
         eager_gradients={mark: tuple(rows) for mark, rows in observed.eager_gradients.items()},
         scopes=observed.scopes,
         graph_kind=graph_kind,
-        function=_decode(getattr(function, "name", "")),
+        function="" if function is None else graphs.decode_name(function.name),
         error=capturing.error,
-        versions=list_versions(),
-        environment=_list_environment(),
+        versions={
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "python": platform.python_version(),
+            "analyzer": __version__,
+        },
+        environment={
+            name: value
+            for name, text in sorted(os.environ.items())
+            if name.startswith(_ENVIRONMENT)
+            and (value := remove_dump_flags(text) if name == "XLA_FLAGS" else text)
+        },
     )
     return Captured(run, ops, traced_graphs)
 
@@ -163,16 +165,6 @@ def _read_ops(
     return graphs.read_executed_ops(partitions, outputs, sources), "executed"
 
 
-def list_versions() -> dict[str, str]:
-    """Return the versions that a bug report needs."""
-    return {
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "python": platform.python_version(),
-        "analyzer": __version__,
-    }
-
-
 def _describe_step(program: Program, observed: Observations, *, is_eager: bool) -> StepConfig:
     config = program.config
     optimizer = type(program.optimizers[0]).__name__ if program.optimizers else ""
@@ -187,40 +179,30 @@ def _describe_step(program: Program, observed: Observations, *, is_eager: bool) 
     )
 
 
-def _list_environment() -> dict[str, str]:
-    return {
-        name: value
-        for name, text in sorted(os.environ.items())
-        if name.startswith(_ENVIRONMENT)
-        and (value := remove_dump_flags(text) if name == "XLA_FLAGS" else text)
-    }
-
-
 def _check_accumulation(program: Program, steps: int) -> list[str]:
     """Return a note for each optimizer that does not apply its gradients in the last step."""
-    notes = []
-    for optimizer in program.optimizers:
-        every = getattr(optimizer, "gradient_accumulation_steps", None) or 1
-        if steps % every:
-            notes.append(
-                f"The optimizer accumulates gradients over {every} steps and applies them in the last, "
-                f"which needs more memory. Step {steps - 1} (from 0) applies none: use --steps "
-                f"{-(-steps // every) * every}."
-            )
-    return notes
+    every = [getattr(one, "gradient_accumulation_steps", None) or 1 for one in program.optimizers]
+    return [
+        f"The optimizer accumulates gradients over {count} steps and applies them in the last, "
+        f"which needs more memory. Step {steps - 1} (from 0) applies none: use --steps "
+        f"{-(-steps // count) * count}."
+        for count in every
+        if steps % count
+    ]
 
 
-def _decode(name: Any) -> str:
-    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name or "")
-
-
-def _name_arguments(function: Any, count: int) -> list[str]:
-    names = [f"input {index}" for index in range(count)]
+def _describe_inputs(
+    program: Program, function: Any, addresses: Sequence[int | None]
+) -> tuple[Input, ...]:
+    names = [f"input {index}" for index in range(len(program.args))]
     if function is not None:
-        arguments = len(function.inputs) - len(function.captured_inputs)
-        for index, tensor in enumerate(function.inputs[: min(count, arguments)]):
+        given = function.inputs[: len(function.inputs) - len(function.captured_inputs)]
+        for index, tensor in enumerate(given[: len(names)]):
             names[index] = tensor.name.split(":")[0]
-    return names
+    return tuple(
+        Input(name, tensor.dtype.name, get_shape(tensor), address)
+        for name, tensor, address in zip(names, program.args, addresses, strict=True)
+    )
 
 
 def _describe_device() -> DeviceNote:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from analyzer.capture.targets.step_program import Program
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import REHOMED_ELEMENTS
 from analyzer.model.contract.run_note import VariableNote
+from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
 _CALLERS: Final = frozenset(
     {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
@@ -50,7 +52,7 @@ class StepVariables:
     function: Any = None  # concrete; None if the step runs eagerly
     snapshots: list[list[int | None]] = field(default_factory=list)  # None: an unknown address
     raw: list[Any] = field(default_factory=list)  # the ``tf.Variable`` of each row
-    _known: dict[int, int] = field(default_factory=dict)
+    _known: set[int] = field(default_factory=set)
     _owners: list[tuple[Category, str, str]] = field(default_factory=list)
     _unread: set[int] = field(default_factory=set)
 
@@ -91,12 +93,10 @@ class StepVariables:
     def refresh(self) -> None:
         """Find new variables; optimizers make theirs in the first step."""
         for model in self.program.models:
-            for variable in model.variables:
-                self._add(variable, Category.PARAMETER, "")
-            for variable in getattr(model, "metrics_variables", []):
-                self._add(variable, Category.CONSTANT, "metric")
-            for variable in getattr(model, "unused_variables", []):
-                self._add(variable, Category.CONSTANT, "loaded, but not used")
+            self._add(model.variables, Category.PARAMETER)
+            self._add(getattr(model, "metrics_variables", ()), Category.CONSTANT, "metric")
+            unused = getattr(model, "unused_variables", ())
+            self._add(unused, Category.CONSTANT, "loaded, but not used")
         for optimizer in self.program.optimizers:
             self._add_optimizer(optimizer)
         captured: list[Any] = []  # of a function that is not traced yet
@@ -110,22 +110,24 @@ class StepVariables:
             self._add_by_owner(unknown)
 
     def snapshot(self) -> None:
-        """Note the current address of each variable.
+        """Note the current address of each variable, and mark the moment in the trace.
 
         After the first step, variables with sparse access cannot be read without a copy.
         """
-        self.refresh()
-        unread = self._unread if self.snapshots else set()
-        self.snapshots.append(
-            [
-                None if id(variable) in unread else find_variable_address(variable)
-                for variable in self.raw
-            ]
-        )
+        with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}snapshot", index=len(self.snapshots)):
+            self.refresh()
+            unread = self._unread if self.snapshots else set()
+            self.snapshots.append(
+                [None if id(one) in unread else find_variable_address(one) for one in self.raw]
+            )
 
     def rows(self) -> tuple[VariableNote, ...]:
         """Return a record for each variable, in the order of the snapshots' columns."""
-        indexes = self._argument_indexes()
+        arguments: dict[int, int] = {}  # index of a captured variable's handle
+        if self.function is not None:
+            given = len(self.function.inputs) - len(self.function.captured_inputs)
+            handles = self.function.captured_inputs
+            arguments = {id(handle): given + index for index, handle in enumerate(handles)}
         return tuple(
             VariableNote(
                 path=path,
@@ -134,46 +136,34 @@ class StepVariables:
                 category=category,
                 role=role,
                 trainable=bool(variable.trainable),
-                argument=indexes.get(id(variable)),
+                argument=arguments.get(id(variable.handle)) if arguments else None,
             )
             for variable, (category, role, path) in zip(self.raw, self._owners, strict=True)
         )
 
-    def _argument_indexes(self) -> dict[int, int]:
-        """Return each captured variable's index among the function's arguments."""
-        if self.function is None:
-            return {}
-        by_handle = {id(variable.handle): id(variable) for variable in self.raw}
-        given = len(self.function.inputs) - len(self.function.captured_inputs)
-        return {
-            by_handle[id(handle)]: given + index
-            for index, handle in enumerate(self.function.captured_inputs)
-            if id(handle) in by_handle
-        }
-
-    def _add(self, variable: Any, category: Category, role: str, path: str = "") -> None:
-        raw = get_raw_variable(variable)
-        if raw is None or id(raw) in self._known:
-            return
-        self._known[id(raw)] = len(self.raw)
-        self.raw.append(raw)
-        name = path or str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))
-        self._owners.append((category, role, name))
-        for number, part in enumerate(get_device_parts(raw)):
-            if id(part) in self._known:
+    def _add(self, variables: Iterable[Any], category: Category, role: str = "") -> None:
+        """Add new variables, and their copies on other devices."""
+        for variable in variables:
+            raw = get_raw_variable(variable)
+            if raw is None or id(raw) in self._known:
                 continue
-            self._known[id(part)] = len(self.raw) if number else self._known[id(raw)]
-            if number:
-                self.raw.append(part)
-                self._owners.append((category, role, f"{name}/replica_{number}"))
+            name = str(getattr(variable, "path", "") or raw.name.removesuffix(":0"))
+            first, *copies = get_device_parts(raw) or (raw,)
+            self._known |= {id(raw), id(first)}
+            self.raw.append(raw)
+            self._owners.append((category, role, name))
+            for number, part in enumerate(copies, 1):
+                if id(part) not in self._known:
+                    self._known.add(id(part))
+                    self.raw.append(part)
+                    self._owners.append((category, role, f"{name}/replica_{number}"))
 
     def _add_optimizer(self, optimizer: Any) -> None:
         for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
-            for variable in [] if one is None else get_gradient_accumulators(one):
-                if variable is not None:
-                    self._add(variable, Category.GRADIENT, "gradient accumulator")
-        for variable in get_optimizer_variables(optimizer):
-            self._add(variable, Category.OPTIMIZER_STATE, "")
+            sums = [] if one is None else get_gradient_accumulators(one)
+            held = [variable for variable in sums if variable is not None]
+            self._add(held, Category.GRADIENT, "gradient accumulator")
+        self._add(get_optimizer_variables(optimizer), Category.OPTIMIZER_STATE)
 
     def _add_by_owner(self, variables: list[Any]) -> None:
         """Add variables that no model or optimizer of the program holds, with their owners.
@@ -182,41 +172,34 @@ class StepVariables:
         objects.
         """
         wanted = {id(get_raw_variable(variable)) for variable in variables}
-        optimizers, metrics, layers = (
-            get_optimizer_classes(),
-            get_classes("metrics.Metric"),
-            get_classes("layers.Layer"),
-        )
-        for thing in find_live_objects((*optimizers, *metrics, *layers)):
+        optimizers, metrics = get_optimizer_classes(), get_classes("metrics.Metric")
+        for thing in find_live_objects((*optimizers, *metrics, *get_classes("layers.Layer"))):
             is_optimizer = issubclass(type(thing), optimizers)
             owned: list[Any] = []
             with contextlib.suppress(AttributeError):  # of an object whose constructor failed
                 owned = get_optimizer_variables(thing) if is_optimizer else thing.variables
             used = [one for one in owned if id(get_raw_variable(one)) in wanted]
-            is_metric = issubclass(type(thing), metrics)
             if is_optimizer and used:
                 self.program.optimizers.append(thing)
                 self._add_optimizer(thing)
-            for variable in [] if is_optimizer else used:
-                category = Category.CONSTANT if is_metric else Category.PARAMETER
-                self._add(variable, category, "metric" if is_metric else "")
+            elif issubclass(type(thing), metrics):
+                self._add(used, Category.CONSTANT, "metric")
+            elif not is_optimizer:
+                self._add(used, Category.PARAMETER)
         for variable in variables:
             # A plain tf.Variable. The attribution later recognizes gradient accumulators.
             category = Category.PARAMETER if variable.trainable else Category.CONSTANT
-            self._add(variable, category, "" if variable.trainable else "state")
+            self._add([variable], category, "" if variable.trainable else "state")
 
 
 def get_raw_variable(variable: Any) -> Any:
-    """Return the ``tf.Variable`` behind a Keras variable."""
+    """Return the ``tf.Variable`` behind a Keras variable; None if there is none."""
     if isinstance(variable, tf.Variable):
         # Keras 2 wraps the variable in one that casts on reading.
         inner = get_uncast_variable(variable)
         return inner if isinstance(inner, tf.Variable) else variable
-    value = getattr(variable, "value", None)
-    raw = get_keras_value(variable)
-    if isinstance(raw, tf.Variable):
-        return raw
-    return value if isinstance(value, tf.Variable) else None
+    values = (get_keras_value(variable), getattr(variable, "value", None))
+    return next((one for one in values if isinstance(one, tf.Variable)), None)
 
 
 def _find_sparse_variables(function: Any) -> set[int]:
@@ -226,21 +209,18 @@ def _find_sparse_variables(function: Any) -> set[int]:
     """
     if function.function_def.attr["_XlaMustCompile"].b:
         return set()
-    own, *nested = _list_reachable_graphs(function.graph)
-    handles = {op.inputs[0].name for op in _list_sparse_accesses(own)}
+    accesses = [
+        [op.inputs[0].name for op in graph.get_operations() if op.type.startswith(_SPARSE_ACCESS)]
+        for graph in _list_reachable_graphs(function.graph)
+    ]
     # Which variable a nested graph accesses is unknown: count all.
-    has_nested = any(map(_list_sparse_accesses, nested))
+    has_nested = any(accesses[1:])
     by_handle = {id(variable.handle): id(variable) for variable in function.variables}
     return {
         by_handle[id(outside)]
         for outside, inside in function.graph.captures
-        if id(outside) in by_handle and (has_nested or inside.name in handles)
+        if id(outside) in by_handle and (has_nested or inside.name in accesses[0])
     }
-
-
-def _list_sparse_accesses(graph: Any) -> list[Any]:
-    """Return the ops of a graph that access a variable sparsely."""
-    return [op for op in graph.get_operations() if op.type.startswith(_SPARSE_ACCESS)]
 
 
 def _list_reachable_graphs(graph: Any) -> list[Any]:

@@ -6,14 +6,13 @@ import math
 import weakref
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import tensorflow as tf
 
 from analyzer.capture.private_names import holds_recording, is_persistent
-from analyzer.capture.run.source_frames import shorten_path
 from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.user_lines import find_calling_frame, is_own
+from analyzer.capture.watch.holders.user_lines import find_calling_frame, format_line, is_own
 from analyzer.model.contract.watch_note import DataStage, LargeConstant, LiveModels, TapesNote
 
 _MAX_STAGES: Final = 200
@@ -41,47 +40,48 @@ class _Made:
         return [thing for ref in self.refs if (thing := ref()) is not None]
 
 
-def _count_held_elements(kind: str, dataset: Any, arguments: tuple[Any, ...]) -> int | None:
-    """Return how many elements a stage holds; a negative number if TensorFlow chooses."""
-    if kind == "cache":
-        return _count_elements(dataset)
-    wanted = next((one for one in arguments if isinstance(one, int)), None)
-    if wanted is None or wanted <= 0:
-        return wanted
-    count = _count_elements(dataset)
-    return wanted if count is None else min(wanted, count)
-
-
 class DataLedger:
-    """Data sets, tapes and models, by the line that made them."""
+    """Data sets, tapes and models, by the line that made them.
+
+    The methods that add one get the result of a wrapped call, its arguments, and the calling frame.
+    """
 
     def __init__(self) -> None:
         self.stages: dict[tuple[str, str], DataStage] = {}
         self.slices: dict[str, LargeConstant] = {}
+        self.used_tapes: weakref.WeakSet[Any] = weakref.WeakSet()  # were asked for gradients
         self._tapes: dict[tuple[str, bool], _Made] = {}
-        self._used: weakref.WeakSet[Any] = weakref.WeakSet()
         self._models: dict[str, _Made] = {}
 
     def add_stage(
-        self, kind: str, dataset: Any, arguments: tuple[Any, ...], frame: FrameType | None
+        self,
+        kind: Literal["shuffle", "cache", "prefetch"],
+        _: Any,
+        args: tuple[Any, ...],
+        frame: FrameType | None,
     ) -> None:
         """Note a stage that the user's own code made, except a cache in a file."""
-        in_file = kind == "cache" and any(isinstance(one, str) and one for one in arguments)
+        dataset, *options = args
         where = _format_own_line(frame)
+        in_file = kind == "cache" and any(isinstance(one, str) and one for one in options)
         if not where or in_file or len(self.stages) >= _MAX_STAGES:
             return
-        elements = _count_held_elements(kind, dataset, arguments)
+        elements = _count_elements(dataset)
+        if kind != "cache":
+            wanted = next((one for one in options if isinstance(one, int)), -1)
+            held = wanted if elements is None else min(wanted, elements)
+            elements = held if 0 <= held <= _MAX_INT32 else None  # None: TensorFlow chooses
         self.stages[kind, where] = DataStage(
-            kind=kind,  # type: ignore[arg-type]
+            kind=kind,
             where=where,
-            elements=elements if elements is None or 0 <= elements <= _MAX_INT32 else None,
+            elements=elements,
             element_bytes=_count_element_bytes(dataset.element_spec),
         )
 
-    def add_slices(self, arguments: tuple[Any, ...], frame: FrameType | None) -> None:
+    def add_slices(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
         """Note a data set that the user's own code made from arrays."""
         where = _format_own_line(frame)
-        leaves = tf.nest.flatten(arguments)
+        leaves = tf.nest.flatten(args)
         sizes = [int(getattr(leaf, "nbytes", 0) or 0) for leaf in leaves]
         if not where or not sum(sizes):
             return
@@ -99,11 +99,7 @@ class DataLedger:
         """Note a new gradient tape."""
         own = find_calling_frame(frame)
         if own is not None:
-            self._tapes.setdefault((_format_line(own), is_persistent(tape)), _Made()).add(tape)
-
-    def use_tape(self, tape: Any) -> None:
-        """Note that a tape was asked for gradients."""
-        self._used.add(tape)
+            self._tapes.setdefault((format_line(own), is_persistent(tape)), _Made()).add(tape)
 
     def list_tapes(self, search: HolderSearch) -> list[TapesNote]:
         """Return the lines whose tapes still hold recordings."""
@@ -117,15 +113,16 @@ class DataLedger:
                         persistent=persistent,
                         made=record.count,
                         alive=len(alive),
-                        unused=sum(tape not in self._used for tape in alive),
+                        unused=sum(tape not in self.used_tapes for tape in alive),
                         holder=search.find_container(alive[0]) if len(alive) > 1 else "",
                     )
                 )
             del alive
         return rows
 
-    def add_model(self, model: Any, frame: FrameType | None) -> None:
+    def add_model(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
         """Note a Keras model by the user's line that made it, except the inner model of another."""
+        model = args[0]
         while frame is not None and not (
             is_own(frame.f_code.co_filename) and frame.f_code.co_name != "__init__"
         ):
@@ -133,7 +130,7 @@ class DataLedger:
                 return
             frame = frame.f_back
         if frame is not None:
-            made = self._models.setdefault(_format_line(frame), _Made())
+            made = self._models.setdefault(format_line(frame), _Made())
             if all(one is not model for one in made.list_alive()):
                 made.add(model)
 
@@ -156,13 +153,9 @@ class DataLedger:
         return rows
 
 
-def _format_line(frame: FrameType) -> str:
-    return f"{shorten_path(frame.f_code.co_filename)}:{frame.f_lineno}"
-
-
 def _format_own_line(frame: FrameType | None) -> str:
     """Return ``file:line`` of a frame of the user's code; "" for other frames."""
-    return _format_line(frame) if frame is not None and is_own(frame.f_code.co_filename) else ""
+    return format_line(frame) if frame is not None and is_own(frame.f_code.co_filename) else ""
 
 
 def _count_element_bytes(spec: Any) -> int | None:

@@ -13,7 +13,7 @@ import os
 import shutil
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from analyzer.capture.private_names import bfc_memory_map_pb2
 from analyzer.capture.run.step_variables import StepVariables
@@ -55,11 +55,11 @@ class FailureRecord:
         files = sorted(self._folder.glob("pool*"), key=lambda file: file.stat().st_mtime_ns)
         read = bfc_memory_map_pb2.MemoryDump.FromString
         pools = [read(file.read_bytes()) for file in files[-4:]]
+        if not pools:
+            return None
         cards = [
             one for one in pools if not any(word in one.allocator_name for word in _HOST_POOLS)
         ]
-        if not pools:
-            return None
         live = [chunk for chunk in (cards or pools)[-1].chunk if chunk.in_use]
         names = _name_variables(variables)
         return FailedStep(
@@ -79,14 +79,11 @@ class FailureRecord:
         )
 
 
-def _name_variables(variables: StepVariables | None) -> dict[int, str]:
+def _name_variables(variables: StepVariables | None) -> dict[int | None, str]:
     """Return the path of each variable by the latest known address of its buffer."""
-    names: dict[int, str] = {}
-    if variables is not None:
-        with contextlib.suppress(Exception):  # reading may need memory
-            variables.snapshot()
-        rows = variables.rows()
-        for addresses in variables.snapshots:
-            paths: list[tuple[int | None, Any]] = list(zip(addresses, rows, strict=False))
-            names |= {address: row.path for address, row in paths if address is not None}
-    return names
+    if variables is None:
+        return {}
+    with contextlib.suppress(Exception):  # reading may need memory
+        variables.snapshot()
+    paths = [row.path for row in variables.rows()]
+    return {key: path for one in variables.snapshots for key, path in zip(one, paths, strict=False)}

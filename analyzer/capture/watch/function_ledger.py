@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, Final, NamedTuple
@@ -13,12 +14,8 @@ import tensorflow as tf
 from analyzer.capture.graph.plain_graphs import collect_graphs
 from analyzer.capture.private_names import list_concrete_functions
 from analyzer.capture.run.source_frames import shorten_path
-from analyzer.capture.watch.holders.user_lines import (
-    find_calling_line,
-    format_code_line,
-    get_code,
-    is_own,
-)
+from analyzer.capture.watch.holders.holder_search import HolderSearch
+from analyzer.capture.watch.holders.user_lines import find_calling_line, get_code, is_own
 from analyzer.model.contract.watch_note import (
     LargeConstant,
     Retrace,
@@ -36,8 +33,8 @@ _LARGE_BYTES: Final = 1 << 20  # of a constant that gets a row of its own
 class _Argument(NamedTuple):
     """A leaf of a call's arguments, by kind and in words."""
 
-    kind: RetraceCause
-    words: str
+    kind: RetraceCause = "object"
+    words: str = "nothing"
 
 
 @dataclass
@@ -63,7 +60,8 @@ class FunctionRecord:
     @property
     def where(self) -> str:
         """``file:line`` of its definition."""
-        return "" if self.code is None else format_code_line(self.code)
+        code = self.code
+        return f"{shorten_path(code.co_filename)}:{code.co_firstlineno}" if code else ""
 
     @property
     def is_keras(self) -> bool:
@@ -78,27 +76,42 @@ class FunctionRecord:
         self, step: int, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
     ) -> None:
         """Note the ``count`` traces of a call, made after ``step`` steps."""
-        signature = _describe_arguments(self.code, args, kwargs)
+        old, new = self._signature, _describe_arguments(self.code, args, kwargs)
+        self._signature = new
         self.traces += count
         self.called_at = find_calling_line()
-        if self.traces > count:
-            changes = _list_changes(self._signature, signature)
-            changed = "; ".join(one.words for one in changes[:3]) + "; …" * (len(changes) > 3)
-            if not changes and self.made > 1:
-                changed = "a new tf.function object"
-            elif not changes:
-                changed = (
-                    "another object of the same type, or a value that the function closes over"
-                )
-            cause = changes[0].kind if changes else "object"
-            self.retraces.append(Retrace(step=step, call=self.calls, changed=changed, cause=cause))
-        self._signature = signature
+        if self.traces == count:
+            return
+        names = [name for name in {**new, **old} if old.get(name) != new.get(name)]
+        changes = [
+            f"{name}: {old.get(name, _Argument()).words} -> {new.get(name, _Argument()).words}"
+            for name in names[:3]
+        ]
+        if not changes and self.made > 1:
+            changes = ["a new tf.function object"]
+        elif not changes:
+            changes = ["another object of the same type, or a value that the function closes over"]
+        self.retraces.append(
+            Retrace(
+                step=step,
+                call=self.calls,
+                changed="; ".join([*changes, *["…"] * (len(names) > len(changes))]),
+                cause=new.get(names[0], _Argument()).kind if names else "object",
+            )
+        )
 
-    def describe(self, holder: str = "") -> TracedFunction:
-        """Return the record as plain data; ``holder`` is the name that holds the objects."""
+    def describe(self, search: HolderSearch) -> TracedFunction:
+        """Return the record as plain data."""
         alive = self.alive()
         concrete = list_concrete_functions(alive[-1]) if alive else []
         graphs = collect_graphs(concrete[-1].graph) if concrete else []
+        constant_bytes = sum(one.size_bytes for one in _list_constants(graphs))
+        graph_bytes = 0
+        if graphs:
+            try:
+                graph_bytes = int(graphs[0].as_graph_def().ByteSize())
+            except (ValueError, tf.errors.OpError):  # too large for a protobuf
+                graph_bytes = constant_bytes
         return TracedFunction(
             name=self.name,
             where=self.where,
@@ -108,9 +121,9 @@ class FunctionRecord:
             calls=self.calls,
             traces=self.traces,
             nodes=sum(len(one.get_operations()) for one in graphs),
-            graph_bytes=_count_graph_bytes(graphs),
-            constant_bytes=_count_constant_bytes(graphs),
-            holder=holder,
+            graph_bytes=graph_bytes,
+            constant_bytes=constant_bytes,
+            holder=search.find_container(alive[0]) if len(alive) > 2 else "",
             retraces=tuple(self.retraces),
             is_keras=self.is_keras,
         )
@@ -125,12 +138,12 @@ class FunctionLedger:
 
     def get_record(self, function: Any) -> FunctionRecord:
         """Return the record of a ``tf.function`` object, a new one for new code."""
-        known = self._known.get(id(function))
+        number = id(function)
+        known = self._known.get(number)
         if known is not None and known[0]() is function:
             return known[1]
         code = get_code(function.python_function)
-        record = self._records.setdefault(code or id(function), FunctionRecord(code))
-        number = id(function)
+        record = self._records.setdefault(code or number, FunctionRecord(code))
         ref = weakref.ref(function, lambda _: self._known.pop(number, None))
         self._known[number] = (ref, record)
         record.objects = [one for one in record.objects if one() is not None]
@@ -148,41 +161,36 @@ class FunctionLedger:
         for record in self._records.values():
             for function in record.alive():
                 for concrete in list_concrete_functions(function):
-                    for one in _list_constants(collect_graphs(concrete.graph)):
-                        if one.size_bytes >= _LARGE_BYTES:
-                            key = (one.where, one.name)
-                            copies = rows[key].copies + 1 if key in rows else 1
-                            rows[key] = replace(one, copies=copies)
+                    for one in _list_constants(collect_graphs(concrete.graph), _LARGE_BYTES):
+                        key = (one.where, one.name)
+                        copies = rows[key].copies + 1 if key in rows else 1
+                        rows[key] = replace(one, copies=copies)
         return list(rows.values())
 
 
-def _list_constants(graphs: list[Any]) -> list[LargeConstant]:
-    """Return the constants of graphs, except small ones."""
+def _list_constants(
+    graphs: Sequence[Any], least_bytes: int = _MIN_CONSTANT_BYTES
+) -> list[LargeConstant]:
+    """Return the constants of graphs from a size on."""
     return [
         LargeConstant(
             kind="graph",
             where=_find_op_line(op),
             dtype=value.dtype.name,
             shape=tuple(value.shape.as_list()),
-            size_bytes=(value.shape.num_elements() or 0) * value.dtype.size,
+            size_bytes=size_bytes,
             name=op.name,
         )
         for graph in graphs
         for op in graph.get_operations()
         if op.type == "Const"
         for value in op.outputs
-        if (value.shape.num_elements() or 0) * value.dtype.size >= _MIN_CONSTANT_BYTES
+        if (size_bytes := (value.shape.num_elements() or 0) * value.dtype.size) >= least_bytes
     ]
 
 
-def _count_constant_bytes(graphs: list[Any]) -> int:
-    return sum(one.size_bytes for one in _list_constants(graphs))
-
-
 def _find_op_line(op: Any) -> str:
-    if op.traceback is None:
-        return ""
-    for frame in reversed(op.traceback.get_user_frames()):
+    for frame in reversed(op.traceback.get_user_frames() if op.traceback is not None else ()):
         if is_own(frame.filename):
             return f"{shorten_path(frame.filename)}:{frame.lineno}"
     return ""
@@ -198,13 +206,6 @@ def takes_gradients(function: Any) -> bool:
     )
 
 
-def _count_graph_bytes(graphs: list[Any]) -> int:
-    try:
-        return int(graphs[0].as_graph_def().ByteSize()) if graphs else 0
-    except (ValueError, tf.errors.OpError):  # too large for a protobuf
-        return _count_constant_bytes(graphs)
-
-
 def _describe_arguments(
     code: CodeType | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, _Argument]:
@@ -217,23 +218,19 @@ def _describe_arguments(
             leaves = tf.nest.flatten(value)
         except (TypeError, ValueError):
             leaves = [value]
-        for index, leaf in enumerate(leaves):
-            if len(described) >= _MAX_LEAVES:
-                return described
+        for index, leaf in enumerate(leaves[: _MAX_LEAVES - len(described)]):
             described[name if len(leaves) == 1 else f"{name}[{index}]"] = _describe_leaf(leaf)
     return described
 
 
 def _describe_leaf(leaf: Any) -> _Argument:
-    if isinstance(leaf, tf.Tensor | tf.Variable):
-        return _Argument("shape", f"{leaf.dtype.name}{_format_shape(leaf.shape)}")
-    shape = getattr(leaf, "shape", None)
-    dtype = getattr(leaf, "dtype", None)
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
     if shape is not None and dtype is not None:
-        return _Argument("shape", f"{dtype} array{_format_shape(shape)}")
+        is_tensor = isinstance(leaf, tf.Tensor | tf.Variable)
+        words = dtype.name if is_tensor else f"{dtype} array"
+        return _Argument("shape", f"{words}{_format_shape(shape)}")
     if isinstance(leaf, bool | int | float | str | bytes | type(None)):
-        text = repr(leaf)
-        return _Argument("value", f"Python {type(leaf).__name__} {text[:_MAX_VALUE]}")
+        return _Argument("value", f"Python {type(leaf).__name__} {repr(leaf)[:_MAX_VALUE]}")
     element = getattr(leaf, "element_spec", None)
     if element is not None:
         return _Argument("shape", f"{type(leaf).__name__} of {str(element)[:200]}")
@@ -245,16 +242,3 @@ def _format_shape(shape: Any) -> str:
         return f"[{','.join('?' if axis is None else str(axis) for axis in shape)}]"
     except (TypeError, ValueError):
         return "[?]"
-
-
-def _list_changes(old: dict[str, _Argument], new: dict[str, _Argument]) -> list[_Argument]:
-    """Return the changed arguments, each with its kind and its change in words."""
-    nothing = _Argument("object", "nothing")
-    return [
-        _Argument(
-            new.get(name, nothing).kind,
-            f"{name}: {old.get(name, nothing).words} -> {new.get(name, nothing).words}",
-        )
-        for name in {**new, **old}
-        if old.get(name) != new.get(name)
-    ]

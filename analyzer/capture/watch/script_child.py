@@ -12,14 +12,15 @@ import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import itertools
 import os
+import runpy
 import signal
 import sys
 import threading
 import traceback
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
@@ -106,8 +107,9 @@ class ScriptRun:
         except SystemExit as stop:
             ended = f"sys.exit({stop.code!r})" if stop.code not in (None, 0) else ""
             status = _get_status(stop)
-            if _is_of_argparse(stop):
-                (self._folder / USAGE_FILE).write_text("usage", "utf-8")
+            frames = (frame for frame, _ in traceback.walk_tb(stop.__traceback__))
+            if any(frame.f_globals.get("__name__") == "argparse" for frame in frames):
+                (self._folder / USAGE_FILE).touch()
         except BaseException as error:
             fatal, ended = error, type(error).__name__
             _print_as_python(error)
@@ -126,16 +128,18 @@ class ScriptRun:
     def _load_code(self, module: types.ModuleType) -> types.CodeType:
         """Return the code to run; for a module, import its packages and set its names."""
         path = self._request.script
-        if path.endswith(".ipynb"):
-            return compile(read_notebook(path), path, "exec", dont_inherit=True)
-        if not self._request.is_module:
-            with open(path, "rb") as file:
-                return compile(file.read(), path, "exec", dont_inherit=True)
-        spec, code = _find_module(path)
-        names = {"__file__": spec.origin, "__spec__": spec, "__package__": spec.parent}
-        vars(module).update(names, __loader__=spec.loader)
-        sys.argv[0] = spec.origin or path
-        return code
+        if self._request.is_module:
+            details: Any = runpy  # as ``python -m`` does
+            try:
+                _, spec, code = details._get_module_details(path, details._Error)
+            except details._Error as error:
+                raise SystemExit(f"{sys.executable}: {error}") from None
+            names = {"__file__": spec.origin, "__spec__": spec, "__package__": spec.parent}
+            vars(module).update(names, __loader__=spec.loader)
+            sys.argv[0] = spec.origin
+            return code  # type: ignore[no-any-return]
+        source = read_notebook(path) if path.endswith(".ipynb") else Path(path).read_bytes()
+        return compile(source, path, "exec", dont_inherit=True)
 
     def finish(self, ended: str, error: BaseException | None = None) -> None:
         """Write the observations; an error of ours does not affect the script."""
@@ -174,26 +178,20 @@ class ScriptRun:
     def _make_watcher(self) -> Any:
         import tensorflow as tf
 
-        options = self._request.options
+        options, script = self._request.options, self._request.script
         if options.gpu:
             configure_cards(options, tf)
         from analyzer.capture.watch.watcher import Watcher
 
         if options.inter_op_threads:
             tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
-        cards = make_phantom_note(options) if options.gpu else None
-
-        def complete(captured: Any) -> None:
-            captured.run = replace(captured.run, phantom=cards)
-
-        script = self._request.script
         return Watcher(
             self._folder,
             steps=self._request.steps,
             warmup=self._request.warmup,
             target=TargetNote(text=script, kind="script", name=Path(script).stem[:60]),
             dump=self._folder / DUMP,
-            complete=complete,
+            phantom=make_phantom_note(options) if options.gpu else None,
         )
 
     def _write_fault(self) -> None:
@@ -215,7 +213,8 @@ class ScriptRun:
         os.register_at_fork(after_in_child=self._forget_in_fork)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
-        self.finish(signal.Signals(number).name, KeyboardInterrupt(signal.Signals(number).name))
+        name = signal.Signals(number).name
+        self.finish(name, KeyboardInterrupt(name))
         _die_of(number)
 
     def _forget_in_fork(self) -> None:
@@ -226,44 +225,10 @@ class ScriptRun:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _find_module(name: str) -> tuple[importlib.machinery.ModuleSpec, types.CodeType]:
-    """Return a module's spec and code, of its ``__main__`` for a package.
-
-    Raises:
-        SystemExit: there is no such module.
-    """
-    try:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            name += ".__main__"
-            spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # of another module, which the package imports
-        spec = None
-    read_code = getattr(None if spec is None else spec.loader, "get_code", None)
-    code = None if read_code is None else read_code(name)
-    if spec is None or code is None:
-        raise SystemExit(f"{sys.executable}: No module named {name}")
-    return spec, code
-
-
-def _is_of_argparse(stop: SystemExit) -> bool:
-    """Return whether ``argparse`` ended the script."""
-    trace = stop.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_globals.get("__name__") == "argparse":
-            return True
-        trace = trace.tb_next
-    return False
-
-
 def _get_status(stop: SystemExit) -> int:
     """Return the exit status of a ``SystemExit``, and print its message, as Python does."""
-    if stop.code is None:
-        return 0
-    if isinstance(stop.code, int):
-        return stop.code % 256
+    if stop.code is None or isinstance(stop.code, int):
+        return (stop.code or 0) % 256
     with contextlib.suppress(Exception):
         print(stop.code, file=sys.stderr)
     return 1
@@ -289,15 +254,16 @@ def _print_as_python(error: BaseException) -> None:
 
 
 def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    rows = []
+    rows: list[TracebackType | None] = []
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
             rows.append(trace)
         trace = trace.tb_next
-    result: TracebackType | None = None
-    for row in reversed(rows):
-        result = TracebackType(result, row.tb_frame, row.tb_lasti, row.tb_lineno)
-    return result
+    rows.append(None)
+    for row, following in itertools.pairwise(rows):
+        assert row is not None
+        row.tb_next = following
+    return rows[0]
 
 
 def main(request_path: str, places: list[str], modules: frozenset[str]) -> NoReturn:

@@ -8,7 +8,6 @@ system kills the script. If a signal ends the script, its descendants are also e
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import linecache
 import os
@@ -16,7 +15,6 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -32,7 +30,7 @@ from analyzer.capture.process.child_process import make_start_command
 from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
 from analyzer.capture.process.supervisor import adopt_orphans, end_all, list_descendants
 from analyzer.capture.xla.xla_dumps import add_dump_flags
-from analyzer.model.contract.capture_request import TargetSpec, WatchRequest
+from analyzer.model.contract.capture_request import WatchRequest
 from analyzer.model.contract.child_messages import write_message
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.interrupts import (
@@ -61,7 +59,7 @@ class ScriptEnd:
     unread: str = ""  # why the trace cannot be opened
 
 
-def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:
+def run_script(request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:
     """Run a script to its end.
 
     Raises:
@@ -85,83 +83,57 @@ def run_script(spec: TargetSpec, request: WatchRequest, out: Path, *, force: boo
             file.unlink(missing_ok=True)
             for name in (DUMP, PHANTOM_FOLDER, POOL_FOLDER):
                 shutil.rmtree(staging / name, ignore_errors=True)
-            fault = _take_text(staging / FAULT_FILE)
-            has_refused = _take_text(staging / USAGE_FILE) != ""
-            note = read_untraced(staging)
-            has_begun = (staging / BEGUN_FILE).exists()
-            (staging / BEGUN_FILE).unlink(missing_ok=True)
-            folder = None
-            if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
-                folder, note = publish(staging, out, force=force), None
-            return ScriptEnd(
+            end = ScriptEnd(
                 status=status,
-                folder=folder,
-                note=note,
-                has_tensorflow=has_begun,
-                has_refused=has_refused,
-                fault=fault,
+                note=read_untraced(staging),
+                has_tensorflow=_take_text(staging / BEGUN_FILE) is not None,
+                has_refused=_take_text(staging / USAGE_FILE) is not None,
+                fault=_take_text(staging / FAULT_FILE) or "",
             )
+            if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
+                end = replace(end, folder=publish(staging, out, force=force), note=None)
+            return end
 
 
-def _take_text(path: Path) -> str:
-    """Read and remove a file; return "" if there is none."""
+def _take_text(path: Path) -> str | None:
+    """Read and remove a file; return None if there is none."""
     with contextlib.suppress(OSError):
         text = path.read_text("utf-8", "replace")
         path.unlink()
         return text
-    return ""
+    return None
 
 
 def _run_in_terminal(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command with this process' terminal; return its status as in a shell."""
+    """Run a command with this process' terminal; return its status as in a shell.
+
+    Signals sent only to this process are passed on, except on systems without ``sigtimedwait``.
+    """
     adopt_orphans()
-    with _forwarding_signals() as wait:
-        child = subprocess.Popen(command, env=environment, preexec_fn=_prepare_child)
-        wait(child)
-        code = child.returncode
-        if code < 0 and os.path.isdir("/proc/self/task"):
-            end_all(lambda: list(list_descendants(os.getpid())), _reap, _GRACE_S)
-    return code if code >= 0 else EXIT_BASE - code
-
-
-@contextlib.contextmanager
-def _forwarding_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Yield a function that waits for the child and passes on signals sent only to this process."""
-    if not hasattr(signal, "sigtimedwait"):
-        yield _wait_without_forwarding
-        return
     watched = {*ENDING, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-
-    def wait(child: subprocess.Popen[bytes]) -> None:
+    try:
+        child = subprocess.Popen(command, env=environment, preexec_fn=_prepare_child)
+        if not hasattr(signal, "sigtimedwait"):  # macOS
+            child.wait()
         while child.poll() is None:
             received = signal.sigtimedwait(watched, 0.5)
             if received is None or received.si_signo == signal.SIGCHLD:
                 continue
             if received.si_code != _FROM_KERNEL:
                 child.send_signal(received.si_signo)
-
-    try:
-        yield wait
     finally:
-        while signal.sigtimedwait(watched, 0) is not None:
-            pass  # signals that were meant for the child
+        while pending := signal.sigpending() & watched:  # signals that were meant for the child
+            signal.sigwait(pending)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _wait_without_forwarding(child: subprocess.Popen[bytes]) -> None:
-    while True:
-        try:
-            child.wait()
-            return
-        except KeyboardInterrupt:
-            continue  # from the terminal, which also signals the child
+    if child.returncode < 0 and os.path.isdir("/proc/self/task"):
+        end_all(lambda: list(list_descendants(os.getpid())), _reap, _GRACE_S)
+    return child.returncode if child.returncode >= 0 else EXIT_BASE - child.returncode
 
 
 def _prepare_child() -> None:
     """Unblock signals between fork and exec, and let the system kill the child with this process."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent()
 
 
@@ -178,7 +150,7 @@ FAULT_FILE: Final = "watch.error"
 """The traceback of an error of ours, which the script survives."""
 
 BEGUN_FILE: Final = "watch.begun"
-"""Empty; exists once the script has imported TensorFlow."""
+"""Exists once the script has imported TensorFlow."""
 
 USAGE_FILE: Final = "watch.usage"
 """Exists if the script's own ``argparse`` ended it."""
@@ -198,11 +170,9 @@ def write_untraced(folder: Path, note: WatchNote) -> None:
 
 def read_untraced(folder: Path) -> WatchNote | None:
     """Read and remove the note of ``write_untraced``; None if there is none or it is damaged."""
-    path = folder / _UNTRACED_FILE
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        note = msgspec.json.decode(path.read_bytes(), type=WatchNote)
-        path.unlink()
-        return note
+    text = _take_text(folder / _UNTRACED_FILE)
+    with contextlib.suppress(msgspec.MsgspecError):
+        return None if text is None else msgspec.json.decode(text, type=WatchNote)
     return None
 
 
@@ -224,24 +194,21 @@ def read_notebook(path: str) -> str:
     Raises:
         SystemExit: it is no notebook with code.
     """
+    futures: list[str] = []
+    cells: list[str] = []
     try:
-        with open(path, "rb") as file:
-            cells = json.load(file)["cells"]
-        sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-        futures = [line for source in sources for line in _FUTURE.findall(source)]
-        cells = map(_convert_cell, itertools.count(1), sources)
-        text = "\n".join(["; ".join([*futures, "display = print"]), "", *cells])
+        for cell in json.loads(Path(path).read_bytes())["cells"]:
+            if cell["cell_type"] == "code":
+                code = "".join(cell["source"])
+                futures += _FUTURE.findall(code)
+                code = "" if _FOREIGN_CELL.match(code) else _MAGIC.sub(r"\1pass  # \2", code)
+                cells.append(f"# cell {len(cells) + 1}\n{_FUTURE.sub('pass', code)}\n")
     except (ValueError, KeyError, TypeError) as error:
         raise SystemExit(
             f"{path} is not a notebook of format 4 ({type(error).__name__}). Convert it: "
             f"jupyter nbconvert --to script {path}"
         ) from None
+    text = "\n".join(["; ".join([*futures, "display = print"]), "", *cells])
     lines = text.splitlines(keepends=True)
     linecache.cache[path] = (len(text), None, lines, path)  # None: never read from the file
     return text
-
-
-def _convert_cell(number: int, source: str) -> str:
-    code = "" if _FOREIGN_CELL.match(source) else _MAGIC.sub(r"\1pass  # \2", source)
-    code = _FUTURE.sub("pass", code)
-    return f"# cell {number}\n{code}\n"

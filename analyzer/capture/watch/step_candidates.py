@@ -42,7 +42,7 @@ class StepCandidates:
         self._counts: Counter[Hashable] = Counter()
         self._ranks: dict[Hashable, StepRank] = {}
         self.chosen: Hashable | None = None
-        self.words, self.where = "", ""
+        self.words = self.where = ""  # the step in words, and its line
 
     def count(self, key: Hashable, rank: StepRank) -> int:
         """Count a call, and return the number of calls with its key."""
@@ -61,8 +61,16 @@ class StepCandidates:
 
     def choose(self, key: Hashable, record: FunctionRecord | None, every: int = 1) -> None:
         """Choose the key of the steps; ``every``: micro-batches for each update."""
-        self.chosen = key
-        self.words, self.where = _describe_step(key, record, every)
+        self.chosen, self.where = key, find_calling_line()
+        if record is not None:
+            owner, line = ("Keras' ", self.where) if record.is_keras else ("", record.where)
+            self.words, self.where = f"a call of {owner}{record.name}", line
+        elif every > 1:
+            self.words = f"a micro-batch, op by op, with an update after every {every}"
+        elif key in (GRADIENTS, REPEATED_GRADIENTS):
+            self.words = "an eager gradient, op by op"
+        else:
+            self.words = "an eager update, op by op"
 
     @property
     def trains(self) -> bool:
@@ -78,19 +86,6 @@ class StepCandidates:
     def most_calls(self) -> int:
         """Number of steps so far; before the choice, calls of the most frequent key."""
         return max(self._counts.values(), default=0) if self.chosen is None else self.steps
-
-
-def _describe_step(key: Hashable, record: FunctionRecord | None, every: int) -> tuple[str, str]:
-    """Return a step in words, and its line."""
-    line = find_calling_line()
-    if record is not None and record.is_keras:
-        return f"a call of Keras' {record.name}", line
-    if record is not None:
-        return f"a call of {record.name}", record.where
-    if every > 1:
-        return f"a micro-batch, op by op, with an update after every {every}", line
-    is_gradient = key in (GRADIENTS, REPEATED_GRADIENTS)
-    return f"an eager {'gradient' if is_gradient else 'update'}, op by op", line
 
 
 class GradientSteps:

@@ -21,7 +21,7 @@ from analyzer.capture.run.instrumentation import wrap_attribute
 if TYPE_CHECKING:
     from analyzer.capture.watch.watcher import Watcher
 
-    Report = Callable[[Any, tuple[Any, ...], FrameType | None], None]
+    Report = Callable[[Any, tuple[Any, ...], FrameType | None], object]
     """Called with the result and the arguments of a call, and the frame that called."""
 
 
@@ -35,68 +35,68 @@ class Hooks:
 
     def install(self) -> None:
         """Install all wrappers."""
-        watcher = self._watcher
-        self._install_lasting()
-        self._wrap_tapes()
+        self.install_lasting(has_tapes=True)
+        trace = self._watcher.trace
         for module in (
             tf.profiler.experimental,
             profiler_v2,
         ):  # Profile and tf_keras call the second
-            self._before(module, "start", lambda _: watcher.yield_profiler())
-            self._after(module, "stop", lambda *_: watcher.resume_profiler())
+            self._report(module, "start", self._release_profiler, first=True)
+            self._report(module, "stop", lambda *_: trace.resume())
         for module, name in (
             (tf.config, "list_physical_devices"),
             (tf.config.experimental, "list_physical_devices"),
             (tf.test, "is_gpu_available"),
             (tf.test, "gpu_device_name"),
         ):
-            self._after(module, name, self._note_query)
-
-    def lighten(self, *, has_tapes: bool) -> None:
-        """Keep only the wrappers that count steps, functions, models, data sets, and maybe tapes."""
-        self.remove()
-        self._install_lasting()
-        if has_tapes:
-            self._wrap_tapes()
+            self._report(module, name, self._note_query)
 
     def remove(self) -> None:
         """Remove all wrappers."""
         while self._undo:
             self._undo.pop()()
 
-    def _install_lasting(self) -> None:
-        watcher = self._watcher
+    def install_lasting(self, *, has_tapes: bool) -> None:
+        """Install the wrappers that count steps, functions, models, data sets, and maybe tapes."""
+        watcher, data, dataset = self._watcher, self._watcher.data, tf.data.Dataset
         self._around(Function, "__call__", watcher.call_function)
         self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)
         for kind in ("shuffle", "cache", "prefetch"):
-            self._after(tf.data.Dataset, kind, functools.partial(self._note_stage, kind))
+            self._report(dataset, kind, functools.partial(data.add_stage, kind))
         for name in ("from_tensor_slices", "from_tensors"):
-            self._after(tf.data.Dataset, name, functools.partial(self._note_stage, "slices"))
-        self._after(
-            keras_trainer.Trainer,
-            "__init__",
-            lambda _, args, frame: watcher.data.add_model(args[0], frame),
+            self._report(dataset, name, data.add_slices)
+        self._report(keras_trainer.Trainer, "__init__", data.add_model)
+        self._report(
+            tf.config.experimental,
+            "reset_memory_stats",
+            lambda *_: watcher.readings.read_peaks(),
+            first=True,
         )
-        self._before(tf.config.experimental, "reset_memory_stats", lambda _: watcher.note_peaks())
+        if has_tapes:
+            tape, opened = tf.GradientTape, watcher.gradients.open_tapes
+            self._report(tape, "__init__", self._note_tape)
+            self._report(tape, "__enter__", self._open_tape, first=True)
+            self._report(tape, "__exit__", lambda _, args, __: opened.discard(args[0]), first=True)
+            self._report(tape, "reset", lambda *_: watcher.reset_tape())
+            self._report(
+                tape, "gradient", lambda _, args, frame: watcher.note_gradient(args[0], frame)
+            )
 
-    def _wrap_tapes(self) -> None:
-        watcher, tape = self._watcher, tf.GradientTape
-        self._before(tape, "__enter__", lambda args: watcher.enter_tape(args[0]))
-        self._before(tape, "__exit__", lambda args: watcher.leave_tape(args[0]))
-        self._after(tape, "reset", lambda *_: watcher.reset_tape())
-        self._after(tape, "__init__", lambda _, args, frame: watcher.note_tape(args[0], frame))
-        self._after(tape, "gradient", lambda _, args, frame: watcher.note_gradient(args[0], frame))
+    def _release_profiler(self, *_: Any) -> None:
+        """Release the profiler, because the program starts its own profile and only one can run."""
+        if self._watcher.trace.suspend():
+            self._watcher.interrupt_trace()
 
-    def _note_query(self, result: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
+    def _note_tape(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
+        self._watcher.reset_tape()
+        self._watcher.data.add_tape(args[0], frame)
+
+    def _open_tape(self, _: Any, args: tuple[Any, ...], __: FrameType | None) -> None:
+        self._watcher.reset_tape()
+        self._watcher.gradients.open_tapes.add(args[0])
+
+    def _note_query(self, result: Any, args: tuple[Any, ...], _: FrameType | None) -> None:
         self._watcher.misses_gpu |= not result and "CPU" not in args
-
-    def _note_stage(
-        self, kind: str, result: Any, args: tuple[Any, ...], frame: FrameType | None
-    ) -> None:
-        if kind == "slices":
-            self._watcher.data.add_slices(args, frame)
-        else:
-            self._watcher.data.add_stage(kind, args[0], args[1:], frame)
 
     def _is_outermost(self) -> bool:
         """Return whether this thread runs eagerly, outside any reported call."""
@@ -119,23 +119,16 @@ class Hooks:
 
         self._undo.append(wrap_attribute(owner, name, make))
 
-    def _before(self, owner: Any, name: str, report: Callable[[tuple[Any, ...]], None]) -> None:
+    def _report(self, owner: Any, name: str, report: Report, *, first: bool = False) -> None:
+        """Report the calls of a function; ``first``: before the call, with None as its result."""
+
         def make(old: Any) -> Any:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
-                if self._is_outermost():
-                    report(args)
-                return old(*args, **kwargs)
-
-            return wrapper
-
-        self._undo.append(wrap_attribute(owner, name, make))
-
-    def _after(self, owner: Any, name: str, report: Report) -> None:
-        def make(old: Any) -> Any:
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                # No local variable holds a frame: it would keep the callers' local names alive.
+                if first and self._is_outermost():
+                    report(None, args, sys._getframe(1))
                 result = old(*args, **kwargs)
-                if self._is_outermost():
-                    # No local variable holds a frame: it would keep the callers' local names alive.
+                if not first and self._is_outermost():
                     report(result, (*args, *kwargs.values()), sys._getframe(1))
                 return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import time
 from typing import Final
@@ -40,8 +41,7 @@ class StepReadings:
         now_s = time.perf_counter()
         if step % self._stride or (now_s < self._next_s and step > _ALWAYS_READ):
             return
-        self._find_devices()
-        in_use_bytes = _read_statistics(self._devices[0])["current"]
+        in_use_bytes = self._read_statistic("current")[0]
         self._next_s = now_s + (time.perf_counter() - now_s) / _TIME_SHARE
         host_bytes = None
         if now_s >= self._next_host_s or step <= _ALWAYS_READ:
@@ -54,28 +54,23 @@ class StepReadings:
 
     def read_peaks(self) -> None:
         """Read TensorFlow's own peaks; those of before a reset count."""
-        self._find_devices()
-        peaks = [_read_statistics(device)["peak"] for device in self._devices]
+        peaks = self._read_statistic("peak")
         self.peaks = tuple(map(max, peaks, self.peaks or peaks))
 
-    def _find_devices(self) -> None:
+    def _read_statistic(self, name: str) -> list[int]:
+        """Return a statistic of each GPU's allocator, else of the CPU's; 0 if it keeps none."""
         if not self._devices:
             count = len(tf.config.list_logical_devices("GPU"))
             self._devices = tuple(f"GPU:{number}" for number in range(count)) or ("CPU:0",)
-
-
-def _read_statistics(device: str) -> dict[str, int]:
-    """Return the allocator's bytes in use and its peak; zeros if it keeps no statistics."""
-    try:
-        return dict(tf.config.experimental.get_memory_info(device))
-    except (ValueError, tf.errors.OpError):
-        return {"current": 0, "peak": 0}
+        values = [0] * len(self._devices)
+        for index, device in enumerate(self._devices):
+            with contextlib.suppress(ValueError, tf.errors.OpError):
+                values[index] = tf.config.experimental.get_memory_info(device)[name]
+        return values
 
 
 def _read_resident_bytes() -> int | None:
     """Return the process' resident memory; None if the system has no ``/proc``."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        return None
+    with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+    return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +33,7 @@ from analyzer.capture.xla.xla_lowering import read_compiled_functions
 from analyzer.model.contract.run_note import (
     Failure,
     Input,
+    PhantomNote,
     StepConfig,
     TargetNote,
     encode_run,
@@ -41,7 +41,7 @@ from analyzer.model.contract.run_note import (
 )
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.tracing.parse.logdir import RUN_FILE
-from analyzer.tracing.parse.xplane import MARKER_PREFIX, WATCHED_STEP
+from analyzer.tracing.parse.xplane import WATCHED_STEP
 
 _START, _STOP = profiler_v2.start, profiler_v2.stop
 """The profiler's functions, as they are before the hooks wrap them."""
@@ -67,10 +67,10 @@ class StepTrace:
         steps: int,
         target: TargetNote,
         dump: Path | None,
-        complete: Callable[[Captured], None],
+        phantom: PhantomNote | None,
     ) -> None:
         self._folder, self._steps, self._target = folder, steps, target
-        self._dump, self._complete = dump, complete
+        self._dump, self._phantom = dump, phantom
         self._observing = contextlib.ExitStack()
         self.observed: Observations | None = None  # None after the trace
         self.batch_size: int | None = None  # first axis of the steps' input
@@ -91,8 +91,6 @@ class StepTrace:
         self.resident: dict[int, Input] = {}
         self.containers: dict[int, int] = {}
         self._record: FunctionRecord | None = None
-        self._function: Any = None
-        self._jit: bool | None = False
         self.variables: StepVariables | None = None  # None before steps are chosen
         self._mark: Any = None
 
@@ -173,38 +171,35 @@ class StepTrace:
         assert self.observed is not None
         self.containers = count_host_containers()
         self._note_resident()
-        self._choose(record, max(self._steps, least))
+        variables = self._choose(record, max(self._steps, least))
         if not self._is_running:
             self.observed.restart()
             if not self._start_profiler():
                 return
         self.is_open = True
-        self.observed.eager = self._function is None
-        self._take_snapshot(0)
+        self.observed.eager = variables.function is None
+        variables.snapshot()
         self._begin_step()
 
-    def _choose(self, record: FunctionRecord | None, wanted: int) -> None:
+    def _choose(self, record: FunctionRecord | None, wanted: int) -> StepVariables:
+        """Set the steps to the calls of a function; return their variables."""
+        self._record, self._wanted = record, wanted
         alive = [] if record is None else record.alive()
         concrete = list_concrete_functions(alive[-1]) if alive else []
-        self._record, self._wanted = record, wanted
-        self._function = concrete[-1] if concrete else None
-        is_compiled = bool(alive) and is_jit_compiled(alive[-1])
-        self._jit = True if is_compiled else None if self._function is not None else False
-        program = Program(
-            call=lambda: None,
-            args=(),
-            config=StepConfig(jit=True if is_compiled else None),
-            function=self._function,
-        )
-        self.variables = StepVariables(program, function=self._function)
+        function = concrete[-1] if concrete else None
+        jit = None if concrete else False
+        config = StepConfig(jit=True if alive and is_jit_compiled(alive[-1]) else jit)
+        program = Program(call=lambda: None, args=(), config=config, function=function)
+        self.variables = StepVariables(program, function=function)
         self.variables.refresh()
+        return self.variables
 
     def _note_resident(self) -> None:
         """Note the tensors that exist before the steps, some of them without an event."""
         tensors = find_live_tensors()
         self.before = make_references(tensors)
-        large = (tensor for tensor in tensors if count_tensor_bytes(tensor) >= _RESIDENT_BYTES)
-        for tensor, _ in zip(large, range(_MAX_RESIDENT), strict=False):
+        large = [tensor for tensor in tensors if count_tensor_bytes(tensor) >= _RESIDENT_BYTES]
+        for tensor in large[:_MAX_RESIDENT]:
             self.resident[id(tensor)] = Input(
                 "a tensor", tensor.dtype.name, get_shape(tensor), find_address(tensor)
             )
@@ -219,14 +214,12 @@ class StepTrace:
         return True
 
     def close(self, *, interrupted: bool = False) -> None:
-        """End the trace; an unfinished step is included only if it failed."""
-        if self.is_open:
-            self.is_open = False
-            if not interrupted or self.failure is not None:
-                self._end_step()
-                with contextlib.suppress(Exception):
-                    self._take_snapshot(1)
-            self._stop()
+        """End the trace of the steps; an unfinished one is included only if it failed."""
+        self.is_open = False
+        is_whole_step = not interrupted or self.failure is not None
+        if is_whole_step:
+            self._end_step()
+        self._stop(has_snapshot=is_whole_step)
 
     def close_run(self, record: FunctionRecord | None) -> bool:
         """End the trace of the whole run, which counts as one step; return False if there is none."""
@@ -236,9 +229,7 @@ class StepTrace:
             self._choose(record, 1)
         self.is_whole, self.is_open = True, False
         self.before, self.containers, self.done = {}, {}, 1
-        with contextlib.suppress(Exception):
-            self._take_snapshot(1)
-        self._stop()
+        self._stop(has_snapshot=True)
         return True
 
     def discard(self) -> None:
@@ -247,16 +238,15 @@ class StepTrace:
             self._discard_profile()
         self._reset()
 
-    def _stop(self) -> None:
+    def _stop(self, *, has_snapshot: bool) -> None:
         assert self.observed is not None
+        assert self.variables is not None
+        if has_snapshot:
+            with contextlib.suppress(Exception):  # reading may need memory
+                self.variables.snapshot()
         self.observed.eager = False
         self._stop_profiler()
         self._end_step()  # a marker that ends after the trace is not in it
-
-    def _take_snapshot(self, index: int) -> None:
-        assert self.variables is not None
-        with tf.profiler.experimental.Trace(f"{MARKER_PREFIX}snapshot", index=index):
-            self.variables.snapshot()
 
     def _begin_step(self) -> None:
         self._mark = tf.profiler.experimental.Trace(WATCHED_STEP, step_num=self.done, _r=1)
@@ -273,15 +263,15 @@ class StepTrace:
         """Store the closed trace as plain data."""
         assert self.variables is not None
         assert self.observed is not None
-        program = self.variables.program
-        program.config = StepConfig(jit=self._jit, batch_size=self.batch_size)
+        program, function = self.variables.program, self.variables.function
+        program.config = replace(program.config, batch_size=self.batch_size)
         self.captured = describe_capture(
             Capturing(
                 program=program,
                 observed=self.observed,
                 variables=self.variables,
                 inputs=[],
-                function=self._function,
+                function=function,
                 wanted=self._wanted,
                 started=True,
                 done=self.done,
@@ -289,11 +279,14 @@ class StepTrace:
             ),
             [] if self._record is None else self._record.partitions,
         )
-        inputs = tuple(self.resident.values())
-        self.captured.run = replace(self.captured.run, inputs=inputs, target=self._target)
-        if self._dump is not None and self._function is not None:
-            self.captured.compiled = read_compiled_functions(self._function, self._dump)
-        self._complete(self.captured)
+        self.captured.run = replace(
+            self.captured.run,
+            inputs=tuple(self.resident.values()),
+            target=self._target,
+            phantom=self._phantom,
+        )
+        if self._dump is not None and function is not None:
+            self.captured.compiled = read_compiled_functions(function, self._dump)
 
     def write(self, note: WatchNote) -> None:
         """Write the note and the graph into the run folder."""
@@ -303,9 +296,7 @@ class StepTrace:
 
     def rewrite(self, note: WatchNote) -> None:
         """Replace the note in the run folder by a later one."""
-        assert self.captured is not None
         temporary = self._folder / f".{RUN_FILE}"
-        written = read_run_file(self._folder / RUN_FILE)  # names the files of graph and modules
-        run = replace(self.captured.run, watch=note, graph=written.graph, xla=written.xla)
+        run = replace(read_run_file(self._folder / RUN_FILE), watch=note)
         temporary.write_bytes(encode_run(run))
         temporary.replace(self._folder / RUN_FILE)

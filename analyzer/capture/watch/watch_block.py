@@ -54,12 +54,13 @@ class WatchBlock:
     ) -> None:
         if steps < 1 or warmup < 1:
             raise InputError(f"steps={steps}, warmup={warmup}: both must be at least 1.")
-        spec = TargetSpec(text=name, kind=TargetKind.SCRIPT, path="", attribute=name)
+        self._spec = TargetSpec(text=name, kind=TargetKind.SCRIPT, path="", attribute=name)
+        if out is None and on_oom is None:
+            out = make_default_path(self._spec)
         # Absolute, because the steps may change the working folder.
-        self._out = None if on_oom and not out else (out or make_default_path(spec)).absolute()
-        self._on_oom = on_oom.absolute() if on_oom else self._out
-        self._force, self._steps, self._warmup, self._spec = force, steps, warmup, spec
-        self._places = [folder for folder in (self._out, self._on_oom) if folder is not None]
+        self._out = None if out is None else out.absolute()
+        self._places = [one.absolute() for one in (out, on_oom) if one is not None]
+        self._force, self._steps, self._warmup = force, steps, warmup
         for folder in self._places:
             check_writable(folder, force=force)
         if not can_trace_here():
@@ -89,12 +90,11 @@ class WatchBlock:
 
         self._staging = make_staging_folder(self._places[0])
         self._folder = self._staging.__enter__()
-        target = TargetNote(text=self._spec.text, kind="live", name=self._spec.name)
         self._watcher = Watcher(
             self._folder,
             steps=self._steps,
             warmup=self._warmup,
-            target=target,
+            target=TargetNote(text=self._spec.text, kind="live", name=self._spec.name),
             on_failure=lambda error: self.on_failure(error),
         )
         _running.append(self)
@@ -112,7 +112,7 @@ class WatchBlock:
         watcher, self._watcher = self._watcher, None
         try:
             watcher.finish("" if error is None else type(error).__name__, error)
-            out = self._on_oom if watcher.has_failed else self._out
+            out = self._places[-1] if watcher.has_failed else self._out
             if out is None or not (self._folder / RUN_FILE).is_file():
                 self.note = read_untraced(self._folder)
                 return None

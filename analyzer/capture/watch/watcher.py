@@ -16,24 +16,21 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.private_names import context, is_eager
-from analyzer.capture.run.step_capture import Captured
+from analyzer.capture.private_names import is_eager
+from analyzer.capture.run.instrumentation import collect_graphs
 from analyzer.capture.run.step_failure import describe_failure
 from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.failure_record import FailureRecord
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, takes_gradients
 from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.live_holders import (
-    GrowthCheck,
-    HeldObjects,
-    find_held_objects,
-)
+from analyzer.capture.watch.holders.live_holders import GrowthCheck, find_held_objects
 from analyzer.capture.watch.script_launch import FAULT_FILE, write_untraced
 from analyzer.capture.watch.step_candidates import (
     GRADIENTS,
@@ -45,7 +42,7 @@ from analyzer.capture.watch.step_candidates import (
 from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.step_readings import StepReadings
 from analyzer.capture.watch.step_trace import StepTrace
-from analyzer.model.contract.run_note import TargetNote
+from analyzer.model.contract.run_note import PhantomNote, TargetNote
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
@@ -62,7 +59,7 @@ class Watcher:
 
     Args:
         dump: Folder of XLA's compiled modules; None if XLA writes none.
-        complete: Adds facts that only this process knows to the traced steps.
+        phantom: The simulated cards; None for real devices.
         on_failure: Called when a step has run out of memory and the run folder is written.
     """
 
@@ -74,20 +71,20 @@ class Watcher:
         warmup: int,
         target: TargetNote,
         dump: Path | None = None,
-        complete: Callable[[Captured], None] = lambda captured: None,
+        phantom: PhantomNote | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self._folder, self._warmup = folder, warmup
         self._owner = os.getpid()
-        self._trace = StepTrace(folder, steps=steps, target=target, dump=dump, complete=complete)
+        self.trace = StepTrace(folder, steps=steps, target=target, dump=dump, phantom=phantom)
         self.functions = FunctionLedger()
         self.data = DataLedger()
+        self.gradients = GradientSteps()
+        self.readings = StepReadings()
         self.misses_gpu = False
         self._hooks = Hooks(self)
         self._candidates = StepCandidates(warmup)
-        self._gradients = GradientSteps()
-        self._readings = StepReadings()
-        self._held = HeldObjects()
+        self._held = WatchNote()  # fields of objects that are held after the traced steps
         self._failure_record = FailureRecord(folder)
         self._on_failure = on_failure
         self._failed: FailedStep | None = None
@@ -99,15 +96,15 @@ class Watcher:
 
     def begin(self) -> None:
         """Install the hooks, and trace the run."""
-        self._trace.observe()
+        self.trace.observe()
         self._hooks.install()
         self._failure_record.begin()
         threading.Thread(target=self._limit_run, daemon=True).start()
 
     def _limit_run(self) -> None:
-        while not self._is_over.wait(_CHECK_S) and self._trace.captured is None:
+        while not self._is_over.wait(_CHECK_S) and self.trace.captured is None:
             with self._turn:
-                self._trace.limit_run()
+                self.trace.limit_run()
 
     def finish(self, ended: str = "", error: BaseException | None = None) -> None:
         """End the trace, write the note, and remove the hooks."""
@@ -115,31 +112,27 @@ class Watcher:
             return
         if error is not None:
             self.note_failure(error)
-        elif self._gradients.pending:
+        elif self.gradients.pending:
             self._count_gradients()
         with self._turn:
-            if self._trace.is_open:
-                if error is not None and self._trace.failure is None:
-                    self._trace.failure = describe_failure(error)
-                self._close_trace(interrupted=True)
-            else:
-                self._close_run()
+            if self.trace.is_open and error is not None and self.trace.failure is None:
+                self.trace.failure = describe_failure(error)
+            self.interrupt_trace()
             self.forget()
-        if self._growth is not None and self._growth.has_grown(self._readings.last_bytes):
-            self._growth.look(self._candidates.steps, inspect.currentframe())
-        self.note_peaks()
+        self._check_growth(self._candidates.steps)
+        self.readings.read_peaks()
         note = self._make_note(ended)
-        if self._trace.captured is None:
+        if self.trace.captured is None:
             write_untraced(self._folder, note)
         else:
-            self._trace.rewrite(note)
+            self.trace.rewrite(note)
 
     def forget(self) -> None:
         """Remove the hooks without a result, as in a fork of the program."""
         self._is_over.set()
         self._failure_record.end()
         self._hooks.remove()
-        self._trace.stop_observing()
+        self.trace.stop_observing()
 
     # Calls that may be steps
 
@@ -150,17 +143,13 @@ class Watcher:
         record = self.functions.get_record(function)
         record.calls += 1
         before = self._count_traces(function)
-        collects = not before[0] and not self._is_over.is_set() and self._trace.captured is None
-        if collects:
-            context.enable_graph_collection()
+        collects = not (before[0] or self._is_over.is_set() or self.trace.captured)
         try:
-            result = call(function, *args, **kwargs)
+            with collect_graphs(record.partitions if collects else None):
+                result = call(function, *args, **kwargs)
         except Exception as error:
             self.note_failure(error)
             raise
-        finally:
-            if collects:
-                _collect_graphs(record)
         traces, gradients = self._count_traces(function)
         if traces > before[0]:
             record.add_traces(self._candidates.steps, args, kwargs, traces - before[0])
@@ -168,8 +157,8 @@ class Watcher:
             record.trains = True
         elif before[0] and record.calls == 1:  # it was traced before it was watched
             record.trains = takes_gradients(function)
-        if self._trace.captured is None:  # a number: holding the arguments would hold tensors
-            self._trace.batch_size = _get_first_axis(args)
+        if self.trace.captured is None:  # a number: holding the arguments would hold tensors
+            self.trace.batch_size = _get_first_axis(args)
         rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
         self._count(record.code or id(function), rank, record)
         return result
@@ -187,57 +176,30 @@ class Watcher:
         except Exception as error:
             self.note_failure(error)
             raise
-        key = GRADIENTS if self._gradients.update() else ("optimizer", id(optimizer))
-        self._count(key, StepRank.TRAINS, None)
+        key = GRADIENTS if self.gradients.update() else ("optimizer", id(optimizer))
+        self._count(key, StepRank.TRAINS)
         return result
 
     def note_gradient(self, tape: Any, frame: FrameType | None) -> None:
         """Note eager gradients, which may end a step of a program without an optimizer."""
-        self.data.use_tape(tape)
+        self.data.used_tapes.add(tape)
         line = None if frame is None else (frame.f_code, frame.f_lasti)
-        if self._gradients.take(tape, line):
-            self._count(REPEATED_GRADIENTS, StepRank.COMPUTES, None)
-
-    def note_tape(self, tape: Any, frame: FrameType | None) -> None:
-        """Note a new tape."""
-        self.reset_tape()
-        self.data.add_tape(tape, frame)
-
-    def enter_tape(self, tape: Any) -> None:
-        """Note that a tape records from now on."""
-        self.reset_tape()
-        self._gradients.open_tapes.add(tape)
-
-    def leave_tape(self, tape: Any) -> None:
-        """Note that a tape stops recording."""
-        self._gradients.open_tapes.discard(tape)
+        if self.gradients.take(tape, line):
+            self._count(REPEATED_GRADIENTS, StepRank.COMPUTES)
 
     def reset_tape(self) -> None:
         """Note that recording starts again, which ends a step if gradients were taken."""
-        if self._gradients.start_recording():
+        if self.gradients.start_recording():
             self._count_gradients()
 
     def _count_gradients(self) -> None:
-        trains = self._gradients.micro_batches > 1
-        self._count(GRADIENTS, StepRank.TRAINS if trains else StepRank.GRADIENT, None)
-
-    def note_peaks(self) -> None:
-        """Note TensorFlow's own peaks, also before the program resets them."""
-        self._readings.read_peaks()
-
-    def yield_profiler(self) -> None:
-        """Release the profiler, because the program starts its own profile and only one can run."""
-        if self._trace.suspend():
-            self._close_trace(interrupted=True)
-
-    def resume_profiler(self) -> None:
-        """Allow a trace again after the program's own profile."""
-        self._trace.resume()
+        trains = self.gradients.micro_batches > 1
+        self._count(GRADIENTS, StepRank.TRAINS if trains else StepRank.GRADIENT)
 
     @property
     def has_failed(self) -> bool:
         """Whether a step ran out of memory."""
-        return self._trace.failure is not None or self._failed is not None
+        return self.trace.failure is not None or self._failed is not None
 
     def note_failure(self, error: BaseException) -> None:
         """Note the first call that ran out of memory; end the trace if it has it."""
@@ -247,26 +209,26 @@ class Watcher:
         if failure.kind is not FailureKind.OUT_OF_MEMORY:
             return
         with self._turn:
-            if self._trace.captured is None:
-                self._trace.failure = failure
-                self._close_trace(interrupted=True)
+            if self.trace.captured is None:
+                self.trace.failure = failure
+                self.interrupt_trace()
             else:
                 step = self._candidates.steps + 1
                 self._failed = self._failure_record.read(
-                    failure, step, self._trace.variables, inspect.currentframe()
+                    failure, step, self.trace.variables, inspect.currentframe()
                 )
-                self._trace.rewrite(self._make_note(""))
+                self.trace.rewrite(self._make_note(""))
         self._on_failure(error)
 
     def _count_traces(self, function: Any) -> tuple[int, int]:
         """Return how often a function was traced, and how many gradients were seen so far."""
-        observed = self._trace.observed
+        observed = self.trace.observed
         gradients = 0 if observed is None else len(observed.gradients)
         return function.experimental_get_tracing_count(), gradients
 
     # Steps
 
-    def _count(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
+    def _count(self, key: Hashable, rank: StepRank, record: FunctionRecord | None = None) -> None:
         """Count a call that may be a step; an error of ours ends the watching, not the program."""
         try:
             with self._turn:
@@ -279,104 +241,91 @@ class Watcher:
     def _count_step(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
         """Count a call; it may end a step, or start the trace."""
         count = self._candidates.count(key, rank)
-        if record is not None and self._candidates.outranks_chosen(key):
+        outranks = self._candidates.outranks_chosen(key)
+        if record is not None and outranks:
             self._record = record
         if key == self._candidates.chosen:
-            if self._trace.is_open:
-                if not self._trace.next_step():
+            if self.trace.is_open:
+                if not self.trace.next_step():
                     self._close_trace()
-            elif not self._is_over.is_set() and self._trace.take_postponed():
+            elif not self._is_over.is_set() and self.trace.take_postponed():
                 self._open_trace(key, record)
-            self._readings.read(count)
-            in_use_bytes = self._readings.last_bytes
-            if self._growth is not None and self._growth.is_due(count, in_use_bytes):
-                self._growth.look(count, inspect.currentframe())
-        elif self._candidates.outranks_chosen(key):
-            self._readings.read(count)
+            self.readings.read(count)
+            if self._growth is not None and self._growth.is_due(count):
+                self._check_growth(count)
+        elif outranks:
+            self.readings.read(count)
             if self._candidates.is_warm(key) and not self._is_over.is_set():
                 self._open_trace(key, record)
 
+    def _check_growth(self, step: int) -> None:
+        if self._growth is not None:
+            self._growth.look(step, self.readings.last_bytes, inspect.currentframe())
+
     def _open_trace(self, key: Hashable, record: FunctionRecord | None) -> None:
         """Trace a key's calls as steps, and discard a trace of calls less like a step."""
-        self._trace.discard()
+        self.trace.discard()
         self._growth = None
-        if self._trace.observed is None:
+        if self.trace.observed is None:
             return
-        every = self._gradients.micro_batches if key == GRADIENTS else 1
+        every = self.gradients.micro_batches if key == GRADIENTS else 1
         self._candidates.choose(key, record, every)
         self._chosen = record
-        del self._readings.rows[:-1]  # other calls are the steps from now on
-        self._trace.open(record, least=every)
+        del self.readings.rows[:-1]  # other calls are the steps from now on
+        self.trace.open(record, least=every)
 
-    def _close_run(self) -> None:
-        """End the trace of a program without steps, and write the run folder."""
-        if self._trace.captured is None and self._trace.close_run(self._record):
+    def interrupt_trace(self) -> None:
+        """End the trace early; without a whole or failed step, the run counts as one step."""
+        if self.trace.is_open and self.trace.has_steps:
+            self._close_trace(interrupted=True)
+        elif self.trace.captured is None and self.trace.close_run(self._record):
             self._write()
 
     def _close_trace(self, *, interrupted: bool = False) -> None:
-        """End the trace, look for held objects, and write the run folder."""
-        if interrupted and not (self._trace.is_open and self._trace.has_steps):
-            self._close_run()
-            return
-        self._trace.close(interrupted=interrupted)
+        """End the trace of the steps, look for held objects, and write the run folder."""
+        self.trace.close(interrupted=interrupted)
         self._write()
         if self._candidates.trains:  # no call outranks it: nothing else will be traced
             self._hooks.remove()  # before the wrappers below them
-            self._trace.stop_observing()
-            self._hooks.lighten(has_tapes=self._candidates.chosen == GRADIENTS)
+            self.trace.stop_observing()
+            self._hooks.install_lasting(has_tapes=self._candidates.chosen == GRADIENTS)
 
     def _write(self) -> None:
         with delay_signals():
-            self._held = find_held_objects(self._trace, self.functions, self.data)
-            if not self._trace.is_whole:
-                self._growth = GrowthCheck(self._candidates.steps, self._readings.last_bytes)
-            self._trace.describe()
-            for one in [] if self._trace.is_whole else self.functions.list_records():
-                one.partitions = []
-            self._trace.write(self._make_note(""))
+            self._held = find_held_objects(self.trace, self.functions, self.data)
+            self.trace.describe()
+            if not self.trace.is_whole:
+                self._growth = GrowthCheck(self._candidates.steps, self.readings.last_bytes)
+                for one in self.functions.list_records():
+                    one.partitions.clear()
+            self.trace.write(self._make_note(""))
 
     def _make_note(self, ended: str) -> WatchNote:
         functions = [one for one in self.functions.list_records() if one.traces]
         search = HolderSearch(inspect.currentframe())
-        held, growth = self._held, self._growth
-        return WatchNote(
+        growth = self._growth
+        return replace(
+            self._held,
             step=self._candidates.words,
             where=self._candidates.where,
             warmup=self._warmup,
             steps=self._candidates.most_calls,
             step_objects=1 if self._chosen is None else self._chosen.made,
-            micro_batches=self._gradients.micro_batches,
-            own_peaks=self._readings.peaks,
-            whole_run=self._trace.is_whole,
-            is_cut=self._trace.is_cut,
+            micro_batches=self.gradients.micro_batches,
+            own_peaks=self.readings.peaks,
+            whole_run=self.trace.is_whole,
+            is_cut=self.trace.is_cut,
             misses_gpu=self.misses_gpu,
             failed=self._failed,
-            readings=tuple(self._readings.rows),
-            held=held.tensors,
-            on_host=held.on_host,
+            readings=tuple(self.readings.rows),
             held_later=() if growth is None else growth.held,
             later_step=0 if growth is None else growth.step,
-            tapes=held.tapes,
-            functions=tuple(
-                one.describe(search.find_container(one.alive()[0]) if len(one.alive()) > 2 else "")
-                for one in functions[:_MAX_FUNCTIONS]
-            ),
-            constants=(*held.constants, *self.data.slices.values()),
+            functions=tuple(one.describe(search) for one in functions[:_MAX_FUNCTIONS]),
+            constants=(*self._held.constants, *self.data.slices.values()),
             stages=tuple(self.data.stages.values()),
             models=tuple(self.data.list_models(search)),
             ended=ended,
         )
-
-
-def _collect_graphs(record: FunctionRecord) -> None:
-    """Store the graphs that the executor ran in a function's first call."""
-    with contextlib.suppress(Exception):
-        metadata = context.export_run_metadata()
-        context.disable_graph_collection()
-        if metadata is not None:
-            record.partitions = [
-                graph for one in metadata.function_graphs for graph in one.partition_graphs
-            ]
 
 
 def _get_first_axis(args: tuple[Any, ...]) -> int | None:

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import itertools
 import queue
 import sys
 import types
@@ -28,8 +29,12 @@ from analyzer.capture.watch.holders.user_lines import (
 CONTAINERS: Final = (list, dict, set, deque, tuple, frozenset)
 """Containers whose parts have no names."""
 
-SUSPENDED: Final = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-"""Suspended functions."""
+SUSPENDED: Final[dict[type, str]] = {
+    types.GeneratorType: "gi_frame",
+    types.CoroutineType: "cr_frame",
+    types.AsyncGeneratorType: "ag_frame",
+}
+"""Suspended functions, with the attribute for their frame."""
 
 CODE: Final = (types.CellType, types.FunctionType, types.MethodType)
 """Objects that belong to code rather than data."""
@@ -63,16 +68,6 @@ class HoldingLink:
     def grew(self) -> bool:
         """Whether a growing container is on the way before this object."""
         return self.below is not None and self.below.grows
-
-    def list_keys(self) -> frozenset[str]:
-        """Return the text keys of dictionaries on the way."""
-        return frozenset(
-            key
-            for link in self.follow()
-            if isinstance(link.place, dict)
-            for key, value in link.place.items()
-            if value is link.inside and isinstance(key, str)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +111,13 @@ class HolderNamer:
 
     def name(self, link: HoldingLink) -> NamedHolder | None:
         """Return the name that leads to a link's place or its part; None if there is none."""
-        scope = self._find_scope(link)
-        names = [] if scope is None else list(scope.names)
-        for part in (one.inside for one in link.follow()):
-            for name, value in names:
-                if value is part and scope is not None:
-                    return self._locate(name, value, scope, link)
         place = link.place
+        if scope := self._find_scope(link):
+            names = list(scope.names)
+            for part in (one.inside for one in link.follow()):
+                for name, value in names:
+                    if value is part:
+                        return self._locate(name, value, scope, link)
         if id(place) in self._local_names and not isinstance(place, CODE):
             code, name = self._local_names[id(place)]
             return self._locate(name, place, _make_local_scope([], code), link)
@@ -134,8 +129,8 @@ class HolderNamer:
         if id(place) in self.modules:
             file = self.modules[id(place)].__file__ or ""
             return _Scope(place.items(), file, prefix="global ")
-        if isinstance(place, SUSPENDED):
-            frame = _get_frame(place)
+        if type(place) in SUSPENDED:
+            frame = getattr(place, SUSPENDED[type(place)])  # None if the function has ended
             if frame is None or not is_own(frame.f_code.co_filename):
                 return None
             return _make_local_scope(list_local_names(frame), frame.f_code)
@@ -150,16 +145,18 @@ class HolderNamer:
             return None
         article = "an" if kind.__name__[:1] in "AEIOUaeio" else "a"
         owner = f"class {kind.__name__}" if is_class else f"{article} {kind.__name__}"
-        return _Scope(list_attributes(place), file, suffix=f" of {owner}")
+        return _Scope(_list_attributes(place), file, suffix=f" of {owner}")
 
     def _locate(self, name: str, thing: Any, scope: _Scope, link: HoldingLink) -> NamedHolder:
         """Return the holder with the line that makes it grow, or else binds its name."""
         file, lines = scope.file, list[int]()
         grows = link.grows and not link.bound
         if link.grows or link.bound:
-            for other in (file, *self._list_other_files(file)):
+            keys = _list_keys(link)
+            others = (str(module.__file__) for module in self.modules.values())
+            for other in itertools.islice(dict.fromkeys((file, *others)), _MAX_FILES):
                 function = scope.function if other == scope.file else ""
-                if lines := find_growing_lines(other, name, function, link.list_keys()):
+                if lines := find_growing_lines(other, name, function, keys):
                     file = other
                     break
         elif isinstance(link.inside, tuple) or isinstance(link.place, tuple):
@@ -177,14 +174,18 @@ class HolderNamer:
             removes=grows and removes_entries(scope.file, name),
         )
 
-    def _list_other_files(self, file: str) -> list[str]:
-        files = dict.fromkeys(str(module.__file__) for module in self.modules.values())
-        return [other for other in files if other != file][:_MAX_FILES]
-
 
 def _make_local_scope(names: Iterable[tuple[str, Any]], code: types.CodeType) -> _Scope:
-    suffix = f" in {code.co_name}" if code.co_name else ""
-    return _Scope(names, code.co_filename, code.co_name, suffix=suffix)
+    return _Scope(names, code.co_filename, code.co_name, suffix=f" in {code.co_name}")
+
+
+def _list_keys(link: HoldingLink) -> frozenset[str]:
+    """Return the text keys of dictionaries on the way of a link."""
+    tables = [one for one in link.follow() if isinstance(one.place, dict)]
+    items = [(one.inside, *item) for one in tables for item in one.place.items()]
+    return frozenset(
+        key for inside, key, value in items if value is inside and isinstance(key, str)
+    )
 
 
 def find_bound(place: Any) -> int:
@@ -197,19 +198,11 @@ def find_bound(place: Any) -> int:
 
 
 def _describe_kind(thing: Any, grows: bool) -> str:
-    if isinstance(thing, dict):
-        return "dictionary"
     if isinstance(thing, CONTAINERS):
-        return type(thing).__name__
+        return "dictionary" if isinstance(thing, dict) else type(thing).__name__
     if isinstance(thing, _CACHE):
         return "cache of"
     return f"{type(thing).__name__} under" if grows else "name"
-
-
-def _get_frame(function: Any) -> types.FrameType | None:
-    """Return the frame of a generator or coroutine, None if it has ended."""
-    frames = (getattr(function, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
-    return next((one for one in frames if one is not None), None)
 
 
 def list_local_names(frame: types.FrameType) -> list[tuple[str, Any]]:
@@ -226,7 +219,7 @@ def list_local_names(frame: types.FrameType) -> list[tuple[str, Any]]:
     return items
 
 
-def list_attributes(place: Any) -> Iterator[tuple[str, Any]]:
+def _list_attributes(place: Any) -> Iterator[tuple[str, Any]]:
     """Yield the own attributes of an object or class, with values."""
     with contextlib.suppress(TypeError):
         yield from list(vars(place).items())

@@ -39,14 +39,15 @@ _SKIPPED: Final[tuple[type, ...]] = (
     weakref.ref,
     type(iter([])),
 )
+_NO_INSTANCES: Final = (type, types.FrameType, *SUSPENDED, *CODE, *CONTAINERS)
 
 
 class _Look:
     """The search for the holder of one object; ``path`` has the ends of ways without a name."""
 
-    def __init__(self, start: HoldingLink, seen: set[int]) -> None:
-        self.held, self.path, self.seen = start.inside, [start], seen
-        self.fallback: NamedHolder | None = None  # perhaps short-lived; if no lasting one is found
+    def __init__(self, start: HoldingLink) -> None:
+        self.held, self.path, self.seen = start.inside, [start], {id(start.place)}
+        self.fallback = NamedHolder()  # perhaps short-lived; if no lasting one is found
         self.result: NamedHolder | None = None
 
 
@@ -63,6 +64,7 @@ class HolderSearch:
         for innermost in others.values():
             self._add_names(innermost)
         self._namer = HolderNamer(self.local_names)
+        # By identity: the holders of containers, and of objects between a holder and an object.
         self._known: dict[int, NamedHolder] = {}
         self._under: dict[int, NamedHolder] = {}
         self._until_s = time.thread_time() + _TIMEOUT_S
@@ -101,25 +103,20 @@ class HolderSearch:
 
         Finding referrers walks all objects of the process, so all searches advance together.
         """
-        looks: list[_Look | None] = []
+        looks: list[_Look] = []
         # Our own objects that refer to the program's.
         ours = {id(pairs), id(looks), id(self._known), id(self.local_names)}
         ours |= {id(self._namer.modules), id(vars(self).get("_raised")), *map(id, pairs)}
         for owner, thing in pairs:
-            is_known = not self.is_namespace(owner) and id(owner) in self._known
             grows, bound = self._namer.is_growing(owner), find_bound(owner)
-            start = HoldingLink(owner, thing, grows, bound=bound)
-            looks.append(None if is_known else _Look(start, {id(owner)}))
-        self._follow_all([look for look in looks if look is not None], ours)
-        holders = []
-        for (owner, _), look in zip(pairs, looks, strict=True):
-            if look is None:
-                holder = self._known[id(owner)]
-            else:
-                holder = look.result or look.fallback or NamedHolder()
+            looks.append(_Look(HoldingLink(owner, thing, grows, bound=bound)))
+            if not self.is_namespace(owner):
+                looks[-1].result = self._known.get(id(owner))
+        self._follow_all(looks, ours)
+        holders = [look.result or look.fallback for look in looks]
+        for (owner, _), holder in zip(pairs, holders, strict=True):
             if not self.is_namespace(owner):
                 self._known[id(owner)] = holder
-            holders.append(holder)
         return holders
 
     def find_container(self, thing: Any) -> str:
@@ -129,21 +126,20 @@ class HolderSearch:
             for owner in gc.get_referrers(thing)[:_MAX_REFERRERS]
             if isinstance(owner, CONTAINERS) and id(owner) not in self._namer.modules
         ]
-        for holder in self.find_all(owners):
-            if holder.words and holder.grows:
-                return f"{holder.words} ({holder.where})" if holder.where else holder.words
-        return ""
+        found = (one for one in self.find_all(owners) if one.words and one.grows)
+        return next((f"{holder.words} ({holder.where})" for holder in found), "")
 
     def _follow_all(self, looks: list[_Look], ours: set[int]) -> None:
         """Advance all searches, without ``ours``, until each has a result or is given up."""
         # All links are kept, so that no identity is reused.
         links = [link for look in looks for link in look.path]
+        ours |= {id(one) for one in (*looks, *links)}
+        looks = [look for look in looks if look.result is None]
         for depth in range(_MAX_DEPTH):
             for look in looks:
                 self._name(look)
             looks = [look for look in looks if look.result is None and look.path]
-            is_over = depth == _MAX_DEPTH - 1 or time.thread_time() > self._until_s
-            if not looks or is_over:
+            if not looks or depth == _MAX_DEPTH - 1 or time.thread_time() > self._until_s:
                 break
             ours |= {id(one) for one in (looks, links, *looks, *links)}
             ours |= {id(look.path) for look in looks}
@@ -154,34 +150,29 @@ class HolderSearch:
         """Set the result if a way has reached a name; else keep the ends to follow."""
         following = []
         for link in look.path:
-            named = self._under.get(id(link.place)) or self._namer.name(link)
+            place = link.place
+            named = self._under.get(id(place)) or self._namer.name(link)
             if named is None:
                 following.append(link)
-            elif self._namer.is_growing(link.place) and id(link.place) in self.local_names:
+            elif self._namer.is_growing(place) and id(place) in self.local_names:
                 # A container under a local name: the next call makes another one.
-                is_better = look.fallback is None or not look.fallback.grows
-                look.fallback = named if is_better else look.fallback
-            elif not named.grows and self._is_instance(link.place):
-                look.fallback = look.fallback or named  # a list may hold many such objects
+                look.fallback = look.fallback if look.fallback.grows else named
+            elif (
+                not named.grows
+                and id(place) not in self._namer.modules
+                and not isinstance(place, _NO_INSTANCES)
+            ):
+                # An instance of a class: a list may hold many of them.
+                look.fallback = look.fallback if look.fallback.words else named
                 following.append(link)
-            elif named.grows or look.fallback is None:
-                look.result = self._remember(named, link, look.held)
+            elif named.grows or not look.fallback.words:
+                look.result = named  # also of the objects between it and the held object
+                if link.inside is not look.held:
+                    self._under[id(link.inside)] = named
+                if not self.is_namespace(place):
+                    self._under[id(place)] = named
                 return
         look.path = following if len(following) <= _MAX_REFERRERS else []
-
-    def _is_instance(self, place: Any) -> bool:
-        """Return whether a place is an instance of a class, which may have many."""
-        return id(place) not in self._namer.modules and not isinstance(
-            place, (type, types.FrameType, *SUSPENDED, *CODE, *CONTAINERS)
-        )
-
-    def _remember(self, named: NamedHolder, link: HoldingLink, held: Any) -> NamedHolder:
-        """Remember a holder for the objects between it and the held object, and return it."""
-        if link.inside is not held:
-            self._under[id(link.inside)] = named
-        if not self.is_namespace(link.place):
-            self._under[id(link.place)] = named
-        return named
 
     def _go_up(self, looks: list[_Look], ours: set[int]) -> None:
         """Extend all ways by the objects that refer to their ends, except ``ours``."""

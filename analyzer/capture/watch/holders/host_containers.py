@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzer.capture.watch.holders.bound_names import find_bound
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.model.contract.watch_note import HeldTensors
 
-_KINDS: Final = (list, dict, set, deque)
 _MIN_ENTRY_BYTES: Final = 4096  # smaller entries take a million steps to matter
 _MAX_FILLED: Final = 1 << 16  # entries; C code never fills a longer list entry by entry
 _MAX_DEPTH: Final = 3  # of containers in containers
@@ -52,33 +52,30 @@ def find_grown_containers(
 
 
 def _list_candidates() -> list[Any]:
-    return [one for one in gc.get_objects() if type(one) in _KINDS and _is_candidate(one)]
-
-
-def _is_candidate(thing: Any) -> bool:
-    if not thing:
-        return False
-    if type(thing) is deque and thing.maxlen is not None:
-        return False
-    return _count_entry_bytes(thing) >= _MIN_ENTRY_BYTES
+    """Return the unbounded containers with large entries."""
+    containers = [one for one in gc.get_objects() if type(one) in (list, dict, set, deque)]
+    return [
+        one
+        for one in containers
+        if one and not find_bound(one) and _count_entry_bytes(one) >= _MIN_ENTRY_BYTES
+    ]
 
 
 def _count_entry_bytes(container: Any) -> int:
-    """Return the bytes of the last entry; of any entry for a set."""
+    """Return the bytes of the last entry, of any entry for a set; 0 if there is none."""
     try:
-        if type(container) is dict:
-            return count_host_bytes(next(reversed(container.values())))
         if type(container) is list:
-            if len(container) > _MAX_FILLED:
-                return count_host_bytes(container[-1])
-            return count_host_bytes(_list_parts(container)[0])  # starts with the last entry
-        return count_host_bytes(next(iter(container)))
+            is_filled = len(container) > _MAX_FILLED
+            return count_host_bytes((container[-1:] if is_filled else _list_parts(container))[0])
+        values = container.values() if type(container) is dict else container
+        last = iter(values) if type(container) is set else reversed(values)
+        return count_host_bytes(next(last))
     except (IndexError, KeyError, StopIteration, RuntimeError):  # another thread changes it
         return 0
 
 
 def _list_parts(container: Any) -> list[Any]:
-    """Return the objects that a list or tuple refers to, without reading entries.
+    """Return the objects that a list or tuple refers to, from the last one on.
 
     C code may still be filling the container, and reading an empty entry crashes the process.
     """

@@ -9,7 +9,7 @@ import time
 import types
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
@@ -21,7 +21,7 @@ from analyzer.capture.run.step_variables import find_address
 from analyzer.capture.watch.holders.bound_names import NamedHolder
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.host_containers import find_grown_containers
-from analyzer.model.contract.watch_note import HeldTensors, LargeConstant, TapesNote
+from analyzer.model.contract.watch_note import HeldTensors, LargeConstant, WatchNote
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.data_ledger import DataLedger
@@ -36,12 +36,8 @@ _MAX_LATER: Final = 32  # holders noted by a later check
 _FEW: Final = 16  # tensors for one gc.get_referrers call
 _MANY: Final = 4  # tensors under an attribute name that count as an attribute of many objects
 _MIN_LATER: Final = 3  # tensors of a holder that a later check records
-_LARGE_BYTES: Final = (
-    1 << 20
-)  # of old tensors of a holder that are noted; of growth that is checked
-
-_TIME_SHARE: Final = 0.005
-"""Largest share of the run time for later checks."""
+_LARGE_BYTES: Final = 1 << 20  # of old tensors that are noted; of growth that is checked
+_TIME_SHARE: Final = 0.005  # largest share of the run time for later checks
 
 
 def find_live_tensors() -> list[Any]:
@@ -54,8 +50,7 @@ def make_references(tensors: Iterable[Any]) -> dict[int, weakref.ref[Any]]:
     return {id(tensor): weakref.ref(tensor) for tensor in tensors}
 
 
-def find_new_tensors(known: dict[int, weakref.ref[Any]]) -> list[Any]:
-    """Return the live tensors that are not in ``known``."""
+def _find_new_tensors(known: dict[int, weakref.ref[Any]]) -> list[Any]:
     return [
         tensor
         for tensor in find_live_tensors()
@@ -101,7 +96,7 @@ def _describe(holder: NamedHolder, members: list[Any]) -> HeldTensors:
         holder=f"{holder.words}, in {len(members)} new objects" if is_many else holder.words,
         where=holder.where,
         count=len(members),
-        size_bytes=sum(count_tensor_bytes(one) for one in members),
+        size_bytes=sum(map(count_tensor_bytes, members)),
         addresses=tuple(addresses),
         shapes=tuple(shapes)[:_MAX_SHAPES],
         grows=holder.grows or is_many,
@@ -114,44 +109,32 @@ def _describe(holder: NamedHolder, members: list[Any]) -> HeldTensors:
 def _find_direct_owners(tensors: list[Any], search: HolderSearch) -> dict[int, list[Any]]:
     """Return the containers and objects that refer to each tensor directly, by its identity."""
     wanted = {id(tensor) for tensor in tensors}
-    if not wanted:
-        return {}
     owners: dict[int, list[Any]] = {}
+    if not wanted:
+        return owners
     # The collector compares every reference with every tensor: for many, a set is faster.
     objects = gc.get_referrers(*tensors) if len(tensors) <= _FEW else gc.get_objects()
     ignored = {id(tensors), id(objects)}
     for owner in objects:
-        if id(owner) in ignored:
-            continue
-        if isinstance(owner, types.FrameType) and not search.is_left(owner):
-            continue
-        for part in gc.get_referents(owner):
-            if id(part) in wanted:
-                owners.setdefault(id(part), []).append(owner)
+        is_running = isinstance(owner, types.FrameType) and not search.is_left(owner)
+        if id(owner) not in ignored and not is_running:
+            for part in gc.get_referents(owner):
+                if id(part) in wanted:
+                    owners.setdefault(id(part), []).append(owner)
     return owners
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldObjects:
-    """Objects held between the last traced step and the next: fields of ``WatchNote``."""
-
-    tensors: tuple[HeldTensors, ...] = ()
-    on_host: tuple[HeldTensors, ...] = ()
-    tapes: tuple[TapesNote, ...] = ()
-    constants: tuple[LargeConstant, ...] = ()
-
-
-def find_held_objects(trace: StepTrace, functions: FunctionLedger, data: DataLedger) -> HeldObjects:
-    """Find held objects after the trace was closed, between two steps."""
+def find_held_objects(trace: StepTrace, functions: FunctionLedger, data: DataLedger) -> WatchNote:
+    """Return a note with the objects that are held after the traced steps; the trace is closed."""
     frame = sys._getframe(1)  # not this one: it would hold itself
-    made = find_new_tensors(trace.before)
+    made = _find_new_tensors(trace.before)
     tensors = tuple(find_holders(made, frame))
     made_ids = {id(one) for one in made}
     del made
     search = HolderSearch(frame)
-    return HeldObjects(
-        tensors=tensors,
-        on_host=tuple(find_grown_containers(trace.containers, trace.done, search)),
+    return WatchNote(
+        held=tensors,
+        on_host=find_grown_containers(trace.containers, trace.done, search),
         tapes=tuple(data.list_tapes(search)),
         constants=(*_find_resident(trace, made_ids), *functions.list_constants()),
     )
@@ -168,25 +151,24 @@ def _find_resident(trace: StepTrace, made: set[int]) -> list[LargeConstant]:
         if one.address in names:
             trace.resident[key] = replace(one, name=names[one.address])
     known: set[int] = set()
-    kept = []
+    constants = []
     for row in sorted(rows, key=lambda one: (one.grows, -one.size_bytes)):
         # Not the tensors that another name or a larger holder also holds.
         is_new = not row.addresses or not known.issuperset(row.addresses)
         if is_new and row.size_bytes >= _LARGE_BYTES:
-            kept.append(row)
             known.update(row.addresses)
-    return [
-        LargeConstant(
-            kind="held",
-            where=row.where,
-            dtype=dtypes.get(row.addresses[0], "") if row.addresses else "",
-            shape=row.shapes[0] if row.shapes else None,
-            size_bytes=row.size_bytes,
-            name=row.holder,
-            copies=row.count,
-        )
-        for row in kept
-    ]
+            constants.append(
+                LargeConstant(
+                    kind="held",
+                    where=row.where,
+                    dtype=dtypes.get(next(iter(row.addresses), -1), ""),
+                    shape=next(iter(row.shapes), None),
+                    size_bytes=row.size_bytes,
+                    name=row.holder,
+                    copies=row.count,
+                )
+            )
+    return constants
 
 
 class GrowthCheck:
@@ -203,21 +185,21 @@ class GrowthCheck:
         self.held: tuple[HeldTensors, ...] = ()
         self.step = step
 
-    def is_due(self, step: int, in_use_bytes: int) -> bool:
-        """Return whether to check after a step."""
-        is_time = step >= self._next_step and time.perf_counter() >= self._next_s
-        return is_time and self.has_grown(in_use_bytes)
+    def is_due(self, step: int) -> bool:
+        """Return whether enough steps and time have passed for a check after a step."""
+        return step >= self._next_step and time.perf_counter() >= self._next_s
 
-    def has_grown(self, in_use_bytes: int) -> bool:
-        """Return whether more is in use than at the end of the trace."""
-        return in_use_bytes - self._base_bytes >= _LARGE_BYTES
+    def look(self, step: int, in_use_bytes: int, frame: types.FrameType | None) -> None:
+        """Look for containers if more is in use than at the end of the trace.
 
-    def look(self, step: int, frame: types.FrameType | None) -> None:
-        """Look for containers; ``frame`` is the innermost frame whose local names are searched."""
+        ``frame`` is the innermost frame whose local names are searched.
+        """
+        if in_use_bytes - self._base_bytes < _LARGE_BYTES:
+            return
         began_s = time.perf_counter()
         rows = [
             row
-            for row in find_holders(find_new_tensors(self._before), frame)
+            for row in find_holders(_find_new_tensors(self._before), frame)
             if (row.grows or row.bound) and row.count >= _MIN_LATER
         ]
         if rows or not self.held:  # after the program's end, its functions' names are gone

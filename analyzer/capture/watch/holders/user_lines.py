@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
-from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -21,15 +20,20 @@ _PUTS: Final = frozenset(
 )
 """Methods that make lists, sets, dictionaries, deques and queues grow."""
 
-
 _TAKES: Final = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard", "get_nowait"})
 """Methods that remove entries of containers."""
+
+_NUMBERS: Final = frozenset({"float", "int", "bool", "str", "len", "repr", "item"})
+"""Functions and methods that return a Python number or text."""
+
+_Put = tuple[ast.expr, ast.expr | None]
+"""The grown container, and the added value; None if there are several values."""
 
 
 def find_calling_line() -> str:
     """Return ``file:line`` of the innermost line of the user's code on the stack, or ""."""
     found = find_calling_frame(inspect.currentframe())
-    return "" if found is None else f"{shorten_path(found.f_code.co_filename)}:{found.f_lineno}"
+    return "" if found is None else format_line(found)
 
 
 def find_calling_frame(frame: FrameType | None) -> FrameType | None:
@@ -37,6 +41,11 @@ def find_calling_frame(frame: FrameType | None) -> FrameType | None:
     while frame is not None and not is_own(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def format_line(frame: FrameType) -> str:
+    """Return ``file:line`` of a frame."""
+    return f"{shorten_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 @lru_cache(maxsize=4096)
@@ -58,11 +67,6 @@ def get_code(function: Any) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-def format_code_line(code: CodeType) -> str:
-    """Return ``file:line`` of the definition of code."""
-    return f"{shorten_path(code.co_filename)}:{code.co_firstlineno}"
-
-
 def find_growing_lines(
     filename: str, name: str, scope: str = "", keys: frozenset[Any] = frozenset()
 ) -> list[int]:
@@ -70,24 +74,18 @@ def find_growing_lines(
 
     Such as ``name.append(…)``, ``name[…] = …`` or ``name = name + …``, also as an attribute:
     ``self.name.append(…)``. Lines with one of ``keys`` come first (``name["outputs"].append(…)``), lines
-    that add a number last (``name.append(float(…))``).
+    that add a number last (``name.append(float(…))``). A function ``scope`` is searched before the file.
     """
     tree = _parse_file(filename)
-    if tree is None:
-        return []
-    inner = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == scope
-    ]
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    inner = [one for one in ast.walk(tree) if isinstance(one, functions) and one.name == scope]
     for root in (*inner, tree):
         ranks: dict[int, tuple[bool, bool]] = {}
         for node in ast.walk(root):
-            put = _find_put(node, name)
-            if put is not None:
-                rank = (not _list_keys(put.owner) & keys, _is_number(put.value))
-                line: int = node.lineno  # type: ignore[attr-defined]
-                ranks[line] = min(rank, ranks.get(line, rank))
+            if put := _find_put(node, name):
+                owner, value = put
+                rank = (not _list_keys(owner) & keys, _is_number(value))
+                ranks[owner.lineno] = min(rank, ranks.get(owner.lineno, rank))
         if ranks:
             return sorted(ranks, key=lambda line: (ranks[line], line))
     return []
@@ -95,132 +93,108 @@ def find_growing_lines(
 
 def removes_entries(filename: str, name: str) -> bool:
     """Return whether a statement removes entries of the container ``name``."""
-    tree = _parse_file(filename)
-    return tree is not None and any(_is_removal(node, name) for node in ast.walk(tree))
-
-
-def _is_removal(node: ast.AST, name: str) -> bool:
-    match node:
-        case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _TAKES:
-            return _get_name(owner) == name
-        case ast.Delete(targets=targets):
-            return any(isinstance(t, ast.Subscript) and _get_name(t) == name for t in targets)
-        case ast.Assign(targets=[target], value=ast.Subscript(value=owner, slice=ast.Slice())):
-            return _get_name(target) == name == _get_name(owner)
+    for node in ast.walk(_parse_file(filename)):
+        match node:
+            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _TAKES:
+                owners = [owner]
+            case ast.Delete(targets=targets):
+                owners = [one for one in targets if isinstance(one, ast.Subscript)]
+            case ast.Assign(targets=[target], value=ast.Subscript(value=owner, slice=ast.Slice())):
+                owners = [owner] if _get_name(target) == name else []
+            case _:
+                continue
+        if name in map(_get_name, owners):
+            return True
     return False
 
 
 def find_binding_lines(filename: str, name: str) -> list[int]:
     """Return the lines that bind or define ``name`` or such an attribute, those in loops first."""
-    tree = _parse_file(filename)
-    if tree is None:
-        return []
-    lines = _find_bindings(tree, name) | {
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
-    }
-    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
-    repeated = {line for loop in loops for line in _find_bindings(loop, name)}
+    lines, repeated = set(), set()
+    for root in ast.walk(_parse_file(filename)):
+        match root:
+            case ast.Module() | ast.For() | ast.While():
+                bound = _find_bindings(root, name)
+                lines |= bound
+                repeated |= set() if isinstance(root, ast.Module) else bound
+            case ast.FunctionDef() | ast.ClassDef() if root.name == name:
+                lines.add(root.lineno)
     return sorted(lines, key=lambda line: (line not in repeated, line))
 
 
 def _find_bindings(root: ast.AST, name: str) -> set[int]:
-    return {
-        part.lineno
-        for node in ast.walk(root)
-        for target in _list_targets(node)
-        for part in ast.walk(target)
-        if isinstance(part, ast.expr) and _get_name(part) == name
-    }
-
-
-def _list_targets(node: ast.AST) -> list[ast.expr]:
-    """Return the targets that a statement binds."""
-    match node:
-        case ast.Assign(targets=targets):
-            return targets
-        case ast.AnnAssign() | ast.AugAssign() | ast.NamedExpr() | ast.For():
-            return [node.target]
-        case ast.withitem(optional_vars=ast.expr() as target):
-            return [target]
-    return []
-
-
-@dataclass(frozen=True)
-class _Put:
-    """A statement that adds something to a container."""
-
-    owner: ast.expr  # of the container
-    value: ast.expr | None  # the added value; None if there are several
+    targets: list[ast.expr] = []
+    for node in ast.walk(root):
+        match node:
+            case ast.Assign():
+                targets += node.targets
+            case ast.AnnAssign() | ast.AugAssign() | ast.NamedExpr() | ast.For():
+                targets.append(node.target)
+            case ast.withitem(optional_vars=ast.expr() as target):
+                targets.append(target)
+    parts = [part for target in targets for part in ast.walk(target)]
+    return {one.lineno for one in parts if isinstance(one, ast.expr) and _get_name(one) == name}
 
 
 def _find_put(node: ast.AST, name: str) -> _Put | None:
     """Return the addition of a statement to the container ``name``; None if it adds nothing."""
+    puts: list[_Put] = []
     match node:
         case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args) if method in _PUTS:
-            return _Put(owner, args[-1] if args else None) if _get_name(owner) == name else None
+            puts = [(owner, args[-1] if args else None)]
         case ast.Assign(targets=targets, value=value):
-            for target in targets:
-                if isinstance(target, ast.Subscript) and _get_name(target.value) == name:
-                    return _Put(target, value)
-                if _get_name(target) == name and _adds_to(value, name):
-                    return _Put(target, value)
-        case ast.AugAssign(target=ast.Subscript(value=owner) as target, value=value):
-            return _Put(target, value) if _get_name(owner) == name else None
+            is_longer = _extends(value, name)
+            puts = [(one, value) for one in targets if is_longer or isinstance(one, ast.Subscript)]
+        case ast.AugAssign(target=ast.Subscript() as target, value=value):
+            puts = [(target, value)]
         case ast.AugAssign(target=target, op=ast.Add(), value=value):
-            return _Put(target, value) if _get_name(target) == name else None
-    return None
+            puts = [(target, value)]
+    return next((put for put in puts if _get_name(put[0]) == name), None)
 
 
-def _adds_to(value: ast.expr, name: str) -> bool:
+def _extends(value: ast.expr, name: str) -> bool:
     """Return whether a value extends ``name``: ``name + …``, ``(*name, …)``, ``{**name}``."""
+    unpacked: list[ast.expr] = []
     match value:
         case ast.BinOp(left=left, op=ast.Add() | ast.BitOr(), right=right):
             return name in (_get_name(left), _get_name(right))
         case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
-            return any(isinstance(one, ast.Starred) and _is_whole(one.value, name) for one in parts)
+            unpacked = [one.value for one in parts if isinstance(one, ast.Starred)]
         case ast.Dict(keys=keys, values=values):
             unpacked = [one for key, one in zip(keys, values, strict=True) if key is None]
-            return any(_is_whole(one, name) for one in unpacked)
-    return False
-
-
-def _is_whole(node: ast.expr, name: str) -> bool:
-    """Return whether an expression is all of ``name``, not a part of it."""
-    return isinstance(node, ast.Name | ast.Attribute) and _get_name(node) == name
+    whole = [one for one in unpacked if isinstance(one, ast.Name | ast.Attribute)]
+    return name in map(_get_name, whole)  # and not in a part of it: (row, *last[:2])
 
 
 def _list_keys(node: ast.expr) -> set[Any]:
     """Return the constant keys in an expression such as ``a["b"].c[…]``."""
     keys = set()
-    while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            keys.add(node.slice.value)
-        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            keys.add(node.args[0].value)  # table.setdefault("b", [])
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return keys
+    while True:
+        match node:
+            case ast.Subscript(value=inner, slice=key) | ast.Call(func=inner, args=[key, *_]):
+                if isinstance(key, ast.Constant):  # also of table.setdefault("b", [])
+                    keys.add(key.value)
+            case ast.Attribute(value=inner) | ast.Call(func=inner):
+                pass
+            case _:
+                return keys
+        node = inner
 
 
 def _is_number(value: ast.expr | None) -> bool:
     """Return whether an expression gives a Python number or text."""
     match value:
-        case ast.Constant():
+        case ast.Constant() | ast.JoinedStr():
             return True
-        case ast.Call(func=ast.Name(id="float" | "int" | "bool" | "str" | "len" | "repr")):
-            return True
-        case ast.Call(func=ast.Attribute(attr="item")) | ast.JoinedStr():
-            return True
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in _NUMBERS
     return False
 
 
 def _get_name(node: ast.AST) -> str:
     """Return the last name of ``a.b.c``, ``c[…]`` or ``c.setdefault(…)``."""
     match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(attr=name):
+        case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
         case ast.Subscript(value=owner):
             return _get_name(owner)
@@ -230,8 +204,9 @@ def _get_name(node: ast.AST) -> str:
 
 
 @lru_cache(maxsize=64)
-def _parse_file(filename: str) -> ast.Module | None:
+def _parse_file(filename: str) -> ast.Module:
+    """Return the syntax tree of a file; an empty one if it cannot be read."""
     try:
         return ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return ast.Module([], [])
