@@ -103,7 +103,7 @@ class Channel:
         """Report an error, with the kind of TensorFlow's error behind it; return the exit code."""
         kind = error.kind
         if kind is FailureKind.OTHER and "tensorflow" in sys.modules:
-            from analyzer.capture.run.step_failure import classify_failure
+            from analyzer.capture.run.step_capture import classify_failure
 
             kind = classify_failure(error.__cause__)
         self.send(ChildFailed(error.message, error.hint, int(error.exit_code), kind))

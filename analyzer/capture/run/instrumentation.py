@@ -69,15 +69,22 @@ class Observations:
                 self._marks += 1
 
 
-def wrap_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
-    """Replace an attribute of a class or module by ``make`` of its value; return an undo function."""
+def wrap_attribute(owner: Any, name: str, call: Callable[..., Any]) -> Callable[[], None]:
+    """Replace an attribute of a class or module; return an undo function.
+
+    The new attribute calls ``call`` with the earlier value and its own arguments.
+    """
     is_class = isinstance(owner, type)
     old = inspect.getattr_static(owner, name, None) if is_class else getattr(owner, name, None)
     if old is None:
         return lambda: None
     plain = old.__func__ if isinstance(old, staticmethod) else old
-    new = functools.wraps(plain)(make(plain))
-    setattr(owner, name, staticmethod(new) if isinstance(old, staticmethod) else new)
+
+    @functools.wraps(plain)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return call(plain, *args, **kwargs)
+
+    setattr(owner, name, staticmethod(wrapper) if isinstance(old, staticmethod) else wrapper)
     return lambda: setattr(owner, name, old)
 
 
@@ -85,9 +92,37 @@ def wrap_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> Callabl
 def observe_step() -> Iterator[Observations]:
     """Observe the steps that are traced or run in the block."""
     observed = Observations()
+
+    def gradient(old: Any, *args: Any, **kwargs: Any) -> Any:
+        with _mark_phase(observed, "backward"):
+            result = old(*args, **kwargs)
+        observed.add_gradients(result)
+        return result
+
+    def apply(old: Any, optimizer: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
+        grads = list(grads)
+        observed.add_gradients(grads)
+        with _mark_phase(observed, "update"):
+            return old(optimizer, grads, *args, **kwargs)
+
+    def enter(old: Any, scope: Any) -> Any:
+        result = old(scope)
+        if closes_scope(scope) and scope.caller is not None:
+            _observe_scope(observed, scope)
+        return result
+
+    def leave(old: Any, scope: Any, *args: Any, **kwargs: Any) -> Any:
+        mark = scope.__dict__.pop("analyzer_mark", None)
+        if mark is not None:
+            mark.__exit__(None, None, None)
+        return old(scope, *args, **kwargs)
+
     with contextlib.ExitStack() as undo:
-        for owner, name, make in _list_wrappers(observed):
-            undo.callback(wrap_attribute(owner, name, make))
+        undo.callback(wrap_attribute(tf.GradientTape, "gradient", gradient))
+        undo.callback(wrap_attribute(tf, "gradients", gradient))
+        undo.callback(wrap_attribute(keras.optimizers.Optimizer, "apply", apply))
+        undo.callback(wrap_attribute(keras_name_scope, "__enter__", enter))
+        undo.callback(wrap_attribute(keras_name_scope, "__exit__", leave))
         yield observed
 
 
@@ -113,52 +148,6 @@ def _mark_phase(observed: Observations, name: str) -> Any:
     if observed.eager and tf.executing_eagerly():
         return tf.profiler.experimental.Trace(f"{MARKER_PREFIX}phase", phase=name)
     return contextlib.nullcontext()
-
-
-def _list_wrappers(observed: Observations) -> Iterator[tuple[Any, str, Callable[[Any], Any]]]:
-    """Yield owner, attribute and wrapper of each function that is observed."""
-
-    def make_gradient(old: Any) -> Any:
-        def gradient(*args: Any, **kwargs: Any) -> Any:
-            with _mark_phase(observed, "backward"):
-                result = old(*args, **kwargs)
-            observed.add_gradients(result)
-            return result
-
-        return gradient
-
-    def make_apply(old: Any) -> Any:
-        def apply(optimizer: Any, grads: Any, *args: Any, **kwargs: Any) -> Any:
-            grads = list(grads)
-            observed.add_gradients(grads)
-            with _mark_phase(observed, "update"):
-                return old(optimizer, grads, *args, **kwargs)
-
-        return apply
-
-    def make_enter(old: Any) -> Any:
-        def enter(scope: Any) -> Any:
-            result = old(scope)
-            if closes_scope(scope) and scope.caller is not None:
-                _observe_scope(observed, scope)
-            return result
-
-        return enter
-
-    def make_exit(old: Any) -> Any:
-        def leave(scope: Any, *args: Any, **kwargs: Any) -> Any:
-            mark = scope.__dict__.pop("analyzer_mark", None)
-            if mark is not None:
-                mark.__exit__(None, None, None)
-            return old(scope, *args, **kwargs)
-
-        return leave
-
-    yield tf.GradientTape, "gradient", make_gradient
-    yield tf, "gradients", make_gradient
-    yield keras.optimizers.Optimizer, "apply", make_apply
-    yield keras_name_scope, "__enter__", make_enter
-    yield keras_name_scope, "__exit__", make_exit
 
 
 _KINDS: Final = (

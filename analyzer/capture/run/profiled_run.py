@@ -22,9 +22,9 @@ from analyzer.capture.run.step_capture import (
     Capturing,
     check_promises,
     describe_capture,
+    describe_failure,
     trace_function,
 )
-from analyzer.capture.run.step_failure import describe_failure
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import read_compiled_functions

@@ -1,4 +1,4 @@
-"""The plain-data result of a capture: the note and the graph, from the live step."""
+"""The plain-data result of a capture, from the live step: its note, its graph, and its failure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from analyzer.capture.graph.shape_inference import infer_executed_outputs
 from analyzer.capture.private_names import list_newer_versions
 from analyzer.capture.process.installed_packages import describe_builds
 from analyzer.capture.run.instrumentation import Observations
-from analyzer.capture.run.source_frames import describe_user_error
-from analyzer.capture.run.step_failure import classify_failure
+from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_user_line
 from analyzer.capture.run.step_variables import StepVariables
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_dumps import remove_dump_flags
@@ -33,7 +32,7 @@ from analyzer.model.contract.run_note import (
     RunFile,
     StepConfig,
 )
-from analyzer.model.errors import TargetError
+from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.model.version import __version__
 
 _ENVIRONMENT: Final = (
@@ -211,3 +210,55 @@ def _describe_device() -> DeviceNote:
         return DeviceNote(kind="cpu", name=platform.processor() or platform.machine())
     details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[0])
     return DeviceNote(kind="gpu", name=str(details.get("device_name", gpus[0].name)))
+
+
+_NO_MEMORY_TO_TRY: Final = "RESOURCE_EXHAUSTED: Out of memory"
+"""Reason that "No algorithm worked!" gives for each algorithm if none had memory for a trial."""
+
+_PHANTOM_NO_MEMORY: Final = (
+    "Failed to call DoRnn",  # cudnn_rnn_ops.cc: no memory for workspace or reserve space
+    "No algorithm worked!",  # conv_ops_gpu.h
+    "No valid config found",  # XLA's autotuner.cc
+)
+"""Errors that mean a lack of memory on a simulated card, whose libraries refuse nothing else."""
+
+_TOO_LARGE: Final = ("2^31", "int32", "INT_MAX", "too many elements")
+"""Words in TensorFlow's InvalidArgumentError if an op has more elements than an int counts."""
+
+
+def classify_failure(failure: BaseException | None) -> FailureKind:
+    """Return why TensorFlow or Keras raised an error.
+
+    TensorFlow gives some reasons only as text; no other place reads that text.
+    """
+    if isinstance(failure, tf.errors.ResourceExhaustedError):
+        return FailureKind.OUT_OF_MEMORY
+    if isinstance(failure, SystemExit):
+        return FailureKind.EXITED
+    text = str(failure)
+    if isinstance(failure, tf.errors.NotFoundError) and _NO_MEMORY_TO_TRY in text:
+        return FailureKind.OUT_OF_MEMORY
+    if "PHANTOM_CARDS" in os.environ and any(words in text for words in _PHANTOM_NO_MEMORY):
+        return FailureKind.OUT_OF_MEMORY
+    if isinstance(failure, tf.errors.InvalidArgumentError | ValueError):
+        is_large = any(words in text for words in _TOO_LARGE)
+        return FailureKind.TOO_LARGE if is_large else FailureKind.INVALID_SHAPE
+    return FailureKind.OTHER
+
+
+def describe_failure(failure: BaseException) -> Failure:
+    """Return how a step failed, for the note."""
+    kind = classify_failure(failure)
+    name, message, code = type(failure).__name__, str(failure), ExitCode.BAD_INPUT
+    where = None
+    if isinstance(failure, KeyboardInterrupt):
+        name, message, code = "Interrupted", "The run was interrupted.", ExitCode.INTERRUPTED
+    elif isinstance(failure, SystemExit):
+        message = f"The step called sys.exit({failure.code})."
+    elif kind is FailureKind.OUT_OF_MEMORY:
+        name, code = "ResourceExhaustedError", ExitCode.STEP_OUT_OF_MEMORY
+    else:
+        where = find_user_line(failure)
+    return Failure(
+        type=name, message=clean_message(message), exit_code=code, where=where, kind=kind
+    )

@@ -29,15 +29,12 @@ class _Made:
     """Objects that one line made."""
 
     count: int = 0
-    refs: list[weakref.ref[Any]] = field(default_factory=list)
+    alive: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
 
     def add(self, thing: Any) -> None:
-        self.count += 1
-        self.refs = [ref for ref in self.refs if ref() is not None]
-        self.refs.append(weakref.ref(thing))
-
-    def list_alive(self) -> list[Any]:
-        return [thing for ref in self.refs if (thing := ref()) is not None]
+        if thing not in self.alive:
+            self.count += 1
+            self.alive.add(thing)
 
 
 class DataLedger:
@@ -105,7 +102,7 @@ class DataLedger:
         """Return the lines whose tapes still hold recordings."""
         rows = []
         for (where, persistent), record in self._tapes.items():
-            alive = [tape for tape in record.list_alive() if holds_recording(tape)]
+            alive = [tape for tape in record.alive if holds_recording(tape)]
             if alive:
                 rows.append(
                     TapesNote(
@@ -122,7 +119,6 @@ class DataLedger:
 
     def add_model(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
         """Note a Keras model by the user's line that made it, except the inner model of another."""
-        model = args[0]
         while frame is not None and not (
             is_own(frame.f_code.co_filename) and frame.f_code.co_name != "__init__"
         ):
@@ -130,15 +126,13 @@ class DataLedger:
                 return
             frame = frame.f_back
         if frame is not None:
-            made = self._models.setdefault(format_line(frame), _Made())
-            if all(one is not model for one in made.list_alive()):
-                made.add(model)
+            self._models.setdefault(format_line(frame), _Made()).add(args[0])
 
     def list_models(self, search: HolderSearch) -> list[LiveModels]:
         """Return the lines that made several models."""
         rows = []
         for where, made in self._models.items():
-            alive = made.list_alive()
+            alive = list(made.alive)
             if made.count >= _MIN_MODELS:
                 rows.append(
                     LiveModels(

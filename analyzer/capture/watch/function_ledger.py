@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
@@ -157,15 +157,16 @@ class FunctionLedger:
 
     def list_constants(self) -> list[LargeConstant]:
         """Return the large constants of all live graphs, equal ones counted as copies."""
-        rows: dict[tuple[str, str], LargeConstant] = {}
-        for record in self._records.values():
-            for function in record.alive():
-                for concrete in list_concrete_functions(function):
-                    for one in _list_constants(collect_graphs(concrete.graph), _LARGE_BYTES):
-                        key = (one.where, one.name)
-                        copies = rows[key].copies + 1 if key in rows else 1
-                        rows[key] = replace(one, copies=copies)
-        return list(rows.values())
+        found = [
+            constant
+            for record in self._records.values()
+            for function in record.alive()
+            for concrete in list_concrete_functions(function)
+            for constant in _list_constants(collect_graphs(concrete.graph), _LARGE_BYTES)
+        ]
+        copies = Counter((one.where, one.name) for one in found)
+        latest = {(one.where, one.name): one for one in found}
+        return [replace(one, copies=copies[key]) for key, one in latest.items()]
 
 
 def _list_constants(

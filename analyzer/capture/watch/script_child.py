@@ -11,7 +11,6 @@ import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import itertools
 import os
 import runpy
@@ -29,9 +28,9 @@ from analyzer.capture.process.child_environment import configure_cards, make_pha
 from analyzer.capture.watch.script_launch import (
     BEGUN_FILE,
     DUMP,
-    FAULT_FILE,
     USAGE_FILE,
     read_notebook,
+    write_fault,
 )
 from analyzer.model.contract.capture_request import WATCH_VERSION, WatchRequest
 from analyzer.model.contract.child_messages import read_message
@@ -47,20 +46,13 @@ class _ImportHook(importlib.abc.MetaPathFinder):
 
     def __init__(self, ready: Callable[[], None]) -> None:
         self._ready = ready
-        self._is_searching = False
         self._loading: set[str] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in _WATCHED or self._is_searching:
-            return None
-        self._is_searching = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._is_searching = False
-        if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
+        spec = importlib.machinery.PathFinder.find_spec(name) if name in _WATCHED else None
+        if spec is None or spec.loader is None:
             return spec
         load = spec.loader.exec_module
 
@@ -144,7 +136,7 @@ class ScriptRun:
     def finish(self, ended: str, error: BaseException | None = None) -> None:
         """Write the observations; an error of ours does not affect the script."""
         watcher, self._watcher = self._watcher, None
-        if watcher is None or os.getpid() != self._owner:
+        if watcher is None:
             return
         try:
             with delay_signals():
@@ -152,7 +144,7 @@ class ScriptRun:
         except KeyboardInterrupt:
             return  # the script has already ended with its own status
         except Exception:
-            self._write_fault()
+            write_fault(self._folder)
 
     def _unload_shadowing(self, modules: frozenset[str]) -> None:
         """Unload our modules that have the name of a module in the script's folder."""
@@ -171,7 +163,7 @@ class ScriptRun:
             self._watcher.begin()
             (self._folder / BEGUN_FILE).touch()
         except Exception:
-            self._write_fault()
+            write_fault(self._folder)
         finally:
             sys.path[:] = paths
 
@@ -193,10 +185,6 @@ class ScriptRun:
             dump=self._folder / DUMP,
             phantom=make_phantom_note(options) if options.gpu else None,
         )
-
-    def _write_fault(self) -> None:
-        with contextlib.suppress(OSError):
-            (self._folder / FAULT_FILE).write_text(traceback.format_exc(), "utf-8")
 
     def _install_exit_hooks(self) -> None:
         """Write the observations before ``os._exit`` and at SIGTERM; drop them in a fork."""

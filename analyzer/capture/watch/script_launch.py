@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import subprocess
+import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -88,7 +89,7 @@ def run_script(request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:
                 note=read_untraced(staging),
                 has_tensorflow=_take_text(staging / BEGUN_FILE) is not None,
                 has_refused=_take_text(staging / USAGE_FILE) is not None,
-                fault=_take_text(staging / FAULT_FILE) or "",
+                fault=_take_text(staging / _FAULT_FILE) or "",
             )
             if (staging / RUN_FILE).is_file() and (staging / "plugins").is_dir():
                 end = replace(end, folder=publish(staging, out, force=force), note=None)
@@ -146,7 +147,7 @@ def _reap() -> None:
 _UNTRACED_FILE: Final = "watch.json"
 """The ``WatchNote`` of a program without a traced step."""
 
-FAULT_FILE: Final = "watch.error"
+_FAULT_FILE: Final = "watch.error"
 """The traceback of an error of ours, which the script survives."""
 
 BEGUN_FILE: Final = "watch.begun"
@@ -160,6 +161,12 @@ DUMP: Final = ".xla"
 
 POOL_FOLDER: Final = ".pool"
 """Folder of TensorFlow's records of full memory pools while the program runs."""
+
+
+def write_fault(folder: Path) -> None:
+    """Write the traceback of the current exception, an error of ours."""
+    with contextlib.suppress(OSError):
+        (folder / _FAULT_FILE).write_text(traceback.format_exc(), "utf-8")
 
 
 def write_untraced(folder: Path, note: WatchNote) -> None:

@@ -105,33 +105,30 @@ class Hooks:
     def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
         """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
 
-        def make(old: Any) -> Any:
-            def wrapper(thing: Any, *args: Any, **kwargs: Any) -> Any:
-                if not self._is_outermost():
-                    return old(thing, *args, **kwargs)
-                self._local.inside = True
-                try:
-                    return call(old, thing, args, kwargs)
-                finally:
-                    self._local.inside = False
+        def wrapper(old: Any, thing: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._is_outermost():
+                return old(thing, *args, **kwargs)
+            self._local.inside = True
+            try:
+                return call(old, thing, args, kwargs)
+            except Exception as error:
+                self._watcher.note_failure(error)
+                raise
+            finally:
+                self._local.inside = False
 
-            return wrapper
-
-        self._undo.append(wrap_attribute(owner, name, make))
+        self._undo.append(wrap_attribute(owner, name, wrapper))
 
     def _report(self, owner: Any, name: str, report: Report, *, first: bool = False) -> None:
         """Report the calls of a function; ``first``: before the call, with None as its result."""
 
-        def make(old: Any) -> Any:
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                # No local variable holds a frame: it would keep the callers' local names alive.
-                if first and self._is_outermost():
-                    report(None, args, sys._getframe(1))
-                result = old(*args, **kwargs)
-                if not first and self._is_outermost():
-                    report(result, (*args, *kwargs.values()), sys._getframe(1))
-                return result
+        def wrapper(old: Any, *args: Any, **kwargs: Any) -> Any:
+            # No local variable holds a frame: it would keep the callers' local names alive.
+            if first and self._is_outermost():
+                report(None, args, sys._getframe(2))
+            result = old(*args, **kwargs)
+            if not first and self._is_outermost():
+                report(result, (*args, *kwargs.values()), sys._getframe(2))
+            return result
 
-            return wrapper
-
-        self._undo.append(wrap_attribute(owner, name, make))
+        self._undo.append(wrap_attribute(owner, name, wrapper))

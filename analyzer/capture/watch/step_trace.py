@@ -76,7 +76,7 @@ class StepTrace:
         self.batch_size: int | None = None  # first axis of the steps' input
         self.is_cut = False  # whether the program went on after the trace of its run ended
         self._is_running = self._has_trace = False  # the profiler
-        self._is_suspended = self._is_postponed = False
+        self._is_postponed = False  # by the program's own profile
         self._first_tensor = 0
         self._reset()
 
@@ -93,11 +93,6 @@ class StepTrace:
         self._record: FunctionRecord | None = None
         self.variables: StepVariables | None = None  # None before steps are chosen
         self._mark: Any = None
-
-    @property
-    def has_steps(self) -> bool:
-        """Whether a step was traced to its end, or failed."""
-        return self.variables is not None and (self.done > 0 or self.failure is not None)
 
     # The profiler
 
@@ -150,13 +145,11 @@ class StepTrace:
         elif self._is_running and not self.is_open:
             self.is_cut = True
             self._stop_profiler()
-        self._is_suspended = True
         return must_close
 
     def resume(self) -> None:
         """Note that the program's own profile is over."""
-        self._is_postponed |= self._is_suspended
-        self._is_suspended = False
+        self._is_postponed = True
 
     def take_postponed(self) -> bool:
         """Return once whether the program's own profile prevented a trace."""

@@ -10,11 +10,9 @@ without a repeated call counts as one step.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
 import threading
-import traceback
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +23,12 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.instrumentation import collect_graphs
-from analyzer.capture.run.step_failure import describe_failure
+from analyzer.capture.run.step_capture import describe_failure
 from analyzer.capture.watch.data_ledger import DataLedger
-from analyzer.capture.watch.failure_record import FailureRecord
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, takes_gradients
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.live_holders import GrowthCheck, find_held_objects
-from analyzer.capture.watch.script_launch import FAULT_FILE, write_untraced
+from analyzer.capture.watch.script_launch import write_fault, write_untraced
 from analyzer.capture.watch.step_candidates import (
     GRADIENTS,
     REPEATED_GRADIENTS,
@@ -40,7 +37,7 @@ from analyzer.capture.watch.step_candidates import (
     StepRank,
 )
 from analyzer.capture.watch.step_hooks import Hooks
-from analyzer.capture.watch.step_readings import StepReadings
+from analyzer.capture.watch.step_readings import FailureRecord, StepReadings
 from analyzer.capture.watch.step_trace import StepTrace
 from analyzer.model.contract.run_note import PhantomNote, TargetNote
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
@@ -144,12 +141,8 @@ class Watcher:
         record.calls += 1
         before = self._count_traces(function)
         collects = not (before[0] or self._is_over.is_set() or self.trace.captured)
-        try:
-            with collect_graphs(record.partitions if collects else None):
-                result = call(function, *args, **kwargs)
-        except Exception as error:
-            self.note_failure(error)
-            raise
+        with collect_graphs(record.partitions if collects else None):
+            result = call(function, *args, **kwargs)
         traces, gradients = self._count_traces(function)
         if traces > before[0]:
             record.add_traces(self._candidates.steps, args, kwargs, traces - before[0])
@@ -158,7 +151,8 @@ class Watcher:
         elif before[0] and record.calls == 1:  # it was traced before it was watched
             record.trains = takes_gradients(function)
         if self.trace.captured is None:  # a number: holding the arguments would hold tensors
-            self.trace.batch_size = _get_first_axis(args)
+            axes = (int(leaf.shape[0]) for leaf in tf.nest.flatten(args) if _has_batch(leaf))
+            self.trace.batch_size = next(axes, None)
         rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
         self._count(record.code or id(function), rank, record)
         return result
@@ -171,11 +165,7 @@ class Watcher:
         kwargs: dict[str, Any],
     ) -> Any:
         """Call an optimizer eagerly, and count it as a step or as the end of a micro-batch."""
-        try:
-            result = call(optimizer, *args, **kwargs)
-        except Exception as error:
-            self.note_failure(error)
-            raise
+        result = call(optimizer, *args, **kwargs)
         key = GRADIENTS if self.gradients.update() else ("optimizer", id(optimizer))
         self._count(key, StepRank.TRAINS)
         return result
@@ -235,8 +225,7 @@ class Watcher:
                 self._count_step(key, rank, record)
         except Exception:
             self.forget()
-            with contextlib.suppress(OSError):
-                (self._folder / FAULT_FILE).write_text(traceback.format_exc(), "utf-8")
+            write_fault(self._folder)
 
     def _count_step(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
         """Count a call; it may end a step, or start the trace."""
@@ -276,7 +265,7 @@ class Watcher:
 
     def interrupt_trace(self) -> None:
         """End the trace early; without a whole or failed step, the run counts as one step."""
-        if self.trace.is_open and self.trace.has_steps:
+        if self.trace.is_open and (self.trace.done or self.trace.failure is not None):
             self._close_trace(interrupted=True)
         elif self.trace.captured is None and self.trace.close_run(self._record):
             self._write()
@@ -328,9 +317,5 @@ class Watcher:
         )
 
 
-def _get_first_axis(args: tuple[Any, ...]) -> int | None:
-    """Return the length of the first axis of the first eager tensor in ``args``, if any."""
-    for leaf in tf.nest.flatten(args):
-        if isinstance(leaf, tf.Tensor) and is_eager(leaf) and leaf.shape.rank:
-            return int(leaf.shape[0])
-    return None
+def _has_batch(leaf: Any) -> bool:
+    return isinstance(leaf, tf.Tensor) and is_eager(leaf) and bool(leaf.shape.rank)
