@@ -102,17 +102,15 @@ def begin_watch(
     """
     from analyzer.capture.watch.watch_block import WatchBlock
 
-    folder = None if out is None else Path(out)
     block = WatchBlock(
-        folder,
+        None if out is None else Path(out),
         steps=steps,
         warmup=warmup,
         name=name,
         force=force,
         on_oom=None if on_oom is None else Path(on_oom),
+        on_failure=lambda error: _end_at_failure(block, watched, error),
     )
-    block.on_failure = lambda error: _end_at_failure(block, watched, error)
-    block.begin()
     return block
 
 

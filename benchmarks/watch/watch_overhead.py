@@ -101,7 +101,6 @@ def counter_s(calls: int = 400, batches: int = 15) -> float:
                     block = WatchBlock(
                         Path(folder) / "out", steps=1, warmup=1, name="empty", force=False
                     )
-                    block.begin()
                 timed(lambda: empty(x), 20)  # the traced one and more
                 start = time.process_time()
                 for _ in range(calls):
@@ -131,7 +130,6 @@ def measured(
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "watched"
             block = WatchBlock(place, steps=count, warmup=WARMUP, name=name, force=False)
-            block.begin()
             timed(step, WARMUP + 3)  # a function that was traced before may be no training
             found["watched"] = statistics.median(timed(step, count)[:-4])
             found["after"] = statistics.median(timed(step, count))

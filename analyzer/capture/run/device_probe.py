@@ -16,9 +16,7 @@ from analyzer.model.contract.child_messages import (
 from analyzer.model.contract.device_figures import MeasuredStages
 from analyzer.model.errors import ExitCode
 
-_SIDE: Final = 256
-"""Rows of the matrix, and pixels of the image's side."""
-
+_SIDE: Final = 256  # rows of the matrix, and pixels of the image's side
 _POOL_MIB: Final = 256
 """Size of the pool, allocated whole at the first tensor. A convolution's trial of algorithms used 54 MiB
 of it (TensorFlow 2.21)."""

@@ -26,8 +26,7 @@ _STACK: Final = (
 )
 """Starts of lines in TensorFlow's messages that give no reason."""
 
-_STARTED_IN = os.sep
-"""The working folder at the start; the user's code may change it."""
+_STARTED_IN = os.sep  # the working folder at the start; the user's code may change it
 with contextlib.suppress(OSError):  # it has been removed
     _STARTED_IN = os.getcwd()
 

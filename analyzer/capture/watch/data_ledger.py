@@ -15,12 +15,8 @@ from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.user_lines import find_calling_frame, format_line, is_own
 from analyzer.model.contract.watch_note import DataStage, LargeConstant, LiveModels, TapesNote
 
-_MAX_STAGES: Final = 200
-"""Stages in the note; a program with more makes them in a loop."""
-
-_MIN_MODELS: Final = 3
-"""Models of one line that are reported."""
-
+_MAX_STAGES: Final = 200  # stages in the note; a program with more makes them in a loop
+_MIN_MODELS: Final = 3  # models of one line that are reported
 _MAX_INT32: Final = (1 << 31) - 1
 
 

@@ -133,22 +133,19 @@ class FunctionLedger:
     """The records of all called functions, by code."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], FunctionRecord]] = {}
+        self._known: weakref.WeakKeyDictionary[Any, FunctionRecord] = weakref.WeakKeyDictionary()
         self._records: dict[Any, FunctionRecord] = {}
 
     def get_record(self, function: Any) -> FunctionRecord:
         """Return the record of a ``tf.function`` object, a new one for new code."""
-        number = id(function)
-        known = self._known.get(number)
-        if known is not None and known[0]() is function:
-            return known[1]
-        code = get_code(function.python_function)
-        record = self._records.setdefault(code or number, FunctionRecord(code))
-        ref = weakref.ref(function, lambda _: self._known.pop(number, None))
-        self._known[number] = (ref, record)
-        record.objects = [one for one in record.objects if one() is not None]
-        record.objects.append(ref)
-        record.made += 1
+        record = self._known.get(function)
+        if record is None:
+            code = get_code(function.python_function)
+            record = self._records.setdefault(code or id(function), FunctionRecord(code))
+            self._known[function] = record
+            record.objects = [ref for ref in record.objects if ref() is not None]
+            record.objects.append(weakref.ref(function))
+            record.made += 1
         return record
 
     def list_records(self) -> list[FunctionRecord]:

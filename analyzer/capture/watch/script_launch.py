@@ -144,23 +144,12 @@ def _reap() -> None:
             pass
 
 
-_UNTRACED_FILE: Final = "watch.json"
-"""The ``WatchNote`` of a program without a traced step."""
-
-_FAULT_FILE: Final = "watch.error"
-"""The traceback of an error of ours, which the script survives."""
-
-BEGUN_FILE: Final = "watch.begun"
-"""Exists once the script has imported TensorFlow."""
-
-USAGE_FILE: Final = "watch.usage"
-"""Exists if the script's own ``argparse`` ended it."""
-
-DUMP: Final = ".xla"
-"""Folder of XLA's compiled modules while the script runs."""
-
-POOL_FOLDER: Final = ".pool"
-"""Folder of TensorFlow's records of full memory pools while the program runs."""
+_UNTRACED_FILE: Final = "watch.json"  # the ``WatchNote`` of a program without a traced step
+_FAULT_FILE: Final = "watch.error"  # the traceback of an error of ours, which the script survives
+BEGUN_FILE: Final = "watch.begun"  # exists once the script has imported TensorFlow
+USAGE_FILE: Final = "watch.usage"  # exists if the script's own ``argparse`` ended it
+DUMP: Final = ".xla"  # folder of XLA's compiled modules while the script runs
+POOL_FOLDER: Final = ".pool"  # folder of TensorFlow's records of full memory pools
 
 
 def write_fault(folder: Path) -> None:
@@ -183,14 +172,10 @@ def read_untraced(folder: Path) -> WatchNote | None:
     return None
 
 
-_FOREIGN_CELL: Final = re.compile(r"%%(?!time|capture|prun|timeit)")
-"""Cell magics whose cell is no Python: %%bash, %%writefile, %%html."""
-
+_FOREIGN_CELL: Final = re.compile(r"%%(?!time|capture|prun|timeit)")  # no Python: %%bash, %%html
+# Allowed at the start of every cell, but only at the start of a script:
 _FUTURE: Final = re.compile(r"^from __future__ import [\w, ]+", re.MULTILINE)
-"""Allowed at the start of every cell, but only at the start of a script."""
-
-_MAGIC: Final = re.compile(r"^([ \t]*)([%!])", re.MULTILINE)
-"""The start of a magic or shell command."""
+_MAGIC: Final = re.compile(r"^([ \t]*)([%!])", re.MULTILINE)  # or a shell command
 
 
 def read_notebook(path: str) -> str:

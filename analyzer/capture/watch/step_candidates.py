@@ -16,9 +16,7 @@ from analyzer.capture.watch.holders.user_lines import find_calling_line
 if TYPE_CHECKING:
     from analyzer.capture.watch.function_ledger import FunctionRecord
 
-_EXTRA_CALLS: Final = 3
-"""Additional calls to wait for, in case a call that trains follows."""
-
+_EXTRA_CALLS: Final = 3  # additional calls to wait for, in case a call that trains follows
 GRADIENTS: Final = "gradients"
 """Key of the steps of a program that takes gradients eagerly and has no optimizer."""
 

@@ -20,14 +20,10 @@ from analyzer.capture.watch.script_launch import POOL_FOLDER
 from analyzer.model.contract.run_note import Failure
 from analyzer.model.contract.watch_note import MOST_ROWS, FailedStep, LiveChunk, Reading
 
-_ALWAYS_READ: Final = 64
-"""First steps that are all read."""
-_MAX_READINGS: Final = 1024
-"""Number of readings at which every second one is dropped."""
-_TIME_SHARE: Final = 0.005
-"""Largest share of the run time for readings."""
-_HOST_INTERVAL_S: Final = 0.2
-"""Time between two readings of the resident memory, a slow system call."""
+_ALWAYS_READ: Final = 64  # first steps that are all read
+_MAX_READINGS: Final = 1024  # number of readings at which every second one is dropped
+_TIME_SHARE: Final = 0.005  # largest share of the run time for readings
+_HOST_INTERVAL_S: Final = 0.2  # between two readings of the resident memory, a slow system call
 
 
 class StepReadings:
@@ -38,7 +34,6 @@ class StepReadings:
         self.peaks: tuple[int, ...] = ()  # TensorFlow's own, of each GPU, else of the CPU
         self._stride = 1
         self._next_s = self._next_host_s = 0.0
-        self._devices: tuple[str, ...] = ()
 
     @property
     def last_bytes(self) -> int:
@@ -50,7 +45,7 @@ class StepReadings:
         now_s = time.perf_counter()
         if step % self._stride or (now_s < self._next_s and step > _ALWAYS_READ):
             return
-        in_use_bytes = self._read_statistic("current")[0]
+        in_use_bytes = _read_statistic("current")[0]
         self._next_s = now_s + (time.perf_counter() - now_s) / _TIME_SHARE
         host_bytes = None
         if now_s >= self._next_host_s or step <= _ALWAYS_READ:
@@ -63,19 +58,19 @@ class StepReadings:
 
     def read_peaks(self) -> None:
         """Read TensorFlow's own peaks; those of before a reset count."""
-        peaks = self._read_statistic("peak")
+        peaks = _read_statistic("peak")
         self.peaks = tuple(map(max, peaks, self.peaks or peaks))
 
-    def _read_statistic(self, name: str) -> list[int]:
-        """Return a statistic of each GPU's allocator, else of the CPU's; 0 if it keeps none."""
-        if not self._devices:
-            count = len(tf.config.list_logical_devices("GPU"))
-            self._devices = tuple(f"GPU:{number}" for number in range(count)) or ("CPU:0",)
-        values = [0] * len(self._devices)
-        for index, device in enumerate(self._devices):
-            with contextlib.suppress(ValueError, tf.errors.OpError):
-                values[index] = tf.config.experimental.get_memory_info(device)[name]
-        return values
+
+def _read_statistic(name: str) -> list[int]:
+    """Return a statistic of each GPU's allocator, else of the CPU's; 0 if it keeps none."""
+    count = len(tf.config.list_logical_devices("GPU"))
+    devices = [f"GPU:{number}" for number in range(count)] or ["CPU:0"]
+    values = [0] * len(devices)
+    for index, device in enumerate(devices):
+        with contextlib.suppress(ValueError, tf.errors.OpError):
+            values[index] = tf.config.experimental.get_memory_info(device)[name]
+    return values
 
 
 def _read_resident_bytes() -> int | None:
@@ -86,7 +81,6 @@ def _read_resident_bytes() -> int | None:
 
 
 _VARIABLE: Final = "TF_BFC_MEMORY_DUMP"
-
 _HOST_POOLS: Final = ("cpu", "host")  # in the name of a pool beside a card's
 
 

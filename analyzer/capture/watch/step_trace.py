@@ -46,14 +46,11 @@ from analyzer.tracing.parse.xplane import WATCHED_STEP
 _START, _STOP = profiler_v2.start, profiler_v2.stop
 """The profiler's functions, as they are before the hooks wrap them."""
 
-_ENOUGH: Final = 2
-"""Traced steps that suffice if the program's own profile ends the trace early."""
-
+_ENOUGH: Final = 2  # traced steps that suffice if the program's own profile ends the trace early
 _MAX_TENSORS: Final = 200_000
 """Eager tensors before the steps from which on the trace from the program's start ends: about 100 MB."""
 
-_RESIDENT_BYTES: Final = 256
-"""Smallest tensor from before the traced steps that is noted."""
+_RESIDENT_BYTES: Final = 256  # smallest tensor from before the traced steps that is noted
 _MAX_RESIDENT: Final = 2000
 
 
@@ -72,7 +69,8 @@ class StepTrace:
         self._folder, self._steps, self._target = folder, steps, target
         self._dump, self._phantom = dump, phantom
         self._observing = contextlib.ExitStack()
-        self.observed: Observations | None = None  # None after the trace
+        self.observed = Observations()
+        self.is_observing = False
         self.batch_size: int | None = None  # first axis of the steps' input
         self.is_cut = False  # whether the program went on after the trace of its run ended
         self._is_running = self._has_trace = False  # the profiler
@@ -122,13 +120,14 @@ class StepTrace:
     def observe(self) -> None:
         """Start to observe gradients and layers, and to trace the run."""
         self.observed = self._observing.enter_context(observe_step())
+        self.is_observing = True
         self.observed.eager = self._start_profiler()
         self._first_tensor = count_eager_tensors()
 
     def stop_observing(self) -> None:
         """Stop to observe gradients and layers."""
         self._observing.close()
-        self.observed = None
+        self.is_observing = False
 
     def limit_run(self) -> None:
         """End the trace of the run if it has become long before any step was chosen."""
@@ -161,7 +160,6 @@ class StepTrace:
 
     def open(self, record: FunctionRecord | None, *, least: int = 1) -> None:
         """Trace the following calls of a function, ``least`` or more; None for eager steps."""
-        assert self.observed is not None
         self.containers = count_host_containers()
         self._note_resident()
         variables = self._choose(record, max(self._steps, least))
@@ -216,7 +214,7 @@ class StepTrace:
 
     def close_run(self, record: FunctionRecord | None) -> bool:
         """End the trace of the whole run, which counts as one step; return False if there is none."""
-        if not (self._is_running or self._has_trace) or self.observed is None:
+        if not (self._is_running or self._has_trace) or not self.is_observing:
             return False
         if self.variables is None:
             self._choose(record, 1)
@@ -232,7 +230,6 @@ class StepTrace:
         self._reset()
 
     def _stop(self, *, has_snapshot: bool) -> None:
-        assert self.observed is not None
         assert self.variables is not None
         if has_snapshot:
             with contextlib.suppress(Exception):  # reading may need memory
@@ -255,7 +252,6 @@ class StepTrace:
     def describe(self) -> None:
         """Store the closed trace as plain data."""
         assert self.variables is not None
-        assert self.observed is not None
         program, function = self.variables.program, self.variables.function
         program.config = replace(program.config, batch_size=self.batch_size)
         self.captured = describe_capture(

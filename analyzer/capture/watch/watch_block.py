@@ -21,7 +21,6 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from analyzer.capture.watch.watcher import Watcher
 
@@ -30,15 +29,16 @@ _running: list[object] = []
 
 
 class WatchBlock:
-    """Steps watched from ``begin`` to ``end``.
+    """The steps of this process from now to ``end``, watched.
 
     Args:
         out: The run folder; None for the default, or for none if ``on_oom`` is given.
         on_oom: The run folder if a step runs out of memory; None for ``out``.
         force: Whether to replace an earlier run.
+        on_failure: Called when a step has run out of memory, to end the block.
 
     Raises:
-        InputError: a folder cannot be used.
+        InputError: a folder cannot be used, or another block is active.
         TargetError: this process' allocator writes no memory events.
     """
 
@@ -51,16 +51,17 @@ class WatchBlock:
         name: str,
         force: bool,
         on_oom: Path | None = None,
+        on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         if steps < 1 or warmup < 1:
             raise InputError(f"steps={steps}, warmup={warmup}: both must be at least 1.")
-        self._spec = TargetSpec(text=name, kind=TargetKind.SCRIPT, path="", attribute=name)
+        spec = TargetSpec(text=name, kind=TargetKind.SCRIPT, path="", attribute=name)
         if out is None and on_oom is None:
-            out = make_default_path(self._spec)
+            out = make_default_path(spec)
         # Absolute, because the steps may change the working folder.
         self._out = None if out is None else out.absolute()
         self._places = [one.absolute() for one in (out, on_oom) if one is not None]
-        self._force, self._steps, self._warmup = force, steps, warmup
+        self._force = force
         for folder in self._places:
             check_writable(folder, force=force)
         if not can_trace_here():
@@ -69,45 +70,33 @@ class WatchBlock:
                 hint="Set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported, or run the script "
                 "with `analyze trace script.py`.",
             )
-        self._staging: AbstractContextManager[Path] | None = None
-        self._folder = Path()
-        self._watcher: Watcher | None = None
-        self.note: WatchNote | None = None  # if no step was traced
-        # Called when a step has run out of memory, to end the block.
-        self.on_failure: Callable[[BaseException], None] = lambda error: None
-
-    def begin(self) -> None:
-        """Start to watch.
-
-        Raises:
-            InputError: another block is active.
-        """
         if _running:
             raise InputError(
                 "The steps of this process are already watched.", hint="End that block first."
             )
         from analyzer.capture.watch.watcher import Watcher
 
+        self.note: WatchNote | None = None  # if no step was traced
         self._staging = make_staging_folder(self._places[0])
         self._folder = self._staging.__enter__()
-        self._watcher = Watcher(
+        self._watcher: Watcher | None = Watcher(
             self._folder,
-            steps=self._steps,
-            warmup=self._warmup,
-            target=TargetNote(text=self._spec.text, kind="live", name=self._spec.name),
-            on_failure=lambda error: self.on_failure(error),
+            steps=steps,
+            warmup=warmup,
+            target=TargetNote(text=spec.text, kind="live", name=spec.name),
+            on_failure=on_failure,
         )
         _running.append(self)
         self._watcher.begin()
 
     @property
     def is_running(self) -> bool:
-        """Whether the block has begun and not ended."""
+        """Whether the block has not ended."""
         return self._watcher is not None
 
     def end(self, error: BaseException | None = None) -> Path | None:
         """Stop, and return the run folder; None if no step was traced or no report is wanted."""
-        if self._watcher is None or self._staging is None:
+        if self._watcher is None:
             return None
         watcher, self._watcher = self._watcher, None
         try:

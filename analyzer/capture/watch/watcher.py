@@ -44,11 +44,8 @@ from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.errors import FailureKind
 from analyzer.model.interrupts import delay_signals
 
-_MAX_FUNCTIONS: Final = 50
-"""Functions in the note, those traced most often."""
-
-_CHECK_S: Final = 0.5
-"""Time between two checks of the length of the trace before the first step."""
+_MAX_FUNCTIONS: Final = 50  # functions in the note, those traced most often
+_CHECK_S: Final = 0.5  # time between two checks of the length of the trace before the first step
 
 
 class Watcher:
@@ -116,7 +113,7 @@ class Watcher:
                 self.trace.failure = describe_failure(error)
             self.interrupt_trace()
             self.forget()
-        self._check_growth(self._candidates.steps)
+        self._check_growth(is_last=True)
         self.readings.read_peaks()
         note = self._make_note(ended)
         if self.trace.captured is None:
@@ -212,9 +209,7 @@ class Watcher:
 
     def _count_traces(self, function: Any) -> tuple[int, int]:
         """Return how often a function was traced, and how many gradients were seen so far."""
-        observed = self.trace.observed
-        gradients = 0 if observed is None else len(observed.gradients)
-        return function.experimental_get_tracing_count(), gradients
+        return function.experimental_get_tracing_count(), len(self.trace.observed.gradients)
 
     # Steps
 
@@ -240,22 +235,22 @@ class Watcher:
             elif not self._is_over.is_set() and self.trace.take_postponed():
                 self._open_trace(key, record)
             self.readings.read(count)
-            if self._growth is not None and self._growth.is_due(count):
-                self._check_growth(count)
+            self._check_growth()
         elif outranks:
             self.readings.read(count)
             if self._candidates.is_warm(key) and not self._is_over.is_set():
                 self._open_trace(key, record)
 
-    def _check_growth(self, step: int) -> None:
+    def _check_growth(self, *, is_last: bool = False) -> None:
         if self._growth is not None:
-            self._growth.look(step, self.readings.last_bytes, inspect.currentframe())
+            steps, in_use_bytes = self._candidates.steps, self.readings.last_bytes
+            self._growth.look(steps, in_use_bytes, inspect.currentframe(), is_last=is_last)
 
     def _open_trace(self, key: Hashable, record: FunctionRecord | None) -> None:
         """Trace a key's calls as steps, and discard a trace of calls less like a step."""
         self.trace.discard()
         self._growth = None
-        if self.trace.observed is None:
+        if not self.trace.is_observing:
             return
         every = self.gradients.micro_batches if key == GRADIENTS else 1
         self._candidates.choose(key, record, every)

@@ -26,18 +26,14 @@ from analyzer.capture.watch.holders.user_lines import (
     removes_entries,
 )
 
-CONTAINERS: Final = (list, dict, set, deque, tuple, frozenset)
-"""Containers whose parts have no names."""
-
+CONTAINERS: Final = (list, dict, set, deque, tuple, frozenset)  # whose parts have no names
+CODE: Final = (types.CellType, types.FunctionType, types.MethodType)  # rather than data
 SUSPENDED: Final[dict[type, str]] = {
     types.GeneratorType: "gi_frame",
     types.CoroutineType: "cr_frame",
     types.AsyncGeneratorType: "ag_frame",
 }
 """Suspended functions, with the attribute for their frame."""
-
-CODE: Final = (types.CellType, types.FunctionType, types.MethodType)
-"""Objects that belong to code rather than data."""
 
 _CACHE: Final = type(functools.lru_cache(len))
 _GROWING: Final = (list, dict, set, deque, _CACHE)

@@ -185,16 +185,16 @@ class GrowthCheck:
         self.held: tuple[HeldTensors, ...] = ()
         self.step = step
 
-    def is_due(self, step: int) -> bool:
-        """Return whether enough steps and time have passed for a check after a step."""
-        return step >= self._next_step and time.perf_counter() >= self._next_s
-
-    def look(self, step: int, in_use_bytes: int, frame: types.FrameType | None) -> None:
+    def look(
+        self, step: int, in_use_bytes: int, frame: types.FrameType | None, *, is_last: bool
+    ) -> None:
         """Look for containers if more is in use than at the end of the trace.
 
-        ``frame`` is the innermost frame whose local names are searched.
+        ``frame`` is the innermost frame whose local names are searched. Before the last step, some steps
+        and time pass between two checks.
         """
-        if in_use_bytes - self._base_bytes < _LARGE_BYTES:
+        is_due = is_last or (step >= self._next_step and time.perf_counter() >= self._next_s)
+        if not is_due or in_use_bytes - self._base_bytes < _LARGE_BYTES:
             return
         began_s = time.perf_counter()
         rows = [
