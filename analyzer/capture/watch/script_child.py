@@ -11,9 +11,9 @@ import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import itertools
 import os
-import runpy
 import signal
 import sys
 import threading
@@ -121,15 +121,11 @@ class ScriptRun:
         """Return the code to run; for a module, import its packages and set its names."""
         path = self._request.script
         if self._request.is_module:
-            details: Any = runpy  # as ``python -m`` does
-            try:
-                _, spec, code = details._get_module_details(path, details._Error)
-            except details._Error as error:
-                raise SystemExit(f"{sys.executable}: {error}") from None
+            spec, code = _find_module(path)
             names = {"__file__": spec.origin, "__spec__": spec, "__package__": spec.parent}
             vars(module).update(names, __loader__=spec.loader)
-            sys.argv[0] = spec.origin
-            return code  # type: ignore[no-any-return]
+            sys.argv[0] = spec.origin or path
+            return code
         source = read_notebook(path) if path.endswith(".ipynb") else Path(path).read_bytes()
         return compile(source, path, "exec", dont_inherit=True)
 
@@ -211,6 +207,22 @@ class ScriptRun:
             watcher.forget()
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _find_module(name: str) -> tuple[importlib.machinery.ModuleSpec, types.CodeType]:
+    """Return a module's spec and code, of its ``__main__`` for a package, as ``python -m`` does."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # of another module, which the package imports
+        spec = None
+    read_code = getattr(None if spec is None else spec.loader, "get_code", None)
+    if spec is None or read_code is None or (code := read_code(spec.name)) is None:
+        raise SystemExit(f"{sys.executable}: No module named {name}")
+    return spec, code
 
 
 def _get_status(stop: SystemExit) -> int:

@@ -9,10 +9,10 @@ import time
 import types
 import weakref
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
+from msgspec.structs import replace
 
 from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.private_names import is_eager
