@@ -40,8 +40,7 @@ class TargetKind(Choice):
     SCRIPT = "script"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetSpec:
+class TargetSpec(Struct, frozen=True, kw_only=True):
     """A target that is classified but not loaded."""
 
     text: str

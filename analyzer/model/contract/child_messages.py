@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from msgspec import Struct, ValidationError, convert, to_builtins
 
@@ -72,19 +72,11 @@ def parse_message(line: bytes) -> Message | None:
     return message
 
 
-class Versioned(Protocol):
-    """A record with a version."""
-
-    @property
-    def schema_version(self) -> int:
-        """The version of the record."""
+_Record = TypeVar("_Record")
 
 
-_Record = TypeVar("_Record", bound=Versioned)
-
-
-def write_message(path: Path, message: Versioned) -> None:
-    """Write a message as a JSON file, atomically."""
+def write_message(path: Path, message: object) -> None:
+    """Write a record with a version as a JSON file, atomically."""
     unfinished = path.with_name(f"{path.name}.part")
     unfinished.write_text(json.dumps(to_builtins(message)), encoding="utf-8")
     unfinished.replace(path)
@@ -94,8 +86,7 @@ def read_message(path: Path, record: type[_Record], version: int) -> _Record:
     """Read a file that ``write_message`` wrote, of exactly this version, or raise AnalyzerError."""
     try:
         plain = json.loads(path.read_bytes())
-        actual = plain.get("schema_version") if isinstance(plain, dict) else None
-        if actual != version:
+        if (actual := convert(plain, dict).get("schema_version")) != version:
             raise ValidationError(f"it has version {actual}, expected {version}")
         return convert(plain, record)
     except (OSError, ValueError, RecursionError) as error:

@@ -149,40 +149,29 @@ class TextNumbers:
 
 
 class TextColumn:
-    """A column of texts, stored as numbers; read and written like a list."""
+    """A column of texts; its cells are read and written like those of a list."""
 
     def __init__(self, count: int, text: str = "") -> None:
         """Start with the same text in all rows."""
-        self._known = TextNumbers(text)
-        self._texts = [text]
-        self._numbers = np.zeros(count, np.int32)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
+        self._texts = np.full(count, text, object)
 
     def __getitem__(self, row: int) -> str:
-        return self._texts[int(self._numbers[row])]
+        return str(self._texts[row])
 
     def __setitem__(self, row: int, text: str) -> None:
-        self._numbers[row] = self._of(text)
+        self._texts[row] = text
 
     def fill(self, rows: npt.NDArray[np.bool_], text: str) -> None:
         """Write a text into the rows of a mask, shape ``(n,)``."""
-        self._numbers[rows] = self._of(text)
+        self._texts[rows] = text
 
     def equal(self, text: str) -> npt.NDArray[np.bool_]:
         """Return which rows contain a text, shape ``(n,)``."""
-        return np.asarray(self._numbers == self._of(text))
+        return np.asarray(self._texts == text, bool)
 
     def category(self) -> pd.Categorical:
         """Return the column for a table."""
-        return text_category(self._numbers, self._texts)
-
-    def _of(self, text: str) -> int:
-        number = self._known.of(text)
-        if number == len(self._texts):
-            self._texts.append(text)
-        return number
+        return pd.Categorical(self._texts)
 
 
 def text_category(numbers: npt.NDArray[Any], texts: list[str]) -> pd.Categorical:

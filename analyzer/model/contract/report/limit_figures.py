@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from msgspec import Struct
-
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import Instant, Name, ReportRecord, Signed, Text, Total
 from analyzer.model.contract.report.peak_figures import ReplayCheck
@@ -114,22 +112,27 @@ class LimitParts(ReportRecord, frozen=True, kw_only=True):
     external_bytes: Signed  # gaps between chunks that are too small to use
 
 
-class FragmentationFigures(ReportRecord, frozen=True, kw_only=True):
+class PoolLimits(ReportRecord, frozen=True, kw_only=True):
+    """Results of replays of a recording in the simulated allocator; None if not replayed."""
+
+    replay_equals_trace: bool | None = None
+    free_bytes: Total | None = None  # in the pool at the allocated peak
+    largest_free_bytes: Total | None = None
+    minimum_limit_bytes: Total | None = None  # the smallest limit under which a replay succeeds
+    safe_limit_bytes: Total | None = None  # every limit from this one on succeeds
+    minimum_limit_parts: LimitParts | None = None
+    safe_limit_parts: LimitParts | None = None
+
+
+class FragmentationFigures(PoolLimits, frozen=True, kw_only=True):
     """Waste in the pool at the allocated peak, and memory limits; None if unknown."""
 
     internal_bytes: Total  # ``rounding_bytes`` plus ``unsplit_bytes``
     rounding_bytes: Total = 0
     unsplit_bytes: Total = 0
     external_bytes: Total | None = None  # free bytes outside the largest free chunk
-    free_bytes: Total | None = None
-    largest_free_bytes: Total | None = None
     reported_ratio: float | None = None  # (free - largest free) / free, as TensorFlow reports it
-    minimum_limit_bytes: Total | None = None  # the smallest limit under which a replay succeeds
-    safe_limit_bytes: Total | None = None  # every limit from this one on succeeds
-    minimum_limit_parts: LimitParts | None = None
-    safe_limit_parts: LimitParts | None = None
     limit_reached_in: Name | None = None  # part of the run; None for the steady peak
-    replay_equals_trace: bool | None = None
     risk: Literal["low", "medium", "high"] | None = None
     pool_map: tuple[Text, ...] = ()  # lines of text, the last one a legend
 
@@ -237,23 +240,16 @@ class UnservedRequest(ReportRecord, frozen=True, kw_only=True):
     free_bytes: Total | None
 
 
-class PoolFacts(Struct, frozen=True, kw_only=True):
-    """Results of replays of a recording in the simulated allocator; None if not replayed."""
+class PoolFacts(PoolLimits, frozen=True, kw_only=True):
+    """All results of replays of a recording."""
 
-    replay_equals_trace: bool | None = None
     replay_check: ReplayCheck | None = None
     failure_fits: bool = False  # whether the failed request would succeed after the last event
     fits_limit: bool = True  # whether a prediction runs under its own limit
     pool_bytes: Total | None = None  # in the steady step
     pool_ever_bytes: Total | None = None
     process_bytes: Total | None = None
-    free_bytes: Total | None = None  # in the pool at the allocated peak
-    largest_free_bytes: Total | None = None
     pool_timeline: tuple[PoolChange, ...] = ()
-    minimum_limit_bytes: Total | None = None
-    safe_limit_bytes: Total | None = None
-    minimum_limit_parts: LimitParts | None = None
-    safe_limit_parts: LimitParts | None = None
     what_if: OtherSettings | None = None
     fit: CardFit | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import EvidenceRow, Name, ReportRecord, Signed, Text, Total
@@ -25,8 +25,7 @@ class Kind(Choice):
         return self is not Kind.ESTIMATE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Struct, frozen=True, kw_only=True):
     """The device whose memory is counted."""
 
     kind: Name
@@ -99,8 +98,7 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     title: Text
     code: Text
     costs: Text = ""
-    # reduction of the requested peak, between the medians over the schedules
-    saves_bytes: Signed | None = None
+    saves_bytes: Signed | None = None  # of the requested peak, between medians over schedules
     saves_low_bytes: Signed | None = None  # range between two runs with their own schedules
     saves_high_bytes: Signed | None = None
     requested_bytes: Total | None = None
@@ -110,7 +108,6 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
 
 
 MOST_READINGS: Final = 256  # limit of the readings in a report
-
 Slope = Annotated[float, Meta(ge=-1e18, le=1e18)]
 
 

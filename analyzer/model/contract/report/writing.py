@@ -7,7 +7,6 @@ import json
 import math
 import os
 import stat
-from functools import reduce
 from operator import index
 from pathlib import Path
 from typing import Annotated, Any, Final, SupportsIndex
@@ -44,11 +43,7 @@ def _number(value: object) -> int | float:
 
 def encode_report(report: ReportRecord) -> str:
     """Return a report as JSON text."""
-    plain = to_builtins(report, enc_hook=_number)
-    try:
-        text = json.dumps(plain, allow_nan=False)
-    except ValueError:  # NaN or infinity
-        text = json.dumps(replace_non_finite(plain), allow_nan=False)
+    text = json.dumps(plain_report(report))
     try:
         return indented(text, indent=1) + "\n"
     except DecodeError:  # half a surrogate pair, from a file name that is not UTF-8
@@ -80,38 +75,28 @@ def replace_non_finite(value: Any) -> Any:
 DIGESTS_FILE: Final = "kept.json"
 REPORT_JSON: Final = "report.json"
 REPORT_HTML: Final = "report.html"
-
-DIGESTS_FORMAT: Final = 2
-
-_TRACES: Final = (".xplane.pb", ".xplane.pb.gz")
+_FORMAT: Final = 2
 _BLOCK_BYTES: Final = 1 << 20
-
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # SHA-256 of a file's content
-
-_Files = Annotated[dict[Name, Digest], Meta(max_length=4096)]
+_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]  # SHA-256 of a file's content
 
 
-class FileDigests(Struct, frozen=True, kw_only=True):
+class _FileDigests(Struct, frozen=True, kw_only=True):
     """The content of ``kept.json``: files by path in the folder, with ``/`` between folders."""
 
-    schema_version: int = DIGESTS_FORMAT
+    schema_version: int = _FORMAT
     analyzer: Name
-    files: _Files
+    files: Annotated[dict[Name, _Digest], Meta(max_length=4096)]
 
 
 def encode_digests(folder: Path) -> bytes:
     """Return the content of ``kept.json`` for the files in a folder, as JSON text."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
-    return encode(
-        FileDigests(
-            analyzer=__version__,
-            files={
-                file.relative_to(folder).as_posix(): _digest(file)
-                for file in files
-                if file.name not in (DIGESTS_FILE, REPORT_HTML)
-            },
-        )
-    )
+    found = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+    files = {
+        file.relative_to(folder).as_posix(): _digest(file)
+        for file in found
+        if file.name not in (DIGESTS_FILE, REPORT_HTML)
+    }
+    return encode(_FileDigests(analyzer=__version__, files=files))
 
 
 def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
@@ -120,26 +105,25 @@ def read_saved_report(folder: Path) -> tuple[ReportFile | None, str]:
     if not file.is_file():
         return None, ""
     try:
-        facts = read_record(file, FileDigests, version=DIGESTS_FORMAT, hint="")
-        if facts.schema_version != DIGESTS_FORMAT or facts.analyzer != __version__:
+        facts = read_record(file, _FileDigests, version=_FORMAT, hint="")
+        if facts.schema_version != _FORMAT or facts.analyzer != __version__:
             return None, f"version {facts.analyzer:.20} saved it"
-        if any(_digest(_inside(folder, name)) != digest for name, digest in facts.files.items()):
-            return None, "one of its files has changed"
-        if REPORT_JSON not in facts.files or _traces(folder) - facts.files.keys():
+        for name, digest in facts.files.items():
+            place = folder
+            for part in name.split("/"):
+                place = sibling_file(place / "file", part)
+            if _digest(place) != digest:
+                return None, "one of its files has changed"
+        traces = (
+            found.relative_to(folder).as_posix()
+            for found in folder.rglob("*")
+            if found.name.endswith((".xplane.pb", ".xplane.pb.gz"))
+        )
+        if REPORT_JSON not in facts.files or set(traces) - facts.files.keys():
             return None, "a file was added"
         return read_report(folder / REPORT_JSON), ""
     except (AnalyzerError, OSError, ValueError, RecursionError):
         return None, f"a file is missing or damaged, or {DIGESTS_FILE} is"
-
-
-def _traces(folder: Path) -> set[str]:
-    traces = (file for file in folder.rglob("*") if file.name.endswith(_TRACES))
-    return {file.relative_to(folder).as_posix() for file in traces}
-
-
-def _inside(folder: Path, name: str) -> Path:
-    """Return a file of ``folder`` by its path in it; raise a ValueError if it lies elsewhere."""
-    return reduce(lambda place, part: sibling_file(place / "file", part), name.split("/"), folder)
 
 
 def _digest(file: Path) -> str:

@@ -9,7 +9,6 @@ the choice uncertain, so each algorithm gets a probability.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from types import CodeType
@@ -24,8 +23,7 @@ CUDNN_MAJOR: Final = 9  # cuDNN's major version in TensorFlow 2.21's wheel (9.3)
 PASSES: Final = ("forward", "input_gradient", "filter_gradient")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Convolution:
+class Convolution(msgspec.Struct, frozen=True, kw_only=True):
     """Shapes of one call of cuDNN."""
 
     direction: str  # one of ``PASSES``
@@ -58,8 +56,7 @@ class Convolution:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """One algorithm for a convolution: workspace, expected time, and chance to be chosen.
 
     ``variants`` are workspaces of other kernels of the same algorithm.
@@ -85,8 +82,7 @@ class Algorithm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # compute capability -> factor of the efficiency; the last is for any other
     architectures: Mapping[str, float] = {}
     launch: float = 0.0  # microseconds for the launches of its kernels
-    # dimensions of its matrix products, in place of those in ``names``
-    product: Mapping[str, str] = {}
+    product: Mapping[str, str] = {}  # dimensions of its matrix products in place of ``names``
 
     def efficiency_of(self, direction: str, capability: str) -> float:
         """Return the share of a card's speed that it reaches in a pass; 0 if it lacks the pass."""

@@ -15,41 +15,14 @@ if TYPE_CHECKING:
     from analyzer.simulate.kernels.shared.xla_call import CompiledCall
 
 
-class Way(str, Enum):
-    """Source of the buffer of an output."""
+Way = Enum("Way", "ALLOCATE FORWARD ALIAS NONE")
+"""Source of the buffer of an output."""
 
-    ALLOCATE = "allocate"
-    FORWARD = "forward"
-    ALIAS = "alias"
-    NONE = "none"
+VariableAccess = Enum("VariableAccess", "UNTOUCHED READ ASSIGN UPDATE IN_PART")
+"""Access of a kernel to the variable whose handle is its first input."""
 
-
-class VariableAccess(str, Enum):
-    """Access of a kernel to the variable whose handle is its first input."""
-
-    UNTOUCHED = "untouched"
-    READ = "read"
-    ASSIGN = "assign"
-    UPDATE = "update"
-    IN_PART = "in part"
-
-
-class ListUse(str, Enum):
-    """Operation of a kernel on a TensorList."""
-
-    NO = "no"
-    NEW = "new"
-    PUSH = "push"
-    POP = "pop"
-    SET = "set"
-    GET = "get"
-    STACK = "stack"
-    UNSTACK = "unstack"
-    RESIZE = "resize"
-    ZEROS = "zeros"
-    ADD = "add"
-    PACK = "pack"
-    UNPACK = "unpack"
+ListUse = Enum("ListUse", "NO NEW PUSH POP SET GET STACK UNSTACK RESIZE ZEROS ADD PACK UNPACK")
+"""Operation of a kernel on a TensorList."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +53,7 @@ class Trial:
 
     key: tuple[object, ...]
     copy_bytes: int  # a guarded copy of the result; skipped if it does not fit
-    # workspace of each algorithm with guards. An algorithm is skipped if it does not fit; the
-    # smallest is needed.
+    # workspace of each algorithm with guards; the smallest is needed, others are skipped
     scratch_bytes: tuple[int, ...]
     is_early: bool = False  # whether the kernel allocates another buffer afterwards
 
