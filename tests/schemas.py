@@ -16,10 +16,8 @@ from msgspec.json import schema_components
 
 from analyzer.cli.gpu_list import CardList
 from analyzer.fitting.fit_answer import FitAnswer
-from analyzer.model.contract.report.diff_file import DiffFile
 from analyzer.model.contract.report.oom_file import OomDocument
-from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.sweep_file import SweepFile
+from analyzer.model.contract.report.report_file import DiffFile, ReportFile, SweepFile
 from analyzer.session.device_file import DeviceFile
 
 DOCS = Path(__file__).parents[1] / "docs"

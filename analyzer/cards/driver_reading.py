@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.model.contract.device_figures import NvmlCard, NvmlProcess, NvmlReading
+from analyzer.model.contract.child_messages import NvmlCard, NvmlProcess, NvmlReading
 from analyzer.model.errors import InputError
 
 COMPUTE_MODES: Final = ("default", "exclusive thread", "prohibited", "exclusive process")

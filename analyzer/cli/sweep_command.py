@@ -11,7 +11,7 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.sweep_run import SWEEP_JSON, read_questions, run_sweep
-from analyzer.model.contract.report.sweep_file import SweepFile
+from analyzer.model.contract.report.report_file import SweepFile
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.report.output_files import write_text
 from analyzer.session.work_engine import WorkEngine, local_cores

@@ -11,7 +11,7 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.fields import Cell, EvidenceRow
 from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.model.contract.watch_note import HeldTensors
-from analyzer.model.graph.value_roles import PASSING_ROLES
+from analyzer.model.graph.graph_index import PASSING_ROLES
 from analyzer.tracing.measure.buffer_uses import BufferUse
 
 if TYPE_CHECKING:

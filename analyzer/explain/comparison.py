@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.report.diff_file import (
+from analyzer.model.contract.report.report_file import (
     CategoryOfBoth,
     Change,
     CurvesOfBoth,
@@ -26,9 +26,9 @@ from analyzer.model.contract.report.diff_file import (
     Number,
     OpOfBoth,
     PeakOfBoth,
+    ReportFile,
     StepCurve,
 )
-from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline

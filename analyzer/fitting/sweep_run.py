@@ -33,7 +33,7 @@ from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.contract.fields import Name, Text
 from analyzer.model.contract.reading import decode_record
-from analyzer.model.contract.report.sweep_file import (
+from analyzer.model.contract.report.report_file import (
     SWEEP_VERSION,
     SweepCell,
     SweepFile,

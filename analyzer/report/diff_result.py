@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from analyzer.explain.comparison import KIND_WORDS, compare
-from analyzer.model.contract.report.diff_file import DiffFile, PeakOfBoth
-from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.report_file import DiffFile, PeakOfBoth, ReportFile
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes, parse_bytes

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from analyzer.model.contract.report.diff_file import BytesOfBoth, DiffFile, LayerOfBoth
-from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.report_file import (
+    BytesOfBoth,
+    DiffFile,
+    LayerOfBoth,
+    ReportFile,
+)
 from analyzer.report.render.sections import (
     Cell,
     CellValue,

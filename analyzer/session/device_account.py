@@ -13,7 +13,7 @@ import msgspec
 
 from analyzer.cards import Gpu, find_gpu, process_overhead
 from analyzer.cards.card_memory import context_bytes, system_reserve
-from analyzer.model.contract.device_figures import (
+from analyzer.model.contract.child_messages import (
     AllocatorFigures,
     MeasuredStages,
     NvmlCard,

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from analyzer.model.contract.device_figures import AllocatorFigures
+from analyzer.model.contract.child_messages import AllocatorFigures
 from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.units import format_bytes
 from analyzer.report.render.sections import (

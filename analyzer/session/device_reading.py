@@ -18,8 +18,7 @@ import msgspec
 from analyzer.capture.process.child_process import Child
 from analyzer.capture.process.launch import make_module_command
 from analyzer.cards.driver_reading import environment_of, libraries_of, read_cards
-from analyzer.model.contract.child_messages import CardFigures, ChildFailed
-from analyzer.model.contract.device_figures import MeasuredStages
+from analyzer.model.contract.child_messages import CardFigures, ChildFailed, MeasuredStages
 from analyzer.model.errors import InputError
 from analyzer.model.user_cache import cache_folder
 from analyzer.phantom.phantom_environment import (

@@ -20,7 +20,7 @@ from analyzer.capture.private_names import get_device_limits, get_gpu_options
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import find_address, find_variable_address
 from analyzer.cards.driver_reading import libraries_of, own_pids, read_cards
-from analyzer.model.contract.device_figures import AllocatorFigures, ProcessFigures
+from analyzer.model.contract.child_messages import AllocatorFigures, ProcessFigures
 from analyzer.model.errors import InputError
 
 _RANGE_START: Final = 11

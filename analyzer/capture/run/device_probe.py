@@ -10,10 +10,10 @@ from typing import Any, Final
 from analyzer.model.contract.child_messages import (
     CardFigures,
     ChildFailed,
+    MeasuredStages,
     Message,
     encode_message,
 )
-from analyzer.model.contract.device_figures import MeasuredStages
 from analyzer.model.errors import ExitCode
 
 _SIDE: Final = 256  # rows of the matrix, and pixels of the image's side

@@ -6,13 +6,15 @@ A place is ``file:line`` of the user's code, empty if there is none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
 from analyzer.model.contract.fields import Address, Bytes, Index, Name, Shape, Text
 
 MOST_ROWS: Final = 4096  # limit of the rows of each kind
+_Row = TypeVar("_Row")
+_Rows = Annotated[tuple[_Row, ...], Meta(max_length=MOST_ROWS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +131,8 @@ class FailedStep(Struct, frozen=True, kw_only=True):
     step: Index  # number of the failed step
     message: Text
     in_use_bytes: Bytes  # of the pool
-    chunks: Annotated[tuple[LiveChunk, ...], Meta(max_length=MOST_ROWS)] = ()  # the largest
-    held: Annotated[tuple[HeldTensors, ...], Meta(max_length=MOST_ROWS)] = ()
+    chunks: _Rows[LiveChunk] = ()  # the largest
+    held: _Rows[HeldTensors] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,25 +143,20 @@ class WatchNote:
     where: Name = ""  # where it is defined or called
     warmup: Index = 0  # steps before the traced ones
     steps: Index = 0
-    # thinned out if there are many
-    readings: Annotated[tuple[Reading, ...], Meta(max_length=MOST_ROWS)] = ()
-    # after the traced steps
-    held: Annotated[tuple[HeldTensors, ...], Meta(max_length=MOST_ROWS)] = ()
-    # NumPy arrays, bytes or texts that each traced step added
-    on_host: Annotated[tuple[HeldTensors, ...], Meta(max_length=MOST_ROWS)] = ()
-    # from after the traced steps, if the program grew
-    held_later: Annotated[tuple[HeldTensors, ...], Meta(max_length=MOST_ROWS)] = ()
+    readings: _Rows[Reading] = ()  # thinned out if there are many
+    held: _Rows[HeldTensors] = ()  # after the traced steps
+    on_host: _Rows[HeldTensors] = ()  # NumPy arrays, bytes or texts that each traced step added
+    held_later: _Rows[HeldTensors] = ()  # later, if the program grew
     later_step: Index = 0  # number of steps at the time of ``held_later``
-    tapes: Annotated[tuple[TapesNote, ...], Meta(max_length=MOST_ROWS)] = ()
-    functions: Annotated[tuple[TracedFunction, ...], Meta(max_length=MOST_ROWS)] = ()
-    constants: Annotated[tuple[LargeConstant, ...], Meta(max_length=MOST_ROWS)] = ()
-    stages: Annotated[tuple[DataStage, ...], Meta(max_length=MOST_ROWS)] = ()
-    models: Annotated[tuple[LiveModels, ...], Meta(max_length=MOST_ROWS)] = ()
+    tapes: _Rows[TapesNote] = ()
+    functions: _Rows[TracedFunction] = ()
+    constants: _Rows[LargeConstant] = ()
+    stages: _Rows[DataStage] = ()
+    models: _Rows[LiveModels] = ()
     ended: Text = ""  # how the program ended; empty for a normal end
     step_objects: Index = 1  # ``tf.function`` objects that made the steps
     micro_batches: Index = 1  # eager gradients for each update
-    # ``get_memory_info`` of each GPU, else of the CPU, since the start
-    own_peaks: Annotated[tuple[Bytes, ...], Meta(max_length=MOST_ROWS)] = ()
+    own_peaks: _Rows[Bytes] = ()  # ``get_memory_info`` of each GPU, else of the CPU
     whole_run: bool = False  # whether the run counts as one step, as no call repeats
     is_cut: bool = False  # whether the program went on after its trace ended
     misses_gpu: bool = False  # whether the program asked for a GPU and none is visible

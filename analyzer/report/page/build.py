@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-from analyzer.model.contract.report.diff_file import DiffFile
-from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.report_file import DiffFile, ReportFile
 from analyzer.model.recording.records import Recording
 from analyzer.report.actions import change_items, observation_items, suggest_next
 from analyzer.report.page.columns import pack

@@ -22,15 +22,15 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, TensorSpec, split_tensor
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_reduce_roles
-from analyzer.model.graph.phases import Phase
-from analyzer.model.graph.value_roles import (
+from analyzer.model.graph.graph_index import (
+    GraphIndex,
     describe_value,
     find_gradient_ops,
     is_float,
     makes_activation,
 )
+from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_reduce_roles
+from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import COPY_ROLE
 from analyzer.tracing.derive.op_names import FOLDED
@@ -135,7 +135,7 @@ def match_outputs(
 
 
 class _Values:
-    """The outputs of a graph's ops, as ``value_roles`` describes them."""
+    """The outputs of a graph's ops, as ``describe_value`` names them."""
 
     def __init__(self, structure: GraphIndex, sharing: Sharing, *, infers: bool) -> None:
         self._structure, self._sharing, self._infers = structure, sharing, infers

@@ -11,9 +11,8 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.graph.graph_index import GRADIENT_ROLE, GraphIndex
 from analyzer.model.graph.phases import Phase
-from analyzer.model.graph.value_roles import GRADIENT_ROLE
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import FOLDED
 from analyzer.tracing.derive.state_buffers import find_state

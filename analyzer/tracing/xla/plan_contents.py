@@ -31,14 +31,15 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec, split_tensor
 from analyzer.model.errors import AccountingError, TraceError
-from analyzer.model.graph.graph_index import GraphIndex, find_inlined
-from analyzer.model.graph.phases import Phase, is_in_gradient_scope
-from analyzer.model.graph.value_roles import (
+from analyzer.model.graph.graph_index import (
+    GraphIndex,
     describe_value,
     find_gradient_ops,
+    find_inlined,
     is_float,
     makes_activation,
 )
+from analyzer.model.graph.phases import Phase, is_in_gradient_scope
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conform
 from analyzer.tracing.parse.run_folder import RunNote

@@ -28,6 +28,7 @@ from analyzer.model.contract.child_messages import (
     CardFigures,
     ChildEnd,
     ChildFailed,
+    MeasuredStages,
     Message,
     StageBegun,
     encode_message,
@@ -35,7 +36,6 @@ from analyzer.model.contract.child_messages import (
     read_message,
     write_message,
 )
-from analyzer.model.contract.device_figures import MeasuredStages
 from analyzer.model.errors import AnalyzerError
 
 NO_TEXT = "caf\udce9.py"  # a file's name as Linux may have it

@@ -19,7 +19,7 @@ from analyzer.fitting.sweep_run import (
     summarize_sweep,
     sweep_to_csv,
 )
-from analyzer.model.contract.report.sweep_file import SweepCell, SweepFile, SweepQuestion
+from analyzer.model.contract.report.report_file import SweepCell, SweepFile, SweepQuestion
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import InputError
 from analyzer.report.render.page_shell import to_page

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import Op, TensorSpec
-from analyzer.model.graph.graph_index import build_graph_index
+from analyzer.model.graph.graph_index import (
+    PASSING_ROLES,
+    build_graph_index,
+    describe_value,
+    find_gradient_ops,
+)
 from analyzer.model.graph.phases import Phase
-from analyzer.model.graph.value_roles import PASSING_ROLES, describe_value, find_gradient_ops
 
 FLOATS, COUNTS = TensorSpec("float32", (4, 4)), TensorSpec("int32", (2,))
 

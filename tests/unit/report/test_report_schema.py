@@ -14,8 +14,7 @@ from schemas import breaches
 
 import analyzer
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.report.diff_file import DiffFile
-from analyzer.model.contract.report.report_file import ReportFile
+from analyzer.model.contract.report.report_file import DiffFile, ReportFile
 from analyzer.model.contract.report.writing import (
     convert_report,
     encode_report,

@@ -11,7 +11,7 @@ from msgspec import convert
 from msgspec.structs import replace
 from rich.console import Console
 
-from analyzer.model.contract.report.diff_file import DiffFile
+from analyzer.model.contract.report.report_file import DiffFile
 from analyzer.model.contract.report.writing import replace_non_finite
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.report.diff_sections import diff_document

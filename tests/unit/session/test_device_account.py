@@ -12,7 +12,7 @@ import pytest
 from builders import INSTALLED
 from schemas import breaches
 
-from analyzer.model.contract.device_figures import (
+from analyzer.model.contract.child_messages import (
     AllocatorFigures,
     NvmlCard,
     NvmlProcess,

@@ -192,27 +192,28 @@ class CardFit(ReportRecord, frozen=True, kw_only=True):
     says: tuple[Text, ...] = ()
 
 
-class ReplayFailure(ReportRecord, frozen=True, kw_only=True):
-    """The request that failed in a replay under other settings, and the pool's state."""
+class PoolRequest(ReportRecord, frozen=True, kw_only=True):
+    """A request, and the free memory of the pool at that instant."""
 
     instant: Instant
     requested_bytes: Total
-    in_use_bytes: Total
-    pool_bytes: Total = 0
     free_bytes: Total
     largest_free_bytes: Total
+
+
+class ReplayFailure(PoolRequest, frozen=True, kw_only=True):
+    """The request that failed in a replay under other settings, and the pool's state."""
+
+    in_use_bytes: Total
+    pool_bytes: Total = 0
     available_bytes: Signed = 0
 
 
-class PoolRegion(ReportRecord, frozen=True, kw_only=True):
-    """A region of the pool: its size, why and when it was allocated, and the free memory then."""
+class PoolRegion(PoolRequest, frozen=True, kw_only=True):
+    """A region of the pool: its size, and why and when it was allocated."""
 
     size_bytes: Total
     why: Text
-    instant: Instant
-    requested_bytes: Total
-    free_bytes: Total
-    largest_free_bytes: Total
 
 
 class OtherSettings(ReportRecord, frozen=True, kw_only=True):

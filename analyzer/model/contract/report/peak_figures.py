@@ -17,11 +17,16 @@ from analyzer.model.contract.fields import (
 from analyzer.model.ranges import Range
 
 
-class PeakFigures(ReportRecord, frozen=True, kw_only=True):
+class TwoSizes(ReportRecord, frozen=True, kw_only=True):
+    """Bytes that live tensors requested, and bytes of the chunks that hold them."""
+
+    requested_bytes: Total
+    allocated_bytes: Total
+
+
+class PeakFigures(TwoSizes, frozen=True, kw_only=True):
     """The peak of the steady step."""
 
-    requested_bytes: Total  # maximum of the bytes that live tensors requested
-    allocated_bytes: Total  # maximum of the bytes of chunks in use
     pool_bytes: Total | None = None  # size of the allocator's pool; None if the replay failed
     process_bytes: Total | None = None  # with the process' other memory on the card
     op: Name | None = ""  # of the requested peak; empty if unknown
@@ -35,27 +40,23 @@ class PeakFigures(ReportRecord, frozen=True, kw_only=True):
     allocated_instant: Instant
 
 
-class PeakEver(ReportRecord, frozen=True, kw_only=True):
+class PeakEver(TwoSizes, frozen=True, kw_only=True):
     """The peak of the whole recording; trials of algorithms need ``first_step_only_bytes``.
 
     ``since_start_bytes`` is TensorFlow's own peak since the process started, maybe before the trace.
     """
 
-    requested_bytes: Total
-    allocated_bytes: Total
     pool_bytes: Total | None = None
     phase: Name = ""
     first_step_only_bytes: Total = 0
     since_start_bytes: Total | None = None
 
 
-class StepPeak(ReportRecord, frozen=True, kw_only=True):
+class StepPeak(TwoSizes, frozen=True, kw_only=True):
     """The peak of one step; ``last_instant`` is below ``first_instant`` if it has no events."""
 
     index: Total
     number: Picoseconds | None = None
-    requested_bytes: Total
-    allocated_bytes: Total
     duration_s: float | None = None
     first_instant: Instant = 0
     last_instant: Instant = -1
@@ -98,7 +99,7 @@ class LayerBytes(CategoryBytes, frozen=True, kw_only=True):
     total_bytes: Total
 
 
-class BufferRow(ReportRecord, frozen=True, kw_only=True):
+class BufferRow(TwoSizes, frozen=True, kw_only=True):
     """A buffer, named by its variable, tensor, op or role. Texts are empty if unknown."""
 
     name: Name
@@ -111,8 +112,6 @@ class BufferRow(ReportRecord, frozen=True, kw_only=True):
     instruction: Name = ""
     dtype: Name = ""
     shape: Name = ""
-    requested_bytes: Total
-    allocated_bytes: Total
 
 
 class TensorAtPeak(BufferRow, frozen=True, kw_only=True):
@@ -123,22 +122,19 @@ class TensorAtPeak(BufferRow, frozen=True, kw_only=True):
     why_alive: Text = ""
 
 
-class RetainedTensor(BufferRow, frozen=True, kw_only=True):
+class RetainedTensor(TensorAtPeak, frozen=True, kw_only=True):
     """An activation that is alive at the peak until the backward op ``waits_for`` reads it last.
 
     ``byte_seconds`` are its requested bytes times its lifetime.
     """
 
     waits_for: Name = ""
-    why_alive: Text = ""
     held_s: float | None = None
     byte_seconds: float | None = None
-    born: Instant
-    dies: Instant
 
 
-class OpBytes(ReportRecord, frozen=True, kw_only=True):
-    """The requests of one op in the steady step."""
+class OpBytes(TwoSizes, frozen=True, kw_only=True):
+    """The requests of one op, summed over the steady step."""
 
     name: Name
     type: Name = ""
@@ -146,8 +142,6 @@ class OpBytes(ReportRecord, frozen=True, kw_only=True):
     source: Name = ""
     category: Category  # of most of its bytes
     allocations: Total = 0
-    requested_bytes: Total  # sums over the step
-    allocated_bytes: Total
     temporary_bytes: Total  # scratch memory of the op
     alive_at_peak_bytes: Total  # the requested part that is alive at the peak
 

@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import EvidenceRow, Name, ReportRecord, Signed, Text, Total
+from analyzer.model.contract.report.peak_figures import TwoSizes
 from analyzer.model.contract.watch_note import Reading
 
 
@@ -46,14 +47,12 @@ class AssumedSetting(ReportRecord, frozen=True, kw_only=True):
     source: Text
 
 
-class CardUse(ReportRecord, frozen=True, kw_only=True):
+class CardUse(TwoSizes, frozen=True, kw_only=True):
     """The memory of one of several cards in the steady step; the report shows ``is_shown``."""
 
     number: Total
     allocator: Name
     card: Name
-    requested_bytes: Total
-    allocated_bytes: Total
     allocated_ever_bytes: Total
     memory_limit_bytes: Total | None
     is_shown: bool
@@ -154,12 +153,10 @@ class ProgramFigures(ReportRecord, frozen=True, kw_only=True):
     micro_batches: Total = 1
 
 
-class DevicePeak(ReportRecord, frozen=True, kw_only=True):
+class DevicePeak(TwoSizes, frozen=True, kw_only=True):
     """The peak of one device of a host, in its steady step."""
 
     allocator: Name
-    requested_bytes: Total
-    allocated_bytes: Total
     limit_bytes: Total | None = None
 
 

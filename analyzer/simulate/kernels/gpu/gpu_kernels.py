@@ -29,9 +29,8 @@ from analyzer.model.graph.host_copies import (
     runs_on_host,
 )
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
-from analyzer.simulate.kernels.gpu import cudnn_convolution as convolutions
-from analyzer.simulate.kernels.gpu import cudnn_rnn, gpu_reduction
-from analyzer.simulate.kernels.gpu.cudnn_convolution import DnnCard
+from analyzer.simulate.kernels.gpu import cudnn, gpu_reduction
+from analyzer.simulate.kernels.gpu.cudnn import DnnCard
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared.einsum import plan_einsum
 from analyzer.simulate.kernels.shared.op_call import (
@@ -190,14 +189,14 @@ def _make_rules(card: DnnCard) -> dict[str, Rule]:
         (gpu_reduction.plan_scan, _SCANS),
         (partial(gpu_reduction.plan_reduction, blocks=blocks), cpu.REDUCTIONS),
         *(
-            (partial(convolutions.plan_convolution, card=card, direction=direction), types)
+            (partial(cudnn.plan_convolution, card=card, direction=direction), types)
             for direction, types in _CONVOLUTIONS.items()
         ),
         (
-            partial(convolutions.plan_depthwise, card=card),
+            partial(cudnn.plan_depthwise, card=card),
             f"{depthwise} {depthwise}BackpropInput {depthwise}BackpropFilter",
         ),
-        (convolutions.plan_batch_norm, "FusedBatchNormV3 _FusedBatchNormEx"),
+        (cudnn.plan_batch_norm, "FusedBatchNormV3 _FusedBatchNormEx"),
         (
             partial(_plan_pooling, capability=card.gpu.compute_capability),
             "MaxPool3D AvgPool3D AvgPoolGrad AvgPool3DGrad MaxPool3DGrad",
@@ -214,8 +213,8 @@ def _make_rules(card: DnnCard) -> dict[str, Rule]:
         ),
         (plan_einsum, "Einsum"),
         (cpu.plan_select, "SelectV2"),  # the generated kernel forwards either value
-        (cudnn_rnn.plan_forward, "CudnnRNN CudnnRNNV2 CudnnRNNV3"),
-        (cudnn_rnn.plan_backward, "CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3"),
+        (cudnn.plan_recurrent_layer, "CudnnRNN CudnnRNNV2 CudnnRNNV3"),
+        (cudnn.plan_recurrent_gradient, "CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3"),
         (plan_allocation, f"_CopyFromHostToGpu {COPY}"),
         (_plan_copy_to_host, f"_CopyFromGpuToHost {COPY_BACK}"),
     )

@@ -1,4 +1,4 @@
-"""Convolutions on a GPU: the memory that TensorFlow allocates around its calls of cuDNN.
+"""Convolutions and recurrent layers on a GPU: the memory around TensorFlow's calls of cuDNN.
 
 TensorFlow stores filters as height, width, in, out. cuDNN needs out, in, height, width (or out,
 height, width, in), so each call copies the filter. cuDNN computes in NHWC only with tensor cores
@@ -9,6 +9,12 @@ Sources: ``conv_ops_impl.h`` of the 2.21 wheel, lines 780 to 1200; ``conv_grad_i
 The first call of a shape tries cuDNN's algorithms (``convolution_algorithms``) with guards around each
 workspace; later calls use the fastest. If its workspace does not fit, TensorFlow falls back to an
 algorithm without one (``AllocateScratchOrFallback`` in ``conv_ops_gpu.h``).
+
+A recurrent layer is one kernel. cuDNN stores data for the backward pass in a *reserve space* of
+unpublished layout, which contains the activation of each gate and the states of each step.
+``cudnn_rnn_ops.cc``: ``CudnnRNNForwardOp`` allocates the results, then the length of each sequence
+(``seq_lengths``, 4 bytes each), then the workspace (a temporary), then the reserve space (output 3;
+``CreateRnnTempSpace`` in ``cuda_dnn.cc``). The backward pass allocates lengths and workspace last.
 """
 
 from __future__ import annotations
@@ -26,9 +32,12 @@ from analyzer.simulate.kernels.gpu.convolution_algorithms import (
 from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
     FLOAT_BYTES,
+    NO_BUFFER,
     Call,
     MemoryPlan,
+    Output,
     Trial,
+    Way,
     Workspace,
     allocate,
     allocate_all,
@@ -37,12 +46,8 @@ from analyzer.simulate.kernels.shared.op_call import (
 )
 
 LIMIT_VARIABLE: Final = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
-
-WORKSPACE_LIMIT_BYTES: Final = 8 << 30
-"""Limit of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)."""
-
-FUSED_LIMIT_BYTES: Final = 4 << 30  # the same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)
-
+_LIMIT_BYTES: Final = 8 << 30  # of a workspace by default (``GetDnnWorkspaceLimitOrDefault``)
+_FUSED_LIMIT_BYTES: Final = 4 << 30  # the same of ``_FusedConv2D`` (``conv_ops_fused_impl.h``)
 _GUARDS_BYTES: Final = 16 << 20
 """Guards before and after a buffer on which algorithms are tried, to detect writes outside of it
 (twice ``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
@@ -127,7 +132,7 @@ def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
     uses_cudnn = is_half and card.gpu.compute_capability >= (7, 0)
     tensors_bytes = sum(map(call.input_size, range(len(call.inputs)))) + call.size()
     bound = tensors_bytes if uses_cudnn else 0
-    return MemoryPlan(outputs=allocate_all(call), unknown_bytes=min(bound, WORKSPACE_LIMIT_BYTES))
+    return MemoryPlan(outputs=allocate_all(call), unknown_bytes=min(bound, _LIMIT_BYTES))
 
 
 def plan_batch_norm(call: Call) -> MemoryPlan:
@@ -152,7 +157,7 @@ def _find_workspaces(
     result, skipped if it does not fit (``WrapRedzoneBestEffort``), and guards around the workspace of
     each algorithm, even an empty one.
     """
-    default = FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else WORKSPACE_LIMIT_BYTES
+    default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
     limit = default if card.limit_bytes is None else card.limit_bytes
     candidates = find_candidates(described, card.gpu, limit)
     if not candidates:
@@ -227,3 +232,60 @@ def _is_product(call: Call, image: tuple[int, ...], kernel: tuple[int, ...]) -> 
     if set(kernel[:-2]) == {1} and all(int(x) == 1 for x in (*strides, *dilations)):
         return call.attr("padding") in ("SAME", "VALID")
     return kernel[:-2] == image[1:-1] and call.attr("padding") == "VALID"
+
+
+_KEPT: Final = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
+"""Numbers stored per unit, step and row of the batch: the gates (four, three, one), the state of the
+cell and its tanh (LSTM), the candidate before its gate (GRU), the state."""
+
+_GATES: Final = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+def plan_recurrent_layer(call: Call) -> MemoryPlan:
+    """Allocate the outputs, products of inputs and gate weights as workspace, the reserve space."""
+    mode = str(call.attr("rnn_mode", "lstm"))
+    units = _count_unit_bytes(call, call.out_shape(0), call.size(0))
+    reserve = _KEPT.get(mode, 6) * units if call.attr("is_training", True) else 0
+    workspace = _GATES.get(mode, 4) * units
+    outputs = allocate_all(call)
+    cell = outputs[2] if mode == "lstm" else NO_BUFFER
+    kept = Output(Way.ALLOCATE, reserve) if reserve else NO_BUFFER
+    beside = without_zeros((_lengths_bytes(call), workspace))
+    return MemoryPlan(
+        outputs=(*outputs[:2], cell, kept, ELSEWHERE)[: len(outputs)],
+        amid_bytes=beside if reserve else (),
+        after_bytes=() if reserve else beside,
+        unknown_bytes=workspace + reserve,
+    )
+
+
+def plan_recurrent_gradient(call: Call) -> MemoryPlan:
+    """Allocate gradients, each in the shape of its input, and those of the gates as workspace."""
+    mode = str(call.attr("rnn_mode", "lstm"))
+    shape, size_bytes = call.shape(5) or call.shape(0), call.input_size(5) or call.input_size(0)
+    workspace = _GATES.get(mode, 4) * _count_unit_bytes(call, shape, size_bytes)
+    sizes = [call.size(index) or call.input_size(index) for index in range(len(call.op.outputs))]
+    if mode != "lstm":
+        sizes[2:3] = [0]
+    return MemoryPlan(
+        outputs=tuple(Output(Way.ALLOCATE, size) if size else NO_BUFFER for size in sizes),
+        after_bytes=without_zeros((_lengths_bytes(call), workspace)),
+        unknown_bytes=workspace,
+    )
+
+
+def _lengths_bytes(call: Call) -> int:
+    """Return the bytes of the sequence lengths, an input of the third version of the ops."""
+    batch = (call.shape(1) or ())[1:2] if call.op.type.endswith("V3") else ()
+    return 4 * sum(batch)
+
+
+def _count_unit_bytes(call: Call, shape: tuple[int, ...] | None, size_bytes: int) -> int:
+    """Return the bytes of one number per unit, step and row: the size of the output."""
+    if shape is not None and size_bytes:
+        return size_bytes
+    inputs, state = call.shape(0), call.shape(1)
+    if inputs is None or state is None:
+        return 0
+    item_bytes = call.input_size(0) // max(math.prod(inputs), 1)
+    return inputs[0] * inputs[1] * state[-1] * item_bytes
