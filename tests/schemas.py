@@ -12,6 +12,7 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from msgspec.json import schema_components
 
 from analyzer.cli.gpu_list import CardList
@@ -47,7 +48,7 @@ KNOWN = {
 
 def field_notes() -> dict[tuple[str, str], str]:
     """Return the comment beside or above each field of the package's records: class, field -> text."""
-    notes = {}
+    notes: dict[tuple[str, str], str] = {}
     for file in (DOCS.parent / "analyzer").rglob("*.py"):
         record, above = "", ""
         for line in file.read_text("utf-8").splitlines():
@@ -70,8 +71,9 @@ def build_schema(title: str, types: tuple[type, ...]) -> str:
     for record, part in parts.items():
         if "description" in part:
             part["description"] = cleandoc(part["description"])
+        classes = [cls.__name__ for cls in _find_class(record).__mro__]
         for name, field in part.get("properties", {}).items():
-            if note := notes.get((record, name)):
+            if note := next((notes[cls, name] for cls in classes if (cls, name) in notes), ""):
                 field["description"] = note
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -80,6 +82,17 @@ def build_schema(title: str, types: tuple[type, ...]) -> str:
         "$defs": parts,
     }
     return json.dumps(schema, indent=1) + "\n"
+
+
+def _find_class(record: str) -> type:
+    """Return the class of a record by its name, which no other class has."""
+    open_classes = [Struct, object]
+    while open_classes:
+        cls = open_classes.pop()
+        if cls.__name__ == record:
+            return cls
+        open_classes += type.__subclasses__(cls)
+    return object
 
 
 def schema_file(name: str) -> Path:

@@ -49,8 +49,7 @@ class Terminated(BaseException):
 def raise_on_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
     """Call ``on_signal``, then raise each signal that ends a process as an exception in the block.
 
-    Signals that are ignored when the block begins stay ignored (``nohup``, a background job).
-    Outside the main thread the block changes nothing.
+    Ignored signals stay ignored (``nohup``). Outside the main thread the block changes nothing.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,4 @@
-"""Requests to the child processes that capture a step or watch a script.
-
-A request has a version because the child may run another installation of this package.
-"""
+"""Versioned requests to the child processes that capture a step or watch a script."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``card.json``, ``*.plan.gz`` and the messages of the child process that runs XLA's compiler.
-
-A plan file is a gzipped line of JSON (``PlanHead``) followed by an HloProto.
-"""
+"""``card.json``, ``*.plan.gz`` (a line of JSON and an HloProto), compiler messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Messages from a child process to its command: lines of JSON, or JSON files with a version.
-
-A line that is no known message is ignored. File names may contain bytes that are not UTF-8.
-"""
+"""Messages of child processes (lines or files of JSON), and figures of their memory."""
 
 from __future__ import annotations
 

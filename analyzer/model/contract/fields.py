@@ -1,6 +1,6 @@
-"""The types of the records' fields, with the limits that are checked when a record is read.
+"""Types of the records' fields, with limits that are checked when a record is read.
 
-The limits are far above real values and small enough that sums and products fit 64 bits.
+They are far above real values; sums and products fit 64 bits.
 """
 
 from __future__ import annotations

@@ -48,10 +48,7 @@ def pack(content: bytes, level: int = 6) -> bytes:
 
 
 def unpack(content: bytes, *, most_ratio: int = _MOST_RATIO) -> bytes:
-    """Return the content of a gzip file, or raise a ValueError.
-
-    ``most_ratio`` limits the ratio of compression above 8 MiB.
-    """
+    """Return the content of a gzip file, or raise a ValueError; see ``_MOST_RATIO``."""
     limit = min(_FREE_BYTES + most_ratio * len(content), _MOST_BYTES)
     parts: list[bytes] = []
     room, rest = limit, content
@@ -80,13 +77,10 @@ def read_record(
     hint: str,
     check: Callable[[_Record], None] = lambda record: None,
 ) -> _Record:
-    """Read a JSON file, or a gzipped one whose name ends with ``.gz``, as a record.
+    """Read a JSON file, or a gzipped one (``.gz``), as a record, or raise a TraceError.
 
     ``version`` is the newest that this package reads, ``hint`` what to do about a damaged file.
     ``check`` raises a ValueError if fields contradict each other.
-
-    Raises:
-        TraceError: The file is missing or damaged, or a newer version wrote it.
     """
     try:
         content = read_regular_file(path)

@@ -110,10 +110,7 @@ class Sharing:
         )
 
     def _size(self, tensor: str) -> int:
-        """Return the tensor's bytes, 0 if unknown.
-
-        Ops that TensorFlow's optimiser made have no shape. Their output counts like the largest input.
-        """
+        """Return the tensor's bytes, without a shape those of the largest input; 0 if unknown."""
         if tensor in self._sizes:
             return self._sizes[tensor]
         self._sizes[tensor] = 0  # stops at cycles

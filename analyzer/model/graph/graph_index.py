@@ -68,14 +68,10 @@ def build_graph_index(
     nested_gradients: Iterable[str] = (),
     scopes: ScopeTable | None = None,
 ) -> GraphIndex:
-    """Index ``ops`` and find their phases and layers.
+    """Index the ops of the executed graph and find their phases and layers.
 
-    Args:
-        ops: The ops of the executed graph.
-        traced: The traced graphs; empty if unknown, then ``ops`` is used instead.
-        gradients: Tensors that were recorded as gradients while the step was traced.
-        nested_gradients: The same inside functions, before inlining added a prefix.
-        scopes: Name scopes of layers and optimizers.
+    Without ``traced`` graphs the phases are found in ``ops``. ``gradients`` were recorded while the step
+    was traced, ``nested_gradients`` inside functions, before inlining added a prefix.
     """
     table = scopes or ScopeTable()
     gradients, nested = frozenset(gradients), dict.fromkeys(nested_gradients, True)
@@ -117,10 +113,7 @@ def _outputs(op: Op) -> list[str]:
 def _find_executed_phases(
     ops: Mapping[str, Op], consumers: Mapping[str, list[str]], traced: Mapping[str, Phase]
 ) -> dict[str, Phase]:
-    """Return the phase of each executed op; a new op gets that of its neighbours.
-
-    It runs before its first consumer and after its last producer.
-    """
+    """Return the phase of each executed op; a new one runs before its first consumer."""
     order = list(Phase)
     found = {name: find_inlined(name, traced) for name in ops}
     phases = {name: phase for name, phase in found.items() if phase is not None}
@@ -198,14 +191,10 @@ def describe_value(
     is_alive: bool = False,
     is_activation: bool = False,
 ) -> tuple[Category, str]:
-    """Return the category and the role of a value that an op computes.
+    """Return the category and the role of a value that an op of a phase computes.
 
-    Args:
-        phase: The op's.
-        infers: Whether the step has no backward pass.
-        of_variable, carries_gradient: Whether it is the gradient of a variable, or any other.
-        is_kept, is_alive: Whether the backward pass reads it, or begins while it is alive.
-        is_activation: Whether another op reads this result of the forward pass.
+    ``infers`` says that the step has no backward pass, ``is_kept`` that the backward pass reads the
+    value, ``is_alive`` that it begins while the value is alive.
     """
     if phase is not Phase.FORWARD:
         if of_variable:

@@ -1,7 +1,6 @@
 """The graph of ops and tensors as a networkx graph, as GraphML and as JSON.
 
-Nodes are ``("op", name)`` and ``("tensor", "name:output")``. Edges lead from an op to its outputs, to
-their consumers, and from op to op for a control dependency. networkx takes 0.25 s to import.
+Nodes are ``("op", name)`` and ``("tensor", "name:output")``. networkx takes 0.25 s to import.
 """
 
 from __future__ import annotations
@@ -17,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
-    """Return the networkx graph.
-
-    Edges have ``control``, and ``index`` for an op's input; in a graph derived from a trace,
-    ``evidence`` (``free``, ``copy``, ``name``).
-    """
+    """Return the networkx graph; edges have ``control`` and ``index``, or ``evidence`` in a trace's."""
     import networkx as nx
 
     graph: nx.MultiDiGraph = nx.MultiDiGraph()

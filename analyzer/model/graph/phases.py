@@ -117,10 +117,7 @@ class ScopeTable:
         return {}
 
     def owner_of(self, op_name: str) -> Owner | None:
-        """Return the owner of the innermost known scope around the op, skipping unknown prefixes.
-
-        It is the longest known scope at the first position where one begins.
-        """
+        """Return the owner of the first and longest known scope in the op's name, if any."""
         scope = op_name.rpartition("/")[0]
         if scope not in self._owners_by_scope:
             parts = [part for part in scope.split("/") if part not in _GRADIENT_SCOPES]
@@ -137,8 +134,7 @@ class ScopeTable:
     def layer_of(self, op_name: str) -> str:
         """Return the path of the op's layer, empty for none.
 
-        Without recorded scopes (a trace of another program) it is the name scope, which Keras and
-        ``tf.Module`` derive from the names of the layers.
+        Without recorded scopes it is the name scope, which Keras derives from the names of the layers.
         """
         if self.owners:
             kind, path = self.owner_of(op_name) or ("", "")

@@ -111,10 +111,7 @@ def empty(columns: dict[str, Column]) -> pd.DataFrame:
 
 
 def conform(table: pd.DataFrame, columns: dict[str, Column]) -> pd.DataFrame:
-    """Return ``table`` with exactly these columns, in this order and of these dtypes.
-
-    Missing columns of ``_OPTIONAL`` are filled with empty values.
-    """
+    """Return ``table`` with exactly these columns and dtypes, in this order."""
     missing = [name for name in columns if name not in table]
     if wrong := set(missing) - _OPTIONAL:
         raise AccountingError(f"the table lacks the columns {', '.join(sorted(wrong))}")

@@ -63,8 +63,7 @@ def category_codes(column: pd.Series[Any], names: list[str]) -> np.ndarray:
 def category_sums(table: pd.DataFrame, column: str, events: int) -> np.ndarray:
     """Return the live bytes of each category at every instant, shape ``(categories, events + 1)``.
 
-    A buffer that changes its category later is a temporary until then. ``column`` is
-    ``requested_bytes`` or ``allocated_bytes``.
+    A buffer that changes its category later is a temporary until then.
     """
     names = [category.value for category in Category]
     codes = category_codes(table["category"], names)
@@ -194,11 +193,7 @@ def device_allocators(events: pd.DataFrame) -> list[str]:
 
 
 def choose_allocator(events: pd.DataFrame, wanted: str) -> str:
-    """Return the allocator to look at: the wanted one, a GPU's, else the one with the most bytes.
-
-    Raises:
-        TraceError: The trace does not contain the wanted allocator.
-    """
+    """Return the wanted allocator or raise a TraceError; without a wish a device's."""
     peaks = _peaks(events)
     if wanted:
         if wanted not in peaks:

@@ -124,10 +124,7 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
 
 
 def plan_depthwise(call: Call, card: DnnCard) -> MemoryPlan:
-    """Allocate the outputs; cuDNN, with a workspace, serves only float16 in NCHW.
-
-    ``depthwise_conv_op.cc``: ``use_cudnn_grouped_conv_``.
-    """
+    """Allocate; cuDNN serves only float16 in NCHW (``use_cudnn_grouped_conv_``)."""
     is_half = call.item_bytes() < FLOAT_BYTES and call.attr("data_format") == "NCHW"
     uses_cudnn = is_half and card.gpu.compute_capability >= (7, 0)
     tensors_bytes = sum(map(call.input_size, range(len(call.inputs)))) + call.size()

@@ -49,8 +49,7 @@ _MANY_COLUMNS: Final = 4096  # with more columns each thread reduces one: no scr
 def blocks_in_flight(gpu: Gpu) -> int:
     """Return the blocks of a reduction of a whole tensor; each writes a partial result.
 
-    ``DispatchReduce::InvokePasses``: five times as many as are resident by their threads. The registers
-    of the kernel, which may allow fewer, are unknown here.
+    ``DispatchReduce::InvokePasses``: five times as many as are resident by their threads, not registers.
     """
     limits = gpu.architecture
     resident = min(limits.max_threads // _REDUCE_THREADS, limits.max_blocks)

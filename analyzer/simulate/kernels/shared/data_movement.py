@@ -151,10 +151,7 @@ def plan_unpack(call: Call) -> MemoryPlan:
 
 
 def merge_axes(shape: tuple[int, ...], axes: Iterable[int]) -> list[tuple[int, bool]]:
-    """Return length and whether reduced, with neighbouring axes of one kind merged.
-
-    Axes of length 1 are left out.
-    """
+    """Return length and whether reduced of each group of neighbouring axes above length 1."""
     reduced = {axis % max(len(shape), 1) for axis in axes}
     long = [axis for axis, length in enumerate(shape) if length != 1]
     return [

@@ -74,10 +74,7 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The effects of one run of a kernel on memory.
-
-    Temporaries are freed when the kernel returns, unless said otherwise.
-    """
+    """The effects of one run of a kernel on memory; temporaries are freed at its end."""
 
     outputs: tuple[Output, ...] = ()
     before_bytes: tuple[int, ...] = ()  # temporaries allocated before the outputs
