@@ -12,7 +12,7 @@ from analyzer.model.contract.capture_request import LikeNote, MeasuredConvolutio
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator import BfcOptions
-from analyzer.simulate.kernels.gpu.cudnn import LIMIT_VARIABLE
+from analyzer.simulate.kernels.gpu.cudnn_calls import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.kernels.kernel_device import KernelDevice, cpu_device
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, Workspace

@@ -30,7 +30,7 @@ from analyzer.model.graph.host_copies import (
 )
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.gpu import cudnn, gpu_reduction
-from analyzer.simulate.kernels.gpu.cudnn import DnnCard
+from analyzer.simulate.kernels.gpu.cudnn_calls import DnnCard
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared.einsum import plan_einsum
 from analyzer.simulate.kernels.shared.op_call import (
