@@ -29,7 +29,8 @@ from analyzer.model.graph.host_copies import (
     runs_on_host,
 )
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
-from analyzer.simulate.kernels.gpu import cudnn, gpu_reduction
+from analyzer.simulate.kernels.gpu import cudnn_calls as cudnn
+from analyzer.simulate.kernels.gpu import gpu_reduction
 from analyzer.simulate.kernels.gpu.cudnn_calls import DnnCard
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared.einsum import plan_einsum
