@@ -96,7 +96,8 @@ class DataSize(Struct, frozen=True, kw_only=True):
     basis: Literal["inputs", "told", "most"]
 
 
-class CompiledFunction(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledFunction:
     """A function of the step that XLA compiles, and its files."""
 
     ops: tuple[Name, ...]  # the ops that call it
