@@ -10,55 +10,31 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.questions.out_of_memory import find_failed_step, find_out_of_memory
-from analyzer.explain.questions.peak_owner import (
-    find_dense_gradients,
-    find_gradient_copies,
-    find_input_copies,
-    find_largest,
-    find_peak_owner,
-    find_wide_numbers,
+from analyzer.explain.questions import (
+    out_of_memory,
+    peak_owner,
+    retained_tensors,
+    step_settings,
 )
-from analyzer.explain.questions.retained_tensors import (
-    find_growth,
-    find_retained,
-    find_survivors,
-)
-from analyzer.explain.questions.step_settings import (
-    find_internal_waste,
-    find_recompiled,
-    find_state,
-    find_threads,
-    find_trials,
-    find_workspaces,
-)
-from analyzer.explain.running.data_held import find_data, find_filling_stage
-from analyzer.explain.running.kept_objects import (
-    find_held_over,
-    find_models,
-    find_retracing,
-    find_tapes,
-)
-from analyzer.explain.running.leaks import find_leaks, find_unexplained
+from analyzer.explain.running import data_held, kept_objects, leaks
 from analyzer.explain.running.slope import measure_growth
-from analyzer.explain.running.varying_shapes import find_varying_shapes
 from analyzer.model.recording.records import Finding, Severity
 
 _FIRST: Final = ("out-of-memory", "does-not-fit")
 _OF_A_STEP: Final = (
-    find_out_of_memory,
-    find_recompiled,
-    find_peak_owner,
-    find_retained,
-    find_gradient_copies,
-    find_survivors,
-    find_growth,
-    find_largest,
-    find_workspaces,
-    find_trials,
-    find_state,
-    find_threads,
-    find_internal_waste,
+    out_of_memory.find_out_of_memory,
+    step_settings.find_recompiled,
+    peak_owner.find_peak_owner,
+    retained_tensors.find_retained,
+    peak_owner.find_gradient_copies,
+    retained_tensors.find_survivors,
+    retained_tensors.find_growth,
+    peak_owner.find_largest,
+    step_settings.find_workspaces,
+    step_settings.find_trials,
+    step_settings.find_state,
+    step_settings.find_threads,
+    step_settings.find_internal_waste,
 )
 
 
@@ -76,23 +52,23 @@ def collect(analysis: Analysis) -> Analysis:
 
 def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     """Yield the problems of a program, most of which grow with its steps."""
-    yield from find_wide_numbers(analysis)
-    yield from find_dense_gradients(analysis)
-    yield from find_varying_shapes(analysis)
+    yield from peak_owner.find_wide_numbers(analysis)
+    yield from peak_owner.find_dense_gradients(analysis)
+    yield from kept_objects.find_varying_shapes(analysis)
     watch = analysis.recording.watch
     if watch is None:
         return
     trends = measure_growth(analysis.recording, watch)
     causes = [
-        *find_leaks(analysis, watch, trends.device),
-        *find_retracing(watch, trends.device),
-        *find_tapes(analysis, watch),
-        *find_models(watch),
+        *leaks.find_leaks(analysis, watch, trends.device),
+        *kept_objects.find_retracing(watch, trends.device),
+        *kept_objects.find_tapes(analysis, watch),
+        *kept_objects.find_models(watch),
     ]
-    yield from find_failed_step(analysis, watch)
+    yield from out_of_memory.find_failed_step(analysis, watch)
     yield from causes
-    if not causes and not find_filling_stage(analysis.recording, watch, trends.device):
-        yield from find_unexplained(analysis, watch, trends)
-    yield from find_data(analysis, watch, trends.device)
-    yield from find_held_over(analysis, watch)
-    yield from find_input_copies(analysis, watch)
+    if not causes and not data_held.find_filling_stage(analysis.recording, watch, trends.device):
+        yield from leaks.find_unexplained(analysis, watch, trends)
+    yield from data_held.find_data(analysis, watch, trends.device)
+    yield from kept_objects.find_held_over(analysis, watch)
+    yield from peak_owner.find_input_copies(analysis, watch)

@@ -49,32 +49,22 @@ FLOOR_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """Bytes that the allocator holds at one instant and no tensor uses.
+    """Bytes inside the allocator's chunks at one instant that no tensor uses.
 
-    Internal waste: chunks are larger than their tensors, because sizes are rounded up to 256 bytes and
-    a free chunk smaller than twice the request is not split. External: free bytes outside the largest
-    free chunk. ``free_bytes`` and ``largest_free_bytes`` are None if the pool's size is unknown.
-    ``reported_ratio`` is (free - largest free) / free, as TensorFlow reports it.
+    Chunks are larger than their tensors, because sizes are rounded up to 256 bytes and a free chunk
+    smaller than twice the request is not split. ``reported_ratio`` is (free - largest free) / free, as
+    TensorFlow reports it.
     """
 
     instant: int
     rounding_bytes: int
     unsplit_bytes: int
     reported_ratio: float | None
-    free_bytes: int | None = None
-    largest_free_bytes: int | None = None
 
     @property
     def internal_bytes(self) -> int:
         """Allocated minus requested bytes."""
         return self.rounding_bytes + self.unsplit_bytes
-
-    @property
-    def external_bytes(self) -> int | None:
-        """Free bytes outside the largest free chunk; None if unknown."""
-        if self.free_bytes is None or self.largest_free_bytes is None:
-            return None
-        return self.free_bytes - self.largest_free_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,12 +78,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     # No limit is known for a program whose peak is outside its trace.
     if searched and (find_own_peak(recording) or 0) <= analysis.peak_ever.allocated_bytes:
         facts = _with_minimum(facts, recording, asked, what_if)
-    waste = analysis.fragmentation
-    if facts.free_bytes is not None:
-        waste = replace(
-            waste, free_bytes=facts.free_bytes, largest_free_bytes=facts.largest_free_bytes
-        )
-    analysis = replace(analysis, pool=facts, fragmentation=waste)
+    analysis = replace(analysis, pool=facts)
     return _add_what_if(analysis, asked) if what_if.is_asked else analysis
 
 
@@ -208,11 +203,7 @@ _WAYS: Final = {
 
 
 def find_allocator(recording: Recording, options: BfcOptions) -> list[Finding]:
-    """Replay a recording under ``options`` and return all findings.
-
-    Raises:
-        TraceError: the recording cannot be replayed.
-    """
+    """Replay a recording under ``options`` and return all findings."""
     sequence = from_recording(recording)
     failure = replay(sequence, options).failure
     steps = tuple((step.first, step.last) for step in recording.steps if step.last >= step.first)

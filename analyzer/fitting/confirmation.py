@@ -117,8 +117,7 @@ class RunBracket:
     def narrow(self, predicted: int, safe: int) -> None:
         """Run the predicted size, the safe one and others until the bracket is narrow.
 
-        Raises:
-            InputError: the step fails for a reason that is not its size.
+        It raises an InputError if the step fails for a reason that is not its size.
         """
         first_sizes, up = [max(predicted, 1), max(safe, 1)], tolerance_at(predicted)
         down = max(predicted // _FIRST_STEP_DOWN, 1)

@@ -195,12 +195,7 @@ class SizeEstimates:
         return self._folder / str(size)
 
     def estimate(self, size: int) -> SizeEstimate:
-        """Capture and estimate the step at a size.
-
-        Raises:
-            InputError: the target does not accept the size, or fixes it.
-            StepOutOfMemory: the machine has too little memory to capture the step.
-        """
+        """Capture and estimate the step at a size."""
         return self.estimate_capture(size, self.capture(size))
 
     def try_size(self, size: int) -> SizeEstimate | SizeFailure:
@@ -213,7 +208,12 @@ class SizeEstimates:
             return SizeFailure(size=size, kind=error.kind, detail=error.message)
 
     def capture(self, size: int) -> Path:
-        """Capture the step at a size and return the folder; it raises as ``estimate`` does."""
+        """Capture the step at a size and return the folder.
+
+        Raises:
+            InputError: the target does not accept the size, or fixes it.
+            StepOutOfMemory: the machine has too little memory to capture the step.
+        """
         options = self._varied.apply(self._options, size)
         started_s = time.monotonic()
         try:

@@ -101,10 +101,7 @@ def fits(
     True if the upper bound of the need fits the lower bound of the limit, so that a trial that starts
     does not run out of memory.
 
-    Args:
-        target: As for ``fit``.
-        batch_size: The batch.
-        gpu, limit, shapes, mode, optimizer, loss, jit, dtype_policy, inter_op_threads: As for ``fit``.
+    The arguments are those of ``fit``.
 
     Raises:
         InputError: the target or an option cannot be used.

@@ -99,11 +99,7 @@ def fit_step(
     question: FitQuestion,
     report: Callable[[str, float], None],
 ) -> FitAnswer:
-    """Find the largest size of a step under a limit.
-
-    Raises:
-        InputError: the step cannot be captured, or its batch size is fixed.
-    """
+    """Find the largest size of a step under a limit."""
     gpu = find_gpu(options.gpu) if options.gpu else None
     limit_of, limit = resolve_limit(gpu, question.limit_bytes)
     can_run = access.trial is not None and (gpu is None or has_phantom())
@@ -163,13 +159,9 @@ def optimize_for(options: CaptureOptions, limit_bytes: int | None) -> CaptureOpt
 
 
 def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner, BoundedBytes]:
-    """Return the owner and the value of the lower limit, the card's or the user's.
-
-    Raises:
-        InputError: no allocator has such a limit.
-    """
+    """Return the owner and the value of the lower limit, the card's or the user's."""
     if limit_bytes is not None:
-        BfcOptions(memory_limit_bytes=limit_bytes)
+        BfcOptions(memory_limit_bytes=limit_bytes)  # raises if no allocator has such a limit
     card = None if gpu is None else memory_limit(gpu)
     if limit_bytes is not None and (card is None or limit_bytes <= card.bytes):
         return "given", BoundedBytes.exactly(limit_bytes)

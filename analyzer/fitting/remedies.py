@@ -65,9 +65,6 @@ def try_remedies(
 
     No names stand for all remedies that may save memory. ``captured`` is the folder of a capture of the
     unchanged step, which is captured here if it is None.
-
-    Raises:
-        InputError: a name is not a remedy of this step.
     """
     trial = RemedyTrial(
         access=access, options=options, limit_bytes=limit_bytes, threads=threads, report=report
@@ -154,11 +151,7 @@ def _try_sets(
 
 
 def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[RemedyPlan]:
-    """Return the named remedies, or all that may save memory.
-
-    Raises:
-        InputError: a name is not a remedy of this step.
-    """
+    """Return the named remedies, or all that may save memory; raise for an unknown name."""
     if not names:
         return [plan for plan in plans if not plan.is_named_only]
     known = {plan.id: plan for plan in plans}
@@ -177,11 +170,7 @@ def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[Reme
 
 
 def parse_remedies(text: str) -> tuple[str, ...] | None:
-    """Return the remedies in a comma-separated list; empty for all, None for no list.
-
-    Raises:
-        InputError: a name is not a remedy.
-    """
+    """Return the remedies in a comma-separated list; empty for all, None for no list."""
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     if not names or names == (ALL,):
         return () if names else None

@@ -159,11 +159,7 @@ class SizeSearch:
         self._refused: SizeFailure | None = None
 
     def find(self) -> FoundSizes:
-        """Search and return the bracket.
-
-        Raises:
-            InputError: the target does not accept the first size, or its need does not grow.
-        """
+        """Search and return the bracket."""
         self.estimate(self._first_size)
         while len(self._tried) < _MOST_ESTIMATES and (size := self._next_size()) is not None:
             self.estimate(size)
@@ -235,11 +231,7 @@ class SizeSearch:
         return min(max(guess, fitting + stride), max(failing - stride, fitting + 1))
 
     def _is_on_plateau(self) -> bool:
-        """Say whether the need did not grow up to the largest size.
-
-        Raises:
-            InputError: the need does not depend on the size.
-        """
+        """Say whether the need did not grow up to the largest size; raise if it never grows."""
         sizes = self.curve.sizes
         low, high = self.curve.points[sizes[0]], self.curve.points[sizes[-1]]
         if high.size == low.size or high.need_bytes > low.need_bytes:

@@ -256,8 +256,8 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
     from analyzer.explain.judgement import judge
-    from analyzer.explain.phantom_range import with_assumed_range
     from analyzer.explain.pool_facts import add_pool
+    from analyzer.explain.verdict import with_assumed_range
     from analyzer.tracing.measure.buffer_uses import find_uses
 
     analysis = analyse(measured.recording)

@@ -18,7 +18,7 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import describe_largest, in_brackets
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.report.limit_figures import UnservedRequest
-from analyzer.model.contract.watch_note import FailedStep, HeldTensors, WatchNote
+from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.timeline import alive_at, running_sum
 from analyzer.model.units import format_bytes, parse_bytes
@@ -202,31 +202,15 @@ def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[ByteOwne
             layer, category = (known.layer, known.category) if known else ("", "parameter")
             owner = ByteOwner(str(layer), str(category), f"the variable {chunk.variable}")
         elif held := by_address.get(chunk.address):
-            owner = _describe_held(analysis, chunk.requested_bytes, held)
+            same = rows[rows["requested_bytes"] == chunk.requested_bytes].tail(1)
+            names = [(str(row.layer), str(row.category)) for row in same.itertuples()]
+            owner = ByteOwner(*(names or [("", "input")])[0], held.holder, held.where)
         elif twins := alike.get(chunk.requested_bytes):
             row = twins.pop()
             owner = ByteOwner(str(row["layer"]), str(row["category"]), where=str(row["source"]))
         owners[owner] += chunk.size_bytes
     owners[ByteOwner()] += failed.in_use_bytes - owners.total()
     return +owners
-
-
-def _describe_held(analysis: Analysis, size_bytes: int, held: HeldTensors) -> ByteOwner:
-    """Return the owner of a tensor that Python holds, with layer and category of a traced twin."""
-    rows, watch = analysis.rows, analysis.recording.watch
-    alike = rows[rows["requested_bytes"] == size_bytes]
-    twins = [
-        address
-        for one in (() if watch is None else watch.held)
-        if (one.holder, one.where) == (held.holder, held.where)
-        for address in one.addresses
-    ]
-    found = alike[alike["address"].isin(twins)]
-    found = alike if found.empty else found
-    if found.empty:
-        return ByteOwner("", "input", held.holder, held.where)
-    row = found.iloc[-1]
-    return ByteOwner(str(row["layer"]), str(row["category"]), held.holder, held.where)
 
 
 def _find_similar_instant(analysis: Analysis, wanted: Counter[int]) -> int:

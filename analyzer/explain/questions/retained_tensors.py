@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from analyzer.explain.analysis import LOW, Analysis, Instants, saved_without, severity_of
+from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
 from analyzer.explain.buffer_words import (
     buffer_row,
     describe_largest,
@@ -94,62 +93,47 @@ def find_retained(analysis: Analysis) -> Iterator[Finding]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recomputation:
+class Recomputation(NamedTuple):
     """The cut of the forward pass that saves most; ``saves_bytes`` is 0 if none lowers the peak.
 
     ``half_saves_bytes`` is the saving if the activations are half as large, as with half the batch.
     """
 
-    saves_bytes: int
-    segments: int
-    half_saves_bytes: int
+    saves_bytes: int = 0
+    segments: int = 0
+    half_saves_bytes: int = 0
 
 
 def find_recomputation(analysis: Analysis) -> Recomputation:
     """Return the cut of the steady step's forward pass that saves most.
 
-    ``tf.recompute_grad`` cuts it into segments. Of each one only the first activation, its input, is
-    kept; the others are freed at its end and computed again when the backward pass needs one of them.
-    The order of the ops stays the same; temporaries of the second forward pass are not counted.
+    ``tf.recompute_grad`` cuts it into segments of about equally many bytes. Of each one only the first
+    activation, its input, is kept; the others are freed at its end and computed again one instant before
+    the first of them dies, because then the backward pass works on the segment. The order of the ops
+    stays the same; temporaries of the second forward pass are not counted.
     """
     rows = analysis.rows
     inside = (rows["born"] >= analysis.first) & (rows["born"] <= analysis.last)
     chosen = inside & is_retained(rows) & (rows["variable"] == "")
     kept = rows[chosen].sort_values("born", kind="stable")
     if kept.empty:
-        return Recomputation(saves_bytes=0, segments=0, half_saves_bytes=0)
+        return Recomputation()
     sizes, born, dies = (
         kept[name].to_numpy(dtype=np.int64) for name in ("requested_bytes", "born", "dies")
     )
+    before, total = np.cumsum(sizes) - sizes, max(int(sizes.sum()), 1)
     best, segments = 0, 0
     for count in (count for count in SEGMENTS if count <= len(kept)):
-        saved = saved_without(analysis, *_absences(sizes, born, dies, count))
+        starts = np.flatnonzero(np.diff(before * count // total, prepend=-1))
+        lengths = np.diff(starts, append=len(sizes))
+        gone_from = np.repeat(born[starts + lengths - 1] + 1, lengths)
+        gone_until = np.repeat(np.minimum.reduceat(dies, starts) - 1, lengths)
+        dropped = sizes.copy()
+        dropped[starts] = 0
+        saved = saved_without(analysis, dropped, gone_from, gone_until)
         if saved > best:
             best, segments = saved, count
-    half = saved_without(analysis, sizes // 2, born, dies)
-    return Recomputation(saves_bytes=best, segments=segments, half_saves_bytes=half)
-
-
-def _absences(
-    sizes: Instants, born: Instants, dies: Instants, count: int
-) -> tuple[Instants, Instants, Instants]:
-    """Return sizes and times of absence if the forward pass is cut into ``count`` segments.
-
-    The segments hold about equally many bytes. A segment is back one instant before the first of its
-    activations dies, because then the backward pass works on it.
-    """
-    before = np.cumsum(sizes) - sizes
-    segment = before * count // max(int(sizes.sum()), 1)
-    starts = np.flatnonzero(np.diff(segment, prepend=-1))
-    ends = np.append(starts[1:], len(sizes))
-    gone_from, gone_until = np.empty_like(born), np.empty_like(born)
-    for start, end in zip(starts, ends, strict=True):
-        gone_from[start:end] = born[end - 1] + 1
-        gone_until[start:end] = dies[start:end].min() - 1
-    dropped = sizes.copy()
-    dropped[starts] = 0
-    return dropped, gone_from, gone_until
+    return Recomputation(best, segments, saved_without(analysis, sizes // 2, born, dies))
 
 
 def find_survivors(analysis: Analysis) -> Iterator[Finding]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -50,8 +49,7 @@ _STORE_TEXTS: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepLeak:
+class StepLeak(NamedTuple):
     """A holder that keeps tensors of each step, made by ``ops``.
 
     ``per_step_bytes`` are the allocated bytes that it keeps of a step, the median of the traced steps.

@@ -13,9 +13,9 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.out_of_memory import requested_by
 from analyzer.explain.running import leaks
 from analyzer.explain.running.data_held import find_filling_stage
+from analyzer.explain.running.kept_objects import find_varying_shapes
 from analyzer.explain.running.leaks import find_unexplained
 from analyzer.explain.running.slope import ProgramGrowth, growth_of, measure_growth
-from analyzer.explain.running.varying_shapes import find_varying_shapes
 from analyzer.model.contract.watch_note import DataStage, HeldTensors, Reading, WatchNote
 
 MIB = 1 << 20

@@ -254,5 +254,12 @@ class PoolFacts(PoolLimits, frozen=True, kw_only=True):
     what_if: OtherSettings | None = None
     fit: CardFit | None = None
 
+    @property
+    def external_bytes(self) -> int | None:
+        """Free bytes outside the largest free chunk; None if unknown."""
+        if self.free_bytes is None or self.largest_free_bytes is None:
+            return None
+        return self.free_bytes - self.largest_free_bytes
+
 
 NO_FACTS: Final = PoolFacts()  # the facts of a recording without a replay
