@@ -10,12 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.questions import (
-    out_of_memory,
-    peak_owner,
-    retained_tensors,
-    step_settings,
-)
+from analyzer.explain.questions import out_of_memory, peak_owner, retained_tensors, step_settings
 from analyzer.explain.running import data_held, kept_objects, leaks
 from analyzer.explain.running.slope import measure_growth
 from analyzer.model.recording.records import Finding, Severity

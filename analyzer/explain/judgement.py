@@ -12,13 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
-from analyzer.cards import (
-    Gpu,
-    find_gpu,
-    memory_beside_pool,
-    memory_limit,
-    process_overhead,
-)
+from analyzer.cards import Gpu, find_gpu, memory_beside_pool, memory_limit, process_overhead
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of

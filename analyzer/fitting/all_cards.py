@@ -17,12 +17,7 @@ from analyzer.capture.process.launch import Progress
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.fitting.estimate_at_size import SizeEstimates, StepAccess, access_target
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
-from analyzer.fitting.fit_target import (
-    FitQuestion,
-    describe_card,
-    describe_sizes,
-    find_safe_size,
-)
+from analyzer.fitting.fit_target import FitQuestion, describe_card, describe_sizes, find_safe_size
 from analyzer.fitting.size_search import SizeCurve, SizeSearch
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 

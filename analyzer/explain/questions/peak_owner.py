@@ -12,14 +12,7 @@ from typing import Final
 
 import pandas as pd
 
-from analyzer.explain.analysis import (
-    LOW,
-    MEDIUM,
-    PERSISTENT,
-    Analysis,
-    saved_without,
-    severity_of,
-)
+from analyzer.explain.analysis import LOW, MEDIUM, PERSISTENT, Analysis, saved_without, severity_of
 from analyzer.explain.buffer_words import (
     buffer_row,
     describe_buffer,

@@ -9,12 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
-from analyzer.explain.buffer_words import (
-    buffer_row,
-    describe_largest,
-    is_retained,
-    why_alive,
-)
+from analyzer.explain.buffer_words import buffer_row, describe_largest, is_retained, why_alive
 from analyzer.model.contract.report.peak_figures import RetainedTensor
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
