@@ -212,16 +212,15 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
         peak = find_peak(line, analysis.first, analysis.last)
         own = events.loc[events["allocator"] == name, ["in_use_bytes", "available_bytes"]]
         in_use, available = map(int, own.iloc[-1]) if len(own) else (0, 0)
-        uses.append(
-            CardUse(
-                number=number,
-                allocator=name,
-                card=cards[number] if number < len(cards) else "",
-                requested_bytes=peak.requested_bytes,
-                allocated_bytes=peak.allocated_bytes,
-                allocated_ever_bytes=int(line.allocated.max()),
-                memory_limit_bytes=in_use + available if available else None,
-                is_shown=name == recording.allocator,
-            )
+        use = CardUse(
+            number=number,
+            allocator=name,
+            card=cards[number] if number < len(cards) else "",
+            requested_bytes=peak.requested_bytes,
+            allocated_bytes=peak.allocated_bytes,
+            allocated_ever_bytes=int(line.allocated.max()),
+            memory_limit_bytes=in_use + available if available else None,
+            is_shown=name == recording.allocator,
         )
+        uses.append(use)
     return tuple(uses)

@@ -76,18 +76,14 @@ def card_options(recording: Recording) -> BfcOptions | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """Facts about a recording that a verdict depends on, beside its need.
-
-    ``peak_line`` is the headline if no limit is asked about. ``has_run_out`` is whether the error is a
-    lack of memory. ``incomplete`` is why the need is only a lower bound; empty if it is not.
-    """
+    """Facts about a recording that a verdict depends on, beside its need."""
 
     basis: Basis
     card: str
-    peak_line: str
+    peak_line: str  # the headline if no limit is asked about
     has_failed: bool = False
-    has_run_out: bool = False
-    incomplete: str = ""
+    has_run_out: bool = False  # whether the error is a lack of memory
+    incomplete: str = ""  # why the need is only a lower bound
     need_of: NeedOf = NeedOf.LEAST_LIMIT
     cautions: tuple[str, ...] = ()
 
@@ -173,7 +169,7 @@ def _answer_need(question: Question, least: Need, most: Need, *, is_measured: bo
 def _bounded(name: str, size: BoundedBytes) -> dict[str, Any]:
     """Return the three fields of a report's record for a size with its bounds."""
     ends = {"bytes": size.bytes, "low_bytes": size.range.low, "high_bytes": size.range.high}
-    return {f"{name}_{end}": value for end, value in ends.items()}
+    return {f"{name}_{end}".lstrip("_"): value for end, value in ends.items()}
 
 
 def _answer(facts: RunFacts, question: Question, need: BoundedBytes) -> tuple[Outcome, str]:
@@ -280,12 +276,7 @@ def _with_card(analysis: Analysis, gpu: Gpu, limit: BoundedBytes, need: BoundedB
         **_bounded("needed", need),
         margin_bytes=limit.bytes - need.bytes,
         growth_pool_bytes=growth_bytes,
-        outside_pool=SourcedBytes(
-            bytes=overhead.bytes,
-            low_bytes=overhead.range.low,
-            high_bytes=overhead.range.high,
-            source=overhead.source,
-        ),
+        outside_pool=SourcedBytes(source=overhead.source, **_bounded("", overhead)),
         limit_source=card.source,
         says=tuple(says),
     )

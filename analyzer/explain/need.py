@@ -50,12 +50,8 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
             first_step=most.first_step and _widen(most.first_step, first),
             steady_step=_widen(most.steady_step, steady),
         )
-    own_bytes, counted, allocator = (
-        find_own_peak(recording) or 0,
-        counted_peak(recording),
-        least.allocator.bytes,
-    )
-    outside = None
+    own_bytes, counted = find_own_peak(recording) or 0, counted_peak(recording)
+    allocator, outside = least.allocator.bytes, None
     if own_bytes > least.pool.bytes:
         outside = BoundedBytes.exactly(own_bytes - allocator)
     elif counted > least.pool.bytes and not begins_with_process(recording):

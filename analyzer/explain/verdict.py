@@ -7,6 +7,7 @@ limit decide. The limit of the allocator that a capture happened to use gives no
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Final
 
@@ -82,9 +83,18 @@ def headline_of(
 
 def cautions_of(analysis: Analysis) -> tuple[str, ...]:
     """Return reasons for uncertain figures: a foreign plan, a wide range, each warning."""
-    stated = stated_range(analysis)
-    cautions = [stated.stand_in] if stated is not None and stated.stand_in else []
-    cautions += [] if stated is None else _wide_ranges(analysis, stated)
+    stated, cautions = stated_range(analysis), []
+    if stated is not None:
+        cautions += [stated.stand_in] if stated.stand_in else []
+        ranges = [
+            ((high - low) / size, kind, low, high)
+            for kind, size, low, high in _stated_bounds(analysis, stated)
+            if size
+        ]
+        width, kind, low, high = max(ranges, default=(0.0, "", 0, 0))
+        if width > WIDE_RATIO:
+            ends = f"{format_bytes(low)} to {format_bytes(high)}"
+            cautions.append(f"the {kind} peak may be anywhere from {ends}, a range of {width:.0%}")
     for warning in analysis.recording.warnings:  # the first clause, without brackets
         cautions.append(_CLAUSE.split(_BRACKETS.sub("", warning.strip()), maxsplit=1)[0])
     return tuple(dict.fromkeys(cautions))
@@ -92,54 +102,28 @@ def cautions_of(analysis: Analysis) -> tuple[str, ...]:
 
 def stated_range(analysis: Analysis) -> StatedRange | None:
     """Return the stated range of a prediction, widened to contain the figures shown."""
-    stated, peak = analysis.recording.uncertainty, analysis.peak
+    stated = analysis.recording.uncertainty
     if stated is None:
         return None
-    for prefix, size in (("", peak.requested_bytes), ("allocated_", peak.allocated_bytes)):
-        names = f"{prefix}low_bytes", f"{prefix}high_bytes"
-        low, high = (getattr(stated, name) for name in names)
-        if low is not None and high is not None:
-            ends = min(low, size), max(high, size)
-            stated = structs.replace(stated, **dict(zip(names, ends, strict=True)))
-    return stated
+    ends: dict[str, int] = {}
+    for kind, size, low, high in _stated_bounds(analysis, stated):
+        prefix = "" if kind == "requested" else "allocated_"
+        ends |= {f"{prefix}low_bytes": min(low, size), f"{prefix}high_bytes": max(high, size)}
+    return structs.replace(stated, **ends)
 
 
-def _wide_ranges(analysis: Analysis, stated: StatedRange) -> list[str]:
-    """Return the wider of the two ranges in words, if it is wider than ``WIDE_RATIO``."""
+def _stated_bounds(analysis: Analysis, stated: StatedRange) -> Iterator[tuple[str, int, int, int]]:
+    """Yield the kind, the figure and the bounds of each peak that has bounds."""
     peak = analysis.peak
-    ranges = [
-        ((high - low) / figure, kind, low, high)
-        for kind, figure, low, high in (
-            ("requested", peak.requested_bytes, stated.low_bytes, stated.high_bytes),
-            (
-                "allocated",
-                peak.allocated_bytes,
-                stated.allocated_low_bytes,
-                stated.allocated_high_bytes,
-            ),
-        )
-        if figure and low is not None and high is not None
-    ]
-    width, kind, low, high = max(ranges, default=(0.0, "", 0, 0))
-    ends = f"{format_bytes(low)} to {format_bytes(high)}"
-    words = f"the {kind} peak may be anywhere from {ends}, a range of {width:.0%}"
-    return [words] if width > WIDE_RATIO else []
+    low, high = stated.low_bytes, stated.high_bytes
+    if low is not None and high is not None:
+        yield "requested", peak.requested_bytes, low, high
+    low, high = stated.allocated_low_bytes, stated.allocated_high_bytes
+    if low is not None and high is not None:
+        yield "allocated", peak.allocated_bytes, low, high
 
 
 _RECURRENT = "CudnnRNN"
-
-
-def _assumed_settings(analysis: Analysis) -> tuple[AssumedSetting, ...]:
-    """Return each assumption with its value and its bytes at the peak; empty for other kinds."""
-    note = analysis.recording.phantom_run
-    if note is None:
-        return ()
-    rows = []
-    for one in ASSUMPTIONS:
-        value = note.assumed.get(one.name, one.usual)
-        share_bytes = _share(analysis.alive, one, value)
-        rows.append(AssumedSetting(**asdict(one), value=value, share_bytes=share_bytes))
-    return tuple(rows)
 
 
 def with_assumed_range(analysis: Analysis) -> Analysis:
@@ -150,10 +134,15 @@ def with_assumed_range(analysis: Analysis) -> Analysis:
     ``conv_ops_gpu.h``).
     """
     recording, peak = analysis.recording, analysis.peak
-    if recording.kind is not Kind.PHANTOM or recording.phantom is None:
+    card, note = recording.phantom, recording.phantom_run
+    if recording.kind is not Kind.PHANTOM or card is None or note is None:
         return analysis
-    settings = _assumed_settings(analysis)
-    recording = replace(recording, phantom=structs.replace(recording.phantom, settings=settings))
+    settings = []
+    for one in ASSUMPTIONS:
+        value = note.assumed.get(one.name, one.usual)
+        share_bytes = _share(analysis.alive, one, value)
+        settings.append(AssumedSetting(**asdict(one), value=value, share_bytes=share_bytes))
+    recording = replace(recording, phantom=structs.replace(card, settings=tuple(settings)))
     shares = {one.name: one.share_bytes for one in settings}
     reserve = shares.get(RECURRENT_RESERVE.name, 0)
     if reserve:

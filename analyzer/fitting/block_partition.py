@@ -1,14 +1,13 @@
 """Choose blocks of layers to recompute, so that the peak of a training step is lowest.
 
 The chain is cut where a single tensor connects the layers before with the layers after; the layers
-between two cuts are a *unit*. A block is a run of units. A recomputed block keeps only the tensor that
-enters it, and computes the others again for its gradient. So the peak is about the sum of the kept
-tensors plus the tensors of the largest block.
+between two cuts are a *unit*, and a block is a run of units. A recomputed block keeps only the tensor
+that enters it. So the peak is about the sum of the kept tensors plus the tensors of the largest block.
 
 For each bound on the largest block (Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear
 memory cost", 2016), dynamic programming finds the partition with the fewest kept bytes. Among partitions
-within 1 % of the lowest peak, the one with the fewest repeated ops wins. The result only selects blocks:
-the saving that users see is estimated from a capture with these blocks.
+within 1 % of the lowest peak, the one with the fewest repeated ops wins. The saving that users see is
+estimated from a capture with these blocks.
 """
 
 from __future__ import annotations
@@ -89,9 +88,8 @@ def _bytes_inside(units: Sequence[ChainUnit], start: int, stop: int) -> int:
 def _partition_under(units: Sequence[ChainUnit], bound: int) -> Partition:
     """Return the partition with the fewest kept bytes whose blocks hold at most ``bound`` bytes."""
     best: list[Partition] = [(0, 0, ())]
-    for stop in range(1, len(units) + 1):
-        last = units[stop - 1]
-        kept, operations, blocks = best[stop - 1]
+    for stop, last in enumerate(units, 1):
+        kept, operations, blocks = best[-1]
         options = [(kept + last.kept_bytes + last.leaves_bytes, operations, blocks)]
         repeated = 0
         for start in reversed(range(stop)):
@@ -99,8 +97,8 @@ def _partition_under(units: Sequence[ChainUnit], bound: int) -> Partition:
                 break
             repeated += units[start].operations
             kept, operations, blocks = best[start]
-            block = (start, stop)
-            options.append((kept + last.leaves_bytes, operations + repeated, (*blocks, block)))
+            more = *blocks, (start, stop)
+            options.append((kept + last.leaves_bytes, operations + repeated, more))
         best.append(min(options, key=lambda partition: partition[:2]))
     return best[-1]
 

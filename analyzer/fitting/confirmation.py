@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from analyzer.fitting.estimate_at_size import StepAccess
@@ -20,7 +20,7 @@ from analyzer.tracing.parse.run_folder import read_run
 
 MOST_RUNS: Final = 8  # runs at most; two if the prediction is right
 
-_STEPS: Final = 3
+RUN_STEPS: Final = 3
 """Steps of a run: the first allocates variables of the optimizer, the others repeat."""
 
 _FIRST_STEP_DOWN: Final = 16
@@ -49,11 +49,6 @@ def has_phantom() -> bool:
     except AnalyzerError:
         return False
     return True
-
-
-def make_run_options(options: CaptureOptions, limit_bytes: int | None) -> CaptureOptions:
-    """Return the options of a run under a limit; None stands for the card's own limit."""
-    return replace(options, steps=_STEPS, memory_limit_bytes=limit_bytes)
 
 
 def find_time_limit(capture_s: Mapping[int, float], size: int, device: str) -> float:

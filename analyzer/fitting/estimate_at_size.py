@@ -219,17 +219,12 @@ class SizeEstimates:
         try:
             folder = self._access.capture(options, self.folder_of(size))
         except InputError as error:
-            if error.kind is FailureKind.FIXED_SIZE:
-                raise InputError(
-                    f"The batch size of {self._access.name} is fixed: {error.message}",
-                    hint="Leave the first axis of the inputs open, or name the model itself.",
-                    kind=error.kind,
-                ) from None
-            if not self._varied.shapes:
+            if error.kind is not FailureKind.FIXED_SIZE:
                 raise
-            shape = insert_size(self._varied.template, size)
-            raise TargetError(
-                f"--shape {shape}: {error.message}", hint=error.hint, kind=error.kind
+            raise InputError(
+                f"The batch size of {self._access.name} is fixed: {error.message}",
+                hint="Leave the first axis of the inputs open, or name the model itself.",
+                kind=error.kind,
             ) from None
         self.capture_s[size] = time.monotonic() - started_s
         return folder

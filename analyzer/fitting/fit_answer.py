@@ -194,12 +194,3 @@ def insert_size(shape: str, size: int) -> str:
 def encode_answer(answer: FitAnswer) -> bytes:
     """Return an answer as JSON text."""
     return msgspec.json.format(msgspec.json.encode(answer), indent=1) + b"\n"
-
-
-def decode_answer(content: bytes) -> FitAnswer:
-    """Return the answer in a JSON text.
-
-    Raises:
-        msgspec.ValidationError: the text is no answer.
-    """
-    return msgspec.json.decode(content, type=FitAnswer)

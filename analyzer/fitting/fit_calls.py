@@ -72,8 +72,7 @@ def fit(
         limit_bytes=_parse_limit(limit),
         wanted=wanted,
         confirm=confirm,
-        remedies=remedies,
-        what_if=tuple(what_if),
+        remedies=tuple(what_if) if remedies or what_if else None,
         threads=threads,
         varied=parse_varied([vary] if isinstance(vary, str) and vary else vary),
     )

@@ -14,10 +14,10 @@ from msgspec.structs import replace as replace_fields
 from analyzer.capture.process.launch import Progress
 from analyzer.cards import Gpu, all_gpus, find_gpu, memory_beside_pool, memory_limit
 from analyzer.fitting.confirmation import (
+    RUN_STEPS,
     RunBracket,
     find_time_limit,
     has_phantom,
-    make_run_options,
     run_at,
 )
 from analyzer.fitting.estimate_at_size import (
@@ -57,16 +57,13 @@ _SEARCH_SHARE: Final = 0.95  # of the progress; the rest is for the remedies
 class FitQuestion:
     """A question about a target."""
 
-    # the allocator's limit; None for the card's own, or this machine's memory
-    limit_bytes: int | None = None
-    wanted: int | None = None  # A size to judge
+    limit_bytes: int | None = None  # None for the card's own, or this machine's memory
+    wanted: int | None = None  # a size to judge
     threads: int | None = None
     # whether to run the result and its neighbours. None runs them on a simulated card if possible,
     # but not on a CPU, which would execute the kernels.
     confirm: bool | None = None
-    remedies: bool = False
-    # the remedies to try, by name; empty for all, if there are to be ``remedies``
-    what_if: tuple[str, ...] = ()
+    remedies: tuple[str, ...] | None = None  # names; empty for all, None for none
     varied: VariedSize = BATCH
 
 
@@ -105,7 +102,8 @@ def fit_step(
     can_run = access.trial is not None and (gpu is None or has_phantom())
     confirm = gpu is not None and can_run if question.confirm is None else question.confirm
     confirm = confirm and access.trial is not None
-    run_options = make_run_options(options, None if limit_of == "card" else limit.bytes)
+    run_limit = None if limit_of == "card" else limit.bytes
+    run_options = replace(options, steps=RUN_STEPS, memory_limit_bytes=run_limit)
     if confirm and access.prepare_trials is not None:
         access.prepare_trials(run_options)
     varied, options_at = question.varied, optimize_for(options, question.limit_bytes)
@@ -135,12 +133,12 @@ def fit_step(
         cards = _judge_cards(found.curve, answer.wanted) if gpu else ()
         fits = answer.wanted <= answer.largest
         answer = replace_fields(answer, wanted_fits=fits, cards=cards)
-    if question.remedies or question.what_if:
+    if question.remedies is not None:
         size = answer.size_of_remedies
         remedies = try_remedies(
             access,
             varied.apply(options_at, size),
-            question.what_if,
+            question.remedies,
             answer.limit_bytes,
             question.threads,
             lambda stage, share: report(stage, _SEARCH_SHARE + (1 - _SEARCH_SHARE) * share),

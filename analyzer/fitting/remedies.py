@@ -138,11 +138,9 @@ def _try_sets(
         if len({plan.kind for plan in chosen}) == size
         and sum(saves[plan.id] for plan in chosen) >= excess
     ]
-
-    def rank(chosen: tuple[RemedyPlan, ...]) -> tuple[int, int]:
-        return sum(plan.effort for plan in chosen), -sum(saves[plan.id] for plan in chosen)
-
-    for chosen in sorted(sets, key=rank)[:_MOST_SETS]:
+    sets.sort(key=lambda chosen: -sum(saves[plan.id] for plan in chosen))
+    sets.sort(key=lambda chosen: sum(plan.effort for plan in chosen))
+    for chosen in sets[:_MOST_SETS]:
         trial.report(f"capturing with {' and '.join(plan.id for plan in chosen)}", 0.98)
         remedy = _try_plans(trial, chosen, before)
         yield remedy

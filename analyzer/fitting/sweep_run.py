@@ -1,12 +1,6 @@
 """A sweep: read its configuration, estimate the cells that do not exist, and show all.
 
-A configuration is a TOML file; the cells are all combinations of its lists::
-
-    models = ["keras:MobileNetV2", "train.py:build"]
-    batches = [8, 32]
-    cards = ["t4", "a100-40gb"]        # or "cpu"
-    remedies = ["none", "mixed-float16"]
-    optimizer = "adam"                 # and mode, dtype_policy, jit, limit: for every cell
+A configuration is a TOML file with the fields of ``SweepConfig``; docs/fit.md has an example.
 """
 
 from __future__ import annotations
@@ -18,7 +12,7 @@ import io
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
@@ -232,18 +226,20 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
         options = choose_plans(plans, [question.remedy])[0].options
     what_if = WhatIf(memory_limit_bytes=limit_bytes)
     report = estimate_target(spec, options, folder / "cell", what_if=what_if).report
-    verdict, stated = report.verdict, report.uncertainty
+    figures: dict[str, Any] = {
+        name: getattr(report.verdict, name, None)
+        for name in ("need_bytes", "limit_bytes", "margin_bytes")
+    }
+    figures |= {
+        name: getattr(report.uncertainty, name, None) for name in ("low_bytes", "high_bytes")
+    }
     return SweepCell(
         question=question,
         requested_bytes=report.peak.requested_bytes,
         allocated_bytes=report.peak.allocated_bytes,
-        low_bytes=None if stated is None else stated.low_bytes,
-        high_bytes=None if stated is None else stated.high_bytes,
-        need_bytes=None if verdict is None else verdict.need_bytes,
-        limit_bytes=None if verdict is None else verdict.limit_bytes,
-        margin_bytes=None if verdict is None else verdict.margin_bytes,
         fits=report.fits,
         op=report.peak.op or "",
+        **figures,
     )
 
 

@@ -108,8 +108,7 @@ def find_largest(analysis: Analysis) -> Iterator[Finding]:
         id="large-tensor",
         severity=severity_of(saves, peak),
         title=f"One tensor is {size / peak:.0%} of the peak: {tensor.name} ({format_bytes(size)})",
-        detail=f"Category {tensor.category.replace('_', ' ')}, shape {tensor.shape or 'unknown'}, type "
-        f"{tensor.dtype or 'unknown'}, made by {tensor.op or 'an op without a name'}. "
+        detail=f"It has the shape {tensor.shape or 'unknown'} and the type {tensor.dtype or 'unknown'}. "
         f"{half} lowers the peak to {format_bytes(peak - saves)}.",
         saves_bytes=saves,
         evidence=(describe_buffer(row),),
@@ -182,18 +181,15 @@ _ITEM_BYTES: Final = (1, 2, 4, 8)
 
 def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
     """Report float64 tensors that are a large part of the peak."""
-    wide = analysis.alive[analysis.alive["dtype"].astype(str) == "float64"]
-    size_bytes = int(wide["requested_bytes"].sum())
-    if size_bytes >= max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
-        yield _report_tensors(
-            wide,
-            id_="float64",
-            title="are float64",
-            detail="NumPy's default is float64, and TensorFlow keeps the type. Use float32, which "
-            "takes half: array.astype('float32'), tf.constant(x, tf.float32), or dtype= when the "
-            "data is read.",
-            saves_bytes=size_bytes // 2,
-        )
+    yield from _find_share(
+        analysis,
+        analysis.alive[analysis.alive["dtype"].astype(str) == "float64"],
+        id_="float64",
+        title="are float64",
+        detail="NumPy's default is float64, and TensorFlow keeps the type. Use float32, which takes "
+        "half: array.astype('float32'), tf.constant(x, tf.float32), or dtype= when the data is read.",
+        saved_ratio=0.5,
+    )
 
 
 def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
@@ -206,64 +202,66 @@ def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
     alive = analysis.alive
     kinds = alive["op_type"].astype(str).where(alive["op_type"] != "", alive["op"].astype(str))
     parameters = set(alive.loc[alive["category"] == "parameter", "shape"].astype(str)) - {""}
-    dense = alive[kinds.str.startswith(_DENSE_OP) & alive["shape"].astype(str).isin(parameters)]
-    size_bytes = int(dense["requested_bytes"].sum())
-    if size_bytes >= max(_LEAST_BYTES, _LEAST_RATIO * analysis.peak.requested_bytes):
-        yield _report_tensors(
-            dense,
-            id_="dense-gradient",
-            title="are dense gradients of embedding tables",
-            detail="The gradient of a lookup has few rows, but something converts it to a tensor of "
-            "the table's shape: gradient accumulation, clipping by the global norm, the loss scaling "
-            "of mixed precision, or an optimizer without a sparse update. Keep the gradient sparse, "
-            "or use an optimizer with a sparse update.",
-            saves_bytes=size_bytes,
-        )
+    yield from _find_share(
+        analysis,
+        alive[kinds.str.startswith(_DENSE_OP) & alive["shape"].astype(str).isin(parameters)],
+        id_="dense-gradient",
+        title="are dense gradients of embedding tables",
+        detail="The gradient of a lookup has few rows, but something converts it to a tensor of the "
+        "table's shape: gradient accumulation, clipping by the global norm, the loss scaling of mixed "
+        "precision, or an optimizer without a sparse update. Keep the gradient sparse, or use an "
+        "optimizer with a sparse update.",
+        saved_ratio=1.0,
+    )
 
 
 def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report copies of the step's inputs that are alive at the peak."""
     if analysis.step is None:
         return
-    rows = _find_copies(analysis, analysis.step)
-    size_bytes = int(rows["requested_bytes"].sum())
-    if size_bytes < max(_LEAST_BYTES, _COPIES_RATIO * analysis.peak.requested_bytes):
-        return
-    rows = rows.sort_values("requested_bytes", ascending=False)
-    makers = rows["op_type"].where(rows["op_type"] != "", rows["op"]).astype(str)
+    rows = _find_copies(analysis, analysis.step).sort_values("requested_bytes", ascending=False)
+    makers = dict.fromkeys(str(row.op_type or row.op) for row in rows.head(_TENSORS).itertuples())
     left = tensors_left(analysis)
     addresses = set(left.loc[left["op"].isin(set(rows["op"])), "address"].astype("int64"))
     holders = (one.where for one in watch.held if addresses.intersection(one.addresses))
-    yield _report_tensors(
+    yield from _find_share(
+        analysis,
         rows,
         id_="input-copies",
-        title=f"are copies of the input, made by {', '.join(makers.head(_TENSORS).unique())}",
-        detail="Each copy has as many elements as the input. Convert type, order and scale before "
-        "the step: in the map of tf.data, which frees the original, or once for the whole data "
-        "set.",
+        title=f"are copies of the input, made by {', '.join(makers)}",
+        detail="Each copy has as many elements as the input. Convert type, order and scale before the "
+        "step: in the map of tf.data, which frees the original, or once for the whole data set.",
         else_where=next(holders, watch.where),
+        least_ratio=_COPIES_RATIO,
     )
 
 
-def _report_tensors(
+def _find_share(
+    analysis: Analysis,
     tensors: pd.DataFrame,
     *,
     id_: str,
     title: str,
     detail: str,
-    saves_bytes: int | None = None,
+    saved_ratio: float = 0.0,
     else_where: str = "",
-) -> Finding:
-    """Return a finding about tensors; ``else_where`` is a line if no tensor has a known one."""
+    least_ratio: float = _LEAST_RATIO,
+) -> Iterator[Finding]:
+    """Report tensors that are a large share of the peak.
+
+    ``else_where`` is a line of code if no tensor has a known one.
+    """
+    size_bytes = int(tensors["requested_bytes"].sum())
+    if size_bytes < max(_LEAST_BYTES, least_ratio * analysis.peak.requested_bytes):
+        return
     largest = tensors.sort_values("requested_bytes", ascending=False).head(_TENSORS)
     where = next((str(one) for one in largest["source"] if str(one)), else_where)
-    size = format_bytes(int(tensors["requested_bytes"].sum()))
-    return Finding(
+    yield Finding(
         id=id_,
         severity=Severity.MEDIUM,
-        title=f"{size} of the peak {title}{in_brackets(where)}",
+        title=f"{format_bytes(size_bytes)} of the peak {title}{in_brackets(where)}",
         detail=detail,
-        saves_bytes=saves_bytes,
+        saves_bytes=int(saved_ratio * size_bytes) or None,
         evidence=tuple(
             evidence_row(
                 f"{row['dtype']} {row['shape']}",

@@ -75,8 +75,6 @@ def find_threads(analysis: Analysis) -> Iterator[Finding]:
             {
                 "what": f"{each.inter_op_threads} inter-op threads",
                 "requested_bytes": each.requested_bytes,
-                "low_bytes": each.requested_low_bytes,
-                "high_bytes": each.requested_high_bytes,
             }
             for each in schedules
         ),
@@ -98,11 +96,6 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
         if kept:
             title += f"; each compilation keeps {format_bytes(kept)}"
         names = (*one.variables, *one.inputs)
-        counts = (
-            (len(one.variables), "variables that the step updates"),
-            (len(one.inputs), "of its inputs"),
-        )
-        sources = " and ".join(f"{count} {what}" for count, what in counts if count)
         shown = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
         where = "memory" if kept else "the host's memory"
         yield Finding(
@@ -110,12 +103,12 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
             severity=Severity.HIGH,
             title=title,
             detail=f"{one.because} needs a constant at compile time, and TensorFlow derives it from "
-            f"{sources} ({shown}). Their values become part of the compiled code. They "
-            "change in every step, so everything is recompiled, as slowly as the first time, and the "
-            f"old values stay in {where}. Turn XLA off for this step (jit_compile=False, --no-jit), or "
-            "use another optimizer: a frequent cause is an optimizer that divides an Embedding's "
-            "sparse gradient and adds the result to a slot (Adadelta, RMSprop with momentum). Adam "
-            "does not.",
+            f"{len(names)} of the step's variables and inputs ({shown}). Their values become part of "
+            "the compiled code. They change in every step, so everything is recompiled, as slowly as "
+            f"the first time, and the old values stay in {where}. Turn XLA off for this step "
+            "(jit_compile=False, --no-jit), or use another optimizer: a frequent cause is an optimizer "
+            "that divides an Embedding's sparse gradient and adds the result to a slot (Adadelta, "
+            "RMSprop with momentum). Adam does not.",
             saves_bytes=kept or None,
             evidence=tuple({"what": "compiled in", "name": name} for name in names),
         )

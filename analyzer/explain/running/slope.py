@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations, pairwise
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
@@ -88,8 +88,7 @@ def _floors(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return [min(points[a:b], key=lambda point: point[1]) for a, b in pairwise(bounds) if b > a]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramGrowth:
+class ProgramGrowth(NamedTuple):
     """The trends of a program: bytes in use in the allocator, and resident memory of the process."""
 
     device: TrendFigures

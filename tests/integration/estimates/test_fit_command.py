@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from builders import Ended, analyze, analyze_in_child
 
@@ -15,7 +16,7 @@ from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.confirmation import MOST_RUNS
 from analyzer.fitting.estimate_at_size import SizeEstimates, access_target
-from analyzer.fitting.fit_answer import FitAnswer, decode_answer
+from analyzer.fitting.fit_answer import FitAnswer
 from analyzer.fitting.remedies import try_remedies
 from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.size_search import tolerance_at
@@ -127,7 +128,7 @@ def fit(folder: Path, name: str, *options: str) -> tuple[Ended, FitAnswer]:
         "fit", f"models.py:{name}", "--json", str(file), "-q", *options, cwd=folder, timeout_s=600
     )
     assert ended.code in (0, 3), ended.err
-    return ended, decode_answer(file.read_bytes())
+    return ended, msgspec.json.decode(file.read_bytes(), type=FitAnswer)
 
 
 def check_runs(answer: FitAnswer) -> None:
