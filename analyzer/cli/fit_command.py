@@ -99,9 +99,7 @@ def fit(
     elif not is_all and not outputs.quiet:
         print(_FOR_CPU, file=sys.stderr)
     with progress_bar(outputs.progress) as progress:
-        answer = (fit_all_cards if is_all else fit_target)(
-            spec, chosen, question, progress=progress
-        )
+        answer = (fit_all_cards if is_all else fit_target)(spec, chosen, question, progress)
     _deliver(answer, outputs)
     if not answer.largest or answer.wanted_fits is False:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))

@@ -98,12 +98,8 @@ class Analysis:
         return [step for step in self.recording.steps if step.last >= step.first]
 
 
-def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -> Analysis:
-    """Return the peak, the buffers alive at it, and the waste; callers add findings.
-
-    Raises:
-        AccountingError: the categories do not add up to the peak.
-    """
+def analyse(recording: Recording) -> Analysis:
+    """Return the peak, the buffers alive at it, and the waste; callers add uses and findings."""
     rows = main_allocator_rows(recording)
     count = len(recording.events)
     line = timeline(rows, count)
@@ -127,7 +123,7 @@ def analyse(recording: Recording, uses: Mapping[int, BufferUse] | None = None) -
         peak=peak,
         peak_ever=find_peak(line, 0, count - 1),
         alive=alive,
-        uses=uses or {},
+        uses={},
         fragmentation=_measure_fragmentation(recording, rows, peak.allocated_instant),
     )
 

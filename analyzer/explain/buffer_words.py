@@ -53,9 +53,9 @@ def describe_buffer(row: Mapping[str, Any], **more: Cell) -> EvidenceRow:
     return {**plain, **more}
 
 
-def describe_largest(table: pd.DataFrame, count: int = 20) -> tuple[EvidenceRow, ...]:
+def describe_largest(table: pd.DataFrame) -> tuple[EvidenceRow, ...]:
     """Return evidence on the largest buffers of a table."""
-    largest = table.sort_values("requested_bytes", ascending=False, kind="stable").head(count)
+    largest = table.sort_values("requested_bytes", ascending=False, kind="stable").head(20)
     return tuple(describe_buffer(row) for row in largest.to_dict("records"))
 
 

@@ -74,7 +74,12 @@ def compare(
         PeakOfBoth(number=number, **_difference(*(_number(report, number) for report in both)))
         for number in get_args(Number)
     ]
-    facts = _op_facts(alive_a, alive_b)
+    facts: dict[
+        str, dict[str, Any]
+    ] = {}  # type and layer of each op, by the first side that has it
+    for row in (*alive_a.itertuples(), *alive_b.itertuples()):
+        for name in (row.made, _TRAILING_NUMBER.sub("", row.made)):
+            facts.setdefault(name, {"type": str(row.op_type), "layer": str(row.layer)})
     label_a, label_b = labels or _labels(*both)
     return DiffFile(
         headline=_headline(peak[1], categories, report_a.kind, report_b.kind),
@@ -154,16 +159,6 @@ def _difference(a_bytes: int | None, b_bytes: int | None) -> dict[str, Any]:
     return {"a_bytes": a_bytes, "b_bytes": b_bytes, "delta_bytes": delta}
 
 
-def _op_facts(*alive: pd.DataFrame) -> dict[str, dict[str, Any]]:
-    """Return the type and layer of each op, by the first side that has the op."""
-    known: dict[str, dict[str, Any]] = {}
-    for table in alive:
-        for row in table.drop_duplicates("made").itertuples():
-            for name in (row.made, _TRAILING_NUMBER.sub("", row.made)):
-                known.setdefault(name, {"type": str(row.op_type), "layer": str(row.layer)})
-    return known
-
-
 def _labels(*reports: ReportFile) -> tuple[str, str]:
     """Return names for both sides from the settings that differ."""
     sides = [
@@ -174,9 +169,11 @@ def _labels(*reports: ReportFile) -> tuple[str, str]:
         )
         for report in reports
     ]
-    shown = [place for place, (a, b) in enumerate(zip(*sides, strict=True)) if a != b]
-    labels = [", ".join(side[place] for place in shown if side[place]) for side in sides]
-    return labels[0] or "first", labels[1] or "second"
+    a, b = (
+        ", ".join(word for word, other in zip(one, another, strict=True) if word and word != other)
+        for one, another in (sides, sides[::-1])
+    )
+    return a or "first", b or "second"
 
 
 def _messages(*both: ReportFile) -> list[str]:

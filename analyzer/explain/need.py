@@ -119,14 +119,9 @@ def with_replay(
 ) -> Need:
     """Return the need in the pool after a run or a replay under the limit.
 
-    A success under the limit bounds the need from above if the very allocations were replayed. A
-    failure bounds it from below; the difference is fragmentation.
-
-    Args:
-        limit: The limit of the pool.
-        runs: Whether the run or the replay succeeded.
-        is_measured: Whether the replay used measured allocations, not predicted ones.
-        is_own: Whether it was the run itself, which waits for frees as a replay does not.
+    A success under the limit bounds the need from above if the very allocations were replayed
+    (``is_measured``). A failure bounds it from below; the difference is fragmentation. ``is_own`` is
+    whether it was the run itself, which waits for frees as a replay does not.
     """
     pool, part = need.pool, need.allocator
     if runs and is_own:

@@ -123,9 +123,6 @@ def _stated_bounds(analysis: Analysis, stated: StatedRange) -> Iterator[tuple[st
         yield "allocated", peak.allocated_bytes, low, high
 
 
-_RECURRENT = "CudnnRNN"
-
-
 def with_assumed_range(analysis: Analysis) -> Analysis:
     """Return the analysis of a simulated card with the range from assumed reserve spaces.
 
@@ -171,7 +168,7 @@ def _share(alive: pd.DataFrame, assumption: Assumption, value: int) -> int:
     is_assumed = (alive["requested_bytes"] == value) & (value > 0)
     rows = {
         RECURRENT_RESERVE: (  # output 3: what the backward pass reads
-            kinds.str.startswith(_RECURRENT)
+            kinds.str.startswith("CudnnRNN")
             & ~kinds.str.contains("Backprop")
             & alive["tensor"].astype(str).str.endswith(":3")
         ),

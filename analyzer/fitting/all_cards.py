@@ -26,15 +26,13 @@ def fit_all_cards(
     spec: TargetSpec,
     options: CaptureOptions,
     question: FitQuestion,
-    *,
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> FitAnswer:
     """Find the largest batch of a target's step on each card; limits and runs are not supported.
 
     Raises:
         InputError: the target cannot be used, or its batch size is fixed.
     """
-    report = progress or (lambda stage, share: None)
 
     def kind_of(gpu: Gpu) -> int:
         return min(gpu.compute_capability[0], 8)
@@ -45,10 +43,10 @@ def fit_all_cards(
     with access_target(spec) as access:
         for number, cards in enumerate(kinds):
 
-            def report_part(stage: str, share: float, number: int = number) -> None:
-                report(stage, (number + share) / len(kinds))
+            def report(stage: str, share: float, number: int = number) -> None:
+                progress(stage, (number + share) / len(kinds))
 
-            answer, curve = _fit_kind(access, options, question, cards, report_part)
+            answer, curve = _fit_kind(access, options, question, cards, report)
             for gpu in cards:
                 limit = memory_limit(gpu)
                 largest = curve.size_at(limit.bytes)

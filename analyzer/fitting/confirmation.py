@@ -80,15 +80,11 @@ def run_at(
 
 @dataclass
 class RunBracket:
-    """Runs of a step by size, and the bracket that they make.
-
-    ``refused`` is the smallest size known not to be possible; None for none. No size above ``most`` is
-    run.
-    """
+    """Runs of a step by size, and the bracket that they make."""
 
     run: Callable[[int], ConfirmingRun]
-    refused: int | None = None
-    most: int = MOST_SIZE
+    refused: int | None = None  # the smallest size known not to be possible
+    most: int = MOST_SIZE  # no larger size is run
     runs: dict[int, ConfirmingRun] = field(default_factory=dict)
 
     @property
@@ -110,10 +106,7 @@ class RunBracket:
         return sum(not run.ran and not run.has_failed for run in self.runs.values())
 
     def narrow(self, predicted: int, safe: int) -> None:
-        """Run the predicted size, the safe one and others until the bracket is narrow.
-
-        It raises an InputError if the step fails for a reason that is not its size.
-        """
+        """Run the predicted size, the safe one and others until the bracket is narrow."""
         first_sizes, up = [max(predicted, 1), max(safe, 1)], tolerance_at(predicted)
         down = max(predicted // _FIRST_STEP_DOWN, 1)
         while len(self.runs) < MOST_RUNS and self.timeouts < _MOST_TIMEOUTS:
@@ -142,6 +135,5 @@ class RunBracket:
         failed = [run for run in self.runs.values() if run.has_failed]
         is_other = all(run.kind is FailureKind.OTHER for run in failed)
         if result.has_failed and is_other and len(failed) == len(self.runs) > 1:
-            raise InputError(
-                f"The step fails at sizes {', '.join(map(str, sorted(self.runs)))}: {result.detail}"
-            )
+            sizes = ", ".join(map(str, sorted(self.runs)))  # the reason is not the size
+            raise InputError(f"The step fails at sizes {sizes}: {result.detail}")

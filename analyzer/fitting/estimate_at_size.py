@@ -169,10 +169,7 @@ class SizeEstimate(CurvePoint, frozen=True, kw_only=True):
 
 
 class SizeEstimates:
-    """Captures and estimates one step at sizes, each capture in the subfolder ``name``.
-
-    ``capture_s`` has the seconds of each capture, by size.
-    """
+    """Captures and estimates one step at sizes, each capture in the subfolder ``name``."""
 
     def __init__(
         self,
@@ -188,7 +185,7 @@ class SizeEstimates:
         self._varied = varied
         self._threads = threads
         self._folder = access.folder / name
-        self.capture_s: dict[int, float] = {}
+        self.capture_s: dict[int, float] = {}  # seconds of each capture, by size
 
     def folder_of(self, size: int) -> Path:
         """Return the folder of the capture at a size, whether it exists or not."""
@@ -208,12 +205,7 @@ class SizeEstimates:
             return SizeFailure(size=size, kind=error.kind, detail=error.message)
 
     def capture(self, size: int) -> Path:
-        """Capture the step at a size and return the folder.
-
-        Raises:
-            InputError: the target does not accept the size, or fixes it.
-            StepOutOfMemory: the machine has too little memory to capture the step.
-        """
+        """Capture the step at a size and return the folder; raise if the size is not possible."""
         options = self._varied.apply(self._options, size)
         started_s = time.monotonic()
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -71,22 +70,20 @@ def fit_target(
     spec: TargetSpec,
     options: CaptureOptions,
     question: FitQuestion,
-    *,
-    progress: Progress | None = None,
+    progress: Progress,
 ) -> FitAnswer:
     """Find the largest size of a target's step under a limit; start at the options' batch size.
 
     Raises:
         InputError: the target cannot be used, or its batch size is fixed.
     """
-    show = progress or (lambda stage, share: None)
     reached = [0.0]
 
     def report(stage: str, share: float) -> None:
         reached[0] = share
-        show(stage, share)
+        progress(stage, share)
 
-    with access_target(spec, lambda stage: show(stage, reached[0])) as access:
+    with access_target(spec, lambda stage: progress(stage, reached[0])) as access:
         return fit_step(access, options, question, report)
 
 
@@ -94,7 +91,7 @@ def fit_step(
     access: StepAccess,
     options: CaptureOptions,
     question: FitQuestion,
-    report: Callable[[str, float], None],
+    report: Progress,
 ) -> FitAnswer:
     """Find the largest size of a step under a limit."""
     gpu = find_gpu(options.gpu) if options.gpu else None

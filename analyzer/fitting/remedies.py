@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace as replace_fields
 
+from analyzer.capture.process.launch import Progress
 from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates, StepAccess, access_target
 from analyzer.fitting.remedy_plans import (
     RECOMPUTING,
@@ -41,7 +42,7 @@ class RemedyTrial:
     options: CaptureOptions
     limit_bytes: int | None
     threads: int | None
-    report: Callable[[str, float], None]
+    report: Progress
 
     def estimates(self, options: CaptureOptions, name: str) -> SizeEstimates:
         """Return captures and estimates of the step with some options, in the subfolder ``name``."""
@@ -58,7 +59,7 @@ def try_remedies(
     names: Sequence[str],
     limit_bytes: int | None,
     threads: int | None,
-    report: Callable[[str, float], None],
+    report: Progress,
     captured: Path | None = None,
 ) -> tuple[StepRemedy, ...]:
     """Estimate a step with each remedy, and with sets of them if no single one is enough.
@@ -186,8 +187,8 @@ def add_remedies(
     names: Sequence[str],
     folder: Path,
     *,
-    threads: int | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    threads: int | None,
+    progress: Progress,
 ) -> Result:
     """Return an estimate with the savings of remedies, and save the changed report in its folder.
 
@@ -196,8 +197,7 @@ def add_remedies(
     """
     verdict = result.report.verdict
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
-    report = progress or (lambda stage, share: None)
     with access_target(spec) as access:
-        remedies = try_remedies(access, options, names, limit_bytes, threads, report, folder)
+        remedies = try_remedies(access, options, names, limit_bytes, threads, progress, folder)
     changed = replace(result, report=replace_fields(result.report, remedies=remedies))
     return save_report(changed, folder)

@@ -209,14 +209,13 @@ def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[Reme
     is_application = note.target is not None and note.target.kind == "application"
     if not shapes and is_application and note.inputs and note.inputs[0].shape:
         shapes = {"": tuple(note.inputs[0].shape[1:])}
-    # Half of each axis but the last; of a single axis, half of it.
-    smaller = {
-        name: (
-            *(max(axis // 2, 1) for axis in shape[: max(len(shape) - 1, 1)]),
-            *shape[max(len(shape) - 1, 1) :],
-        )
-        for name, shape in shapes.items()
-    }
+    smaller = {}
+    for (
+        name,
+        shape,
+    ) in shapes.items():  # half of each axis but the last; of a single axis, half of it
+        sides = shape[:-1] or shape
+        smaller[name] = (*(max(axis // 2, 1) for axis in sides), *shape[len(sides) :])
     if smaller == shapes:
         return
     texts = [f"{name}={','.join(map(str, axes))}".lstrip("=") for name, axes in smaller.items()]

@@ -9,7 +9,7 @@ import contextlib
 import csv
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from analyzer.capture.process.launch import capture
+from analyzer.capture.process.launch import Progress, capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.explain.replay_settings import WhatIf
@@ -133,7 +133,7 @@ def run_sweep(
     out: Path,
     *,
     engine: WorkEngine,
-    progress: Callable[[str, float], None],
+    progress: Progress,
 ) -> SweepFile:
     """Estimate the cells that ``out`` does not hold yet, and return all.
 
@@ -173,14 +173,13 @@ def _make_folder(out: Path) -> Path:
     """Make and return the folder of the cells; raise if ``out`` holds other files."""
     folder = out / "cells"
     try:
-        is_foreign = out.is_dir() and not folder.is_dir() and any(out.iterdir())
-        if not is_foreign:
-            folder.mkdir(parents=True, exist_ok=True)
-            return folder
-        reason = f"{out} holds files that are not a sweep's."
+        if out.is_dir() and not folder.is_dir() and any(out.iterdir()):
+            reason = f"{out} holds files that are not a sweep's."
+            raise InputError(reason, hint="Name another --out.")
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        reason = f"{out}: {error.strerror}."
-    raise InputError(reason, hint="Name another --out.")
+        raise InputError(f"{out}: {error.strerror}.", hint="Name another --out.") from None
+    return folder
 
 
 def _key(question: SweepQuestion) -> str:

@@ -174,7 +174,6 @@ _LEAST_RATIO: Final = 0.05
 _COPIES_RATIO: Final = 0.1  # share of the peak above which input copies are reported
 
 _TENSORS: Final = 8
-_DENSE_OP: Final = "UnsortedSegmentSum"
 _LOADER: Final = "IteratorGetNext"
 _ITEM_BYTES: Final = (1, 2, 4, 8)
 
@@ -204,7 +203,9 @@ def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
     parameters = set(alive.loc[alive["category"] == "parameter", "shape"].astype(str)) - {""}
     yield from _find_share(
         analysis,
-        alive[kinds.str.startswith(_DENSE_OP) & alive["shape"].astype(str).isin(parameters)],
+        alive[
+            kinds.str.startswith("UnsortedSegmentSum") & alive["shape"].astype(str).isin(parameters)
+        ],
         id_="dense-gradient",
         title="are dense gradients of embedding tables",
         detail="The gradient of a lookup has few rows, but something converts it to a tensor of the "

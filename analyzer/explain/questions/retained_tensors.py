@@ -89,14 +89,11 @@ def find_retained(analysis: Analysis) -> Iterator[Finding]:
 
 
 class Recomputation(NamedTuple):
-    """The cut of the forward pass that saves most; ``saves_bytes`` is 0 if none lowers the peak.
-
-    ``half_saves_bytes`` is the saving if the activations are half as large, as with half the batch.
-    """
+    """The cut of the forward pass that saves most; ``saves_bytes`` is 0 if none lowers the peak."""
 
     saves_bytes: int = 0
     segments: int = 0
-    half_saves_bytes: int = 0
+    half_saves_bytes: int = 0  # if the activations are half as large, as with half the batch
 
 
 def find_recomputation(analysis: Analysis) -> Recomputation:

@@ -21,11 +21,10 @@ _LEAST_TAPE_BYTES: Final = 64 << 10  # of a single tape
 
 _LEAST_BYTES: Final = 8 << 20
 _LEAST_RATIO: Final = 0.2
-"""Tensors of the step before are reported above both: bytes, and a share of the peak."""
-
 _LEAST_NAMED_BYTES: Final = 1 << 20
 _LEAST_NAMED_RATIO: Final = 0.1
-"""The same for tensors that a known name holds: the line to change is known."""
+"""Tensors of the step before are reported above bytes and a share of the peak; above less of both if a
+known name holds them."""
 
 _LOADERS: Final = ("", "IteratorGetNext")  # ops that load the data of a loop
 

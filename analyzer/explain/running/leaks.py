@@ -24,13 +24,9 @@ _MEDIUM_RATIO: Final = 0.01
 """Growth in 1,000 steps, as a share of the peak, above which the severity is high or medium."""
 
 _THOUSAND: Final = 1000
-_LEAST_BYTES: Final = 1 << 20
-"""Growth in 1,000 steps below which growth without a known holder is not reported."""
-
-_HOST_BYTES: Final = 64 << 20  # growth of the process over all steps above which it is reported
-
-_HOST_STEP_BYTES: Final = 64 << 10
-"""Growth of a container of NumPy arrays in one step above which it is reported."""
+_LEAST_BYTES: Final = 1 << 20  # growth in 1,000 steps without a known holder to report
+_HOST_BYTES: Final = 64 << 20  # growth of the process over all steps to report
+_HOST_STEP_BYTES: Final = 64 << 10  # growth of a container of NumPy arrays in one step to report
 
 _EXPLAINS_RATIO: Final = 0.4  # share of the growth that a container must hold to be its cause
 
@@ -50,13 +46,10 @@ _STORE_TEXTS: Final = (
 
 
 class StepLeak(NamedTuple):
-    """A holder that keeps tensors of each step, made by ``ops``.
-
-    ``per_step_bytes`` are the allocated bytes that it keeps of a step, the median of the traced steps.
-    """
+    """A holder that keeps tensors of each step, made by ``ops``."""
 
     held: HeldTensors
-    per_step_bytes: int
+    per_step_bytes: int  # allocated bytes that it keeps of a step, the median of the traced steps
     ops: tuple[str, ...]
 
 
@@ -190,10 +183,9 @@ def _grows_steadily(watch: WatchNote, host: TrendFigures) -> bool:
     """Return whether the growth is large and the last third keeps half the slope: a heap settles."""
     steps, least = host.last_step - host.first_step, _STEADY_RATIO * host.per_step_bytes
     late = [one for one in watch.readings if one.step >= host.last_step - steps // 3]
-    sizes = [one.host_bytes for one in late if one.host_bytes is not None]
-    has_settled = not sizes or sizes[-1] - sizes[0] < least * (steps // 3)
+    sizes = [one.host_bytes for one in late if one.host_bytes is not None] or [0]
     is_large = host.per_step_bytes * steps >= _HOST_BYTES
-    return is_large and host.low_bytes >= least and not has_settled
+    return is_large and host.low_bytes >= least and sizes[-1] - sizes[0] >= least * (steps // 3)
 
 
 def growth_words(growth: TrendFigures) -> str:
