@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Diff": "analyzer.report.diff_result",
+    "Diff": "analyzer.report.diff_sections",
     "FitAnswer": "analyzer.fitting.fit_answer",
     "Result": "analyzer.report.result",
     "device": "analyzer.session.device_reading",
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from analyzer.capture.watch.keras_callback import MemoryCallback
     from analyzer.fitting.fit_answer import FitAnswer
     from analyzer.fitting.fit_calls import fit, fits
-    from analyzer.report.diff_result import Diff
+    from analyzer.report.diff_sections import Diff
     from analyzer.report.result import Result
     from analyzer.session.device_reading import device
     from analyzer.session.public_calls import diff, estimate, open_trace, trace

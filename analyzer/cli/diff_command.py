@@ -10,8 +10,7 @@ import typer
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.model.errors import GrowthError, InputError
-from analyzer.report.diff_result import allowed_growth
-from analyzer.report.diff_sections import diff_document
+from analyzer.report.diff_sections import allowed_growth, diff_document
 from analyzer.session.public_calls import diff as compare
 
 

@@ -32,8 +32,8 @@ from analyzer.model.units import parse_bytes
 from analyzer.report.output_files import check_output, is_regular
 from analyzer.report.render.sections import Document
 from analyzer.report.result import Result
+from analyzer.report.summary import peak_limit_words
 from analyzer.report.untrusted import printable
-from analyzer.report.words import peak_limit_words
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 _INPUT_ENDINGS: Final = (

@@ -26,7 +26,7 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.report_sections import remedies_sections
-from analyzer.report.words import versions_line
+from analyzer.report.summary import versions_line
 
 _VERDICT_TONES: dict[str, Tone] = {"fits": "good", "likely fits": "good", "may not fit": "warning"}
 

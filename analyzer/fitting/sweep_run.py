@@ -49,8 +49,8 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
+from analyzer.report.summary import versions_line
 from analyzer.report.untrusted import csv_cell
-from analyzer.report.words import versions_line
 from analyzer.session.target_results import estimate_target
 from analyzer.session.work_engine import WorkEngine
 from analyzer.tracing.parse.logdir import RUN_FILE

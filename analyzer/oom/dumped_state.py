@@ -15,13 +15,13 @@ from typing import Final
 
 from analyzer.model.contract.report.oom_file import OomSize
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import difference
 from analyzer.oom.log_records import (
     AllocatorDump,
     DumpedChunk,
     FailedAllocator,
     LoggedCard,
     LoggedFailure,
+    difference,
 )
 from analyzer.oom.log_texts import write_sentence
 

@@ -21,7 +21,6 @@ from analyzer.model.contract.report.oom_file import (
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
 from analyzer.oom.advice import find_advice, find_next_command
-from analyzer.oom.amounts import difference, round_up_request
 from analyzer.oom.causes import find_cause
 from analyzer.oom.dumped_state import compute_state, describe_sizes, sizes_in_use
 from analyzer.oom.failure_case import (
@@ -38,6 +37,8 @@ from analyzer.oom.log_records import (
     LoggedFailure,
     LogRecords,
     RefusalRun,
+    difference,
+    round_up_request,
 )
 from analyzer.oom.log_texts import write_sentence
 

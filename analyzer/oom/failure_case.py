@@ -11,14 +11,17 @@ from analyzer.model.contract.fields import numpy_name
 from analyzer.model.contract.report.oom_file import OomSize
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import ITEM_SIZES, difference, possible_bytes, round_up_request
 from analyzer.oom.dumped_state import DumpedState
 from analyzer.oom.log_records import (
+    ITEM_SIZES,
     FailedAllocator,
     LoggedCard,
     LoggedFailure,
     RefusalRun,
     RequestedTensor,
+    difference,
+    possible_bytes,
+    round_up_request,
 )
 
 _LIMITED_SHARE = 0.8  # of the card's memory: a lower limit was set, or follows from other processes

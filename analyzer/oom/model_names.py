@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from analyzer.model.contract.report.oom_file import OomDocument, OomFailure
 from analyzer.model.graph.graph_index import find_inlined
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import round_up_request
+from analyzer.oom.log_records import round_up_request
 from analyzer.oom.log_texts import write_sentence
 
 _MOST_NAMES: Final = 4  # of one size

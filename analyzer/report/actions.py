@@ -10,7 +10,7 @@ from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Finding, Kind, Severity, StepRemedy
 from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone
-from analyzer.report.words import remedy_words, saving_words
+from analyzer.report.summary import remedy_words, saving_words
 
 _NOT_REPEATABLE: Final = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
 """Kinds of targets that no command captures again with the same step; ``live`` is the user's process."""
@@ -58,28 +58,29 @@ MOST_EVIDENCE: Final = 20  # rows of a finding on a page
 
 _TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
 
+_HALF: Final = ("batch_size = {half}  # {batch} before", "half-batch")
+_NUMBERS: Final = ("losses.append(float(loss))  # a number, not the tensor", "")
+_FULL_BATCHES: Final = ("dataset = dataset.batch(size, drop_remainder=True)", "")
+_NO_TAPE: Final = ("gradients = tape.gradient(loss, variables)\ndel tape", "")
 _ACTIONS: Final[Mapping[str, tuple[str, str]]] = {
-    "retained-activations": ("batch_size = {half}  # {batch} before", "half-batch"),
-    "large-tensor": ("batch_size = {half}  # {batch} before", "half-batch"),
+    **dict.fromkeys(("retained-activations", "large-tensor"), _HALF),
+    **dict.fromkeys(("kept-tensors", "growth-per-step", "grows-on-host"), _NUMBERS),
+    **dict.fromkeys(("varying-shapes", "varying-sizes"), _FULL_BATCHES),
+    **dict.fromkeys(("tapes-kept", "tape-outlives-use"), _NO_TAPE),
     "optimizer-state": (
         "model.compile(optimizer=keras.optimizers.SGD(momentum=0.9), ...)",
         "optimizer-sgd",
     ),
     "float64": ('keras.config.set_dtype_policy("float32")  # before the model is made', "float32"),
     "ops-side-by-side": ("tf.config.threading.set_inter_op_parallelism_threads(1)", ""),
+    "layout-copies": ('keras.config.set_image_data_format("channels_first")', ""),
     "input-copies": ("dataset = dataset.map(convert)  # convert and scale before the step", ""),
     "gradient-copies": ("for micro_batch in batches:\n    train_step(micro_batch)", ""),
-    "kept-tensors": ("losses.append(float(loss))  # a number, not the tensor", ""),
-    "growth-per-step": ("losses.append(float(loss))  # a number, not the tensor", ""),
-    "grows-on-host": ("losses.append(float(loss))  # a number, not the tensor", ""),
     "held-over": ("del outputs  # at the end of the step", ""),
-    "tapes-kept": ("gradients = tape.gradient(loss, variables)\ndel tape", ""),
-    "tape-outlives-use": ("gradients = tape.gradient(loss, variables)\ndel tape", ""),
+    "overdue-tensors": ("del outputs  # after the last use", ""),
     "models-kept": ("del model\nkeras.utils.clear_session()", ""),
     "retraced": ("@tf.function(reduce_retracing=True)", ""),
     "functions-made-anew": ("step = tf.function(train_step)  # once, before the loop", ""),
-    "varying-shapes": ("dataset = dataset.batch(size, drop_remainder=True)", ""),
-    "varying-sizes": ("dataset = dataset.batch(size, drop_remainder=True)", ""),
     "data-constant": (
         "dataset = tf.data.Dataset.from_tensor_slices(data)  # outside the tf.function",
         "",

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
 from typing import Final
 
+from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract.report.report_file import (
     BytesOfBoth,
     DiffFile,
     LayerOfBoth,
+    PeakOfBoth,
     ReportFile,
 )
+from analyzer.model.errors import InputError
+from analyzer.model.recording.records import Recording
+from analyzer.model.units import format_bytes, parse_bytes
+from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
     Cell,
     CellValue,
@@ -36,16 +44,15 @@ _CHANGE_TONES: Final[dict[str, Tone]] = {
 
 def diff_document(report: DiffFile) -> Document:
     """Return a difference of two steps as the terminal shows it."""
+    peak = [(row.number, row) for row in report.peak]
+    categories = [(row.category, row) for row in report.categories]
     return Document(
         f"{report.a.label}  →  {report.b.label}",
         report.headline,
         notices=report.notes,
         sections=(
-            Section("Peak", (_both(report, [(row.number, row) for row in report.peak]),)),
-            Section(
-                "At the peak, requested bytes",
-                (_both(report, [(row.category, row) for row in report.categories]),),
-            ),
+            Section("Peak", (_both(report, peak),)),
+            Section("At the peak, requested bytes", (_both(report, categories),)),
             _changes("Layers", report.layers, report),
             _changes("Ops", report.ops, report),
         ),
@@ -80,13 +87,9 @@ def _changes(title: str, rows: Sequence[LayerOfBoth], report: DiffFile) -> Secti
         rest = sum(row.delta_bytes or 0 for row in changed[ROWS:])
         more = Cell(f"{len(changed) - ROWS} more", "muted")
         cells.append((more, rest, None, None, None, None))
-    columns = (
-        TableColumn("", "path", least=24),
-        *_columns(report),
-        TableColumn("change", least=6, rank=1),
-    )
-    heading = f"{title} that differ: {len(changed)} of {len(rows)}"
-    return Section(heading, (Table(columns, tuple(cells)),))
+    first, last = TableColumn("", "path", least=24), TableColumn("change", least=6, rank=1)
+    table = Table((first, *_columns(report), last), tuple(cells))
+    return Section(f"{title} that differ: {len(changed)} of {len(rows)}", (table,))
 
 
 def _columns(report: DiffFile) -> tuple[TableColumn, ...]:
@@ -111,3 +114,100 @@ def _share(ratio: float) -> str:
     if abs(ratio) < 0.0005:
         return ""
     return f"{ratio:+.1%}" if ratio < 10 else f"{1 + ratio:.0f} x"
+
+
+Side = tuple[ReportFile, Recording]
+
+
+@dataclass(frozen=True, eq=False)
+class Diff(ReportOutput):
+    """The difference of two steps at their peaks; the page shows ``newer``, the second, in full."""
+
+    report: DiffFile
+    newer: Side = field(repr=False)
+
+    @property
+    def growth_bytes(self) -> int:
+        """Requested bytes by which the second peak is higher; negative if it is lower."""
+        return self._requested.delta_bytes or 0
+
+    @property
+    def _requested(self) -> PeakOfBoth:
+        return next(row for row in self.report.peak if row.number == "requested")
+
+    def exceeds(self, allowed: str) -> str:
+        """Return a sentence if the requested peak grew by more than ``allowed``; else nothing.
+
+        ``allowed`` is a share of the first peak such as ``5%``, or a size such as ``100MiB``.
+        """
+        before = self._requested.a_bytes or 0
+        most_bytes = allowed_growth(allowed, before)
+        if self.growth_bytes <= most_bytes:
+            return ""
+        share = f" ({self.growth_bytes / before:+.1%})" if before else ""
+        return (
+            f"The requested peak grew by {format_bytes(self.growth_bytes)}{share}, from "
+            f"{format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; the limit is "
+            f"{allowed.strip()}."
+        )
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the page of the second step, with the difference as its first view."""
+        from analyzer.report.page.build import render
+
+        write_text(Path(path), render(*self.newer, comparison=self.report))
+
+    def to_markdown(self, path: str | os.PathLike[str]) -> None:
+        """Write a summary for a pull request."""
+        from analyzer.report.diff_sections import diff_summary
+        from analyzer.report.render.markdown import to_markdown
+
+        write_text(Path(path), to_markdown(diff_summary(self.report, self.newer[0])))
+
+    def __repr__(self) -> str:
+        return f"<difference: {self.report.headline}>"
+
+    def _repr_html_(self) -> str:
+        from analyzer.report.page.build import render_inline
+
+        return render_inline(self.newer[0], comparison=self.report)
+
+
+def build_diff(older: Side, newer: Side, *, names: Sequence[str | None] = (None, None)) -> Diff:
+    """Compare two steps; ``names`` are the user's names, such as paths; None to choose them."""
+    labels = _labels(names)
+    kinds = [KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]]
+    if labels is not None and kinds[0] != kinds[1]:
+        labels = f"{labels[0]} ({kinds[0]})", f"{labels[1]} ({kinds[1]})"
+    return Diff(compare(*older, *newer, labels=labels), newer)
+
+
+def allowed_growth(allowed: str, before_bytes: int) -> int:
+    """Return an allowed growth in bytes: ``5%`` of ``before_bytes``, or a size.
+
+    Raises:
+        InputError: ``allowed`` is neither.
+    """
+    text = allowed.strip()
+    number = text.removesuffix("%").rstrip()
+    is_number = number.replace(".", "", 1).isdecimal()
+    if text.endswith("%") and is_number:
+        return int(before_bytes * float(number) / 100)
+    try:
+        return parse_bytes(text)
+    except InputError:
+        problem = "has no unit" if is_number else "is neither a share nor a size"
+        wanted = f"{text}% or {text}MiB" if is_number else "5% or 100MiB"
+        raise InputError(f"{allowed!r} {problem}.", hint=f"Write it as {wanted}.") from None
+
+
+def _labels(names: Sequence[str | None]) -> tuple[str, str] | None:
+    """Return the shortest different ends of two paths; None if the paths are equal or missing."""
+    if None in names:
+        return None
+    first, second = (PurePath(os.path.abspath(str(name))).parts for name in names)
+    for length in range(1, max(len(first), len(second)) + 1):
+        ends = [str(PurePath(*parts[-length:])) for parts in (first, second)]
+        if ends[0] != ends[1]:
+            return ends[0], ends[1]
+    return None

@@ -9,7 +9,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -193,7 +193,7 @@ def _span(name: str, row: int, ends_us: npt.NDArray[np.float64], **more: Any) ->
     return {"ph": "X", "name": name, **place, **more}
 
 
-def write_csv(analysis: Analysis, file: TextIO) -> None:
+def write_csv(analysis: Analysis, path: Path) -> None:
     """Write every allocation of the allocator as CSV, in order of birth.
 
     ``alive_at_peak`` says whether the buffer is alive at the requested peak. Names in a trace are
@@ -201,10 +201,11 @@ def write_csv(analysis: Analysis, file: TextIO) -> None:
     """
     rows = analysis.rows.sort_values("born", kind="stable")
     rows = rows.assign(alive_at_peak=rows.index.isin(analysis.alive.index))
-    writer = csv.writer(file)
-    writer.writerow(list(rows.columns))
-    for values in rows.astype(object).itertuples(index=False, name=None):
-        writer.writerow([csv_cell(value) for value in values])
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(list(rows.columns))
+        for values in rows.astype(object).itertuples(index=False, name=None):
+            writer.writerow(map(csv_cell, values))
 
 
 def write_parquet(recording: Recording, path: Path) -> None:

@@ -23,8 +23,15 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
-from analyzer.report.summary import Summary, category_tone, summarize
-from analyzer.report.words import basis_words, peak_limit_words, step_words, what_if_words
+from analyzer.report.summary import (
+    Summary,
+    basis_words,
+    category_tone,
+    peak_limit_words,
+    step_words,
+    summarize,
+    what_if_words,
+)
 
 ROWS: Final = 12
 """Rows of a table in the terminal."""

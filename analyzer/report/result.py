@@ -72,8 +72,7 @@ class Result(ReportOutput):
     @property
     def exit_code(self) -> ExitCode:
         """The exit code for how the step ended."""
-        error = self.report.error
-        return ExitCode.OK if error is None else error.exit_code
+        return ExitCode.OK if self.report.error is None else self.report.error.exit_code
 
     @property
     def is_over_limit(self) -> bool:
@@ -96,11 +95,8 @@ class Result(ReportOutput):
         """Write every allocation."""
         from analyzer.report.other_formats import write_csv
 
-        with (
-            output_file(Path(path)) as temporary,
-            temporary.open("w", newline="", encoding="utf-8") as file,
-        ):
-            write_csv(self.analysis, file)
+        with output_file(Path(path)) as temporary:
+            write_csv(self.analysis, temporary)
 
     def to_markdown(
         self, path: str | os.PathLike[str], *, max_peak_bytes: int | None = None

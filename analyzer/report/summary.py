@@ -2,25 +2,289 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.report.limit_figures import Outcome
+from analyzer.model.contract.report.limit_figures import LifePhase, Outcome
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.units import format_bytes
+from analyzer.model.contract.report.subject import Finding, ProgramFigures, StepRemedy
+from analyzer.model.units import format_bytes, format_slope
 from analyzer.report.render.sections import Figure, Tone
-from analyzer.report.words import (
-    CATEGORY_LABELS,
-    basis_words,
-    need_words,
-    peak_notes,
-    place_words,
-    program_words,
-    range_words,
-    reason_words,
-)
+
+_EQUAL_RATIO: Final = 0.01
+"""Savings that differ by less than this share of the peak from run to run are shown as one number."""
+
+_TRIALS_RATIO: Final = 0.02
+"""Share of the highest peak above which the first step's trials are mentioned."""
+
+_LONGEST_ERROR: Final = 300  # characters
+
+CATEGORY_LABELS: Final[dict[str, str]] = {
+    "parameter": "Parameters",
+    "optimizer_state": "Optimizer state",
+    "gradient": "Gradients",
+    "activation": "Activations",
+    "input": "Inputs",
+    "temporary": "Temporaries",
+    "workspace": "Workspace",
+    "constant": "Constants",
+    "unattributed": "Unattributed",
+}
+
+_BASES: Final = {
+    "measured": "Measured on {device}.",
+    "predicted": "Predicted for {device}; no step ran.",
+    "phantom": "Simulated for {device}; TensorFlow's GPU runtime ran, but no kernel.",
+}
+
+
+def step_words(report: ReportFile) -> str:
+    """Return how the step runs: mode, batch size, optimizer, XLA, dtype policy."""
+    step = report.step
+    parts = (
+        step.mode,
+        f"batch {step.batch_size}" if step.batch_size else "",
+        step.optimizer,
+        {True: "XLA", False: "op by op", None: ""}[step.jit],
+        step.dtype_policy if step.dtype_policy != "float32" else "",
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def versions_line(versions: Mapping[str, str]) -> str:
+    """Return the versions as one line."""
+    return " · ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def basis_words(report: ReportFile) -> str:
+    """Return whether the figures were measured or predicted, and for which device."""
+    basis = "measured" if report.kind.ran else "predicted"
+    if report.verdict is not None:
+        basis = str(report.verdict.basis)
+    device = report.device.name or report.device.kind or "an unnamed device"
+    return _BASES[basis].format(device=device)
+
+
+def place_words(report: ReportFile) -> str:
+    """Return the step, op, layer and source line of the requested peak; empty if all are unknown."""
+    peak = report.peak
+    place = "" if peak.step is None else f" in step {peak.step}"
+    place += f" by {peak.op}" if peak.op else ""
+    about = ", ".join(filter(None, (peak.layer and f"layer {peak.layer}", peak.source)))
+    place += f" ({about})" if about else ""
+    return f"The requested peak is reached{place}." if place else ""
+
+
+def peak_notes(report: ReportFile) -> Iterator[str]:
+    """Yield notes on the peak: other instants, algorithm trials, further cards."""
+    peak, ever = report.peak, report.peak_ever
+    if peak.instant != peak.allocated_instant:
+        yield (
+            "Requested and allocated bytes peak at different instants; the categories are for the "
+            "requested peak."
+        )
+    if ever is not None:
+        highest = format_bytes(ever.allocated_bytes)
+        has_phases = report.verdict is not None and report.verdict.need is not None
+        if highest != format_bytes(peak.allocated_bytes) and not has_phases:
+            yield f"Outside the steady step the peak is higher: {highest} allocated ({ever.phase})."
+        start = ever.since_start_bytes
+        if start and start > ever.allocated_bytes and report.program is None:
+            yield (
+                f"Since the start of the process the peak is {format_bytes(start)} allocated, before "
+                f"the trace; that is {start / max(peak.allocated_bytes, 1):.2g} times the step's."
+            )
+        if ever.first_step_only_bytes >= max(_TRIALS_RATIO * ever.requested_bytes, 1):
+            yield (
+                f"Of the {format_bytes(ever.requested_bytes)} requested at the highest peak, "
+                f"{format_bytes(ever.first_step_only_bytes)} are requested by the first step only, "
+                "for example to try algorithms."
+            )
+    for use in report.cards:
+        name = f" ({use.card})" if use.card else ""
+        limit = f", limit {format_bytes(use.memory_limit_bytes)}" if use.memory_limit_bytes else ""
+        end = "; this report shows this card." if use.is_shown else "."
+        yield (
+            f"Card {use.number}{name}: peak {format_bytes(use.requested_bytes)} requested, "
+            f"{format_bytes(use.allocated_bytes)} allocated{limit}{end}"
+        )
+
+
+def program_words(program: ProgramFigures) -> Iterator[str]:
+    """Yield the definition of a step, and whether memory grows over steps."""
+    end = f"; the program ended with {program.ended}" if program.ended else ""
+    if program.own_peak_bytes is not None:
+        own = format_bytes(program.own_peak_bytes)
+        yield f"TensorFlow's own peak since the program's start is {own} (get_memory_info)."
+    if program.whole_run:
+        yield f"No call repeats often enough to be a step, so the whole run counts as one{end}."
+        return
+    where = f" ({program.where})" if program.where else ""
+    yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
+    for name, trend in (("Device", program.device), ("Host", program.host)):
+        if trend.trend != "cannot tell":
+            slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
+            verb = _TRENDS.get(trend.trend, "does not grow")
+            yield f"{name} memory {verb} over steps {trend.first_step} to {trend.last_step}: {slope}."
+        elif name == "Device" and trend.level_bytes:
+            yield f"Device memory has no clear trend over {program.steps:,} steps."
+        elif name == "Device":
+            yield "Too few steps to say whether device memory grows."
+    if program.host_kinds:
+        sizes = ((one.kind, format_bytes(round(one.per_step_bytes))) for one in program.host_kinds)
+        kinds = ", ".join(f"{kind} {size} a step" for kind, size in sizes)
+        yield f"Of the host's memory, these kinds are known: {kinds}."
+
+
+def range_words(report: ReportFile) -> str:
+    """Return the range of a prediction; empty for a measurement."""
+    stated = report.uncertainty
+    need = None if report.verdict is None else report.verdict.need
+    if stated is None or stated.low_bytes is None:
+        return ""
+    ranges = [
+        ("requested", stated.low_bytes, stated.high_bytes),
+        ("allocated", stated.allocated_low_bytes, stated.allocated_high_bytes),
+    ]
+    if need is not None and not need.total.range.is_exact:
+        ranges.append(("need", need.total.range.low, need.total.range.high))
+    parts = (
+        f"{name} {format_bytes(low)} to {format_bytes(high)}"
+        for name, low, high in ranges
+        if low is not None and high is not None
+    )
+    return f"Likely range: {', '.join(parts)}."
+
+
+_TRENDS: Final = {"grows": "grows", "fills": "rises while a container with a bound fills"}
+_PHASE_PLACES: Final = {
+    LifePhase.BEFORE_TRACE: "outside the trace",
+    LifePhase.BUILDING: "while the model is built",
+    LifePhase.FIRST_STEP: "in the first step",
+    LifePhase.STEADY_STEP: "in the steady step",
+}
+
+
+def need_words(report: ReportFile) -> Iterator[str]:
+    """Yield the need with its parts, and how it compares to the allocated peak."""
+    need, waste = None if report.verdict is None else report.verdict.need, report.fragmentation
+    if need is None:
+        return
+    verb = "Needs" if report.error is None else "To reach the failed request, the step needs"
+    phase, size = need.largest_phase, format_bytes
+    parts = [f"{size(need.phases[phase].bytes)} requested {_PHASE_PLACES[phase]}"]
+    parts.append(f"{size(need.allocator.bytes)} rounding and fragmentation")
+    if need.beside_pool is not None:
+        beside = size(need.beside_pool.bytes)
+        parts.append(f"{beside} beside TensorFlow's pool (CUDA context, libraries)")
+    least = None if waste is None else waste.minimum_limit_bytes
+    others = ""
+    if waste is not None and least is not None and least != waste.safe_limit_bytes:
+        others = f"; some limits of the pool from {size(least)} on also work, others do not"
+    yield f"{verb} {size(need.total.bytes)} = {' + '.join(parts)}{others}."
+    if len(need.phases) > 1:
+        peaks = (f"{phase} {size(most.bytes)}" for phase, most in need.phases.items())
+        yield f"Requested at most: {', '.join(peaks)}."
+    if need.skipped_bytes:
+        yield (
+            f"Trials of algorithms would take {size(need.skipped_bytes)} more; TensorFlow skips "
+            "those that do not fit."
+        )
+    if need.pool.bytes < report.peak.allocated_bytes:
+        yield (
+            f"The pool needs less than the {size(report.peak.allocated_bytes)} allocated: under a "
+            "lower limit the allocator wastes less of each chunk."
+        )
+
+
+def what_if_words(report: ReportFile) -> str:
+    """Return the settings of a replay that the user asked for; empty without one."""
+    replayed = report.what_if
+    if replayed is None:
+        return ""
+    limit, fraction = format_bytes(replayed.memory_limit_bytes), replayed.fragmentation_fraction
+    last = f", internal_fragmentation_fraction {fraction}" if fraction else ""
+    return f"a limit of {limit}, memory growth {'on' if replayed.growth else 'off'}{last}"
+
+
+def reason_words(report: ReportFile) -> Iterator[str]:
+    """Yield sources and assumptions: of the card, the range, a simulated card."""
+    yield from () if report.fit is None else report.fit.says
+    yield from () if report.uncertainty is None else report.uncertainty.because
+    for one in () if report.phantom is None else report.phantom.settings:
+        write = format_bytes if one.is_bytes else str
+        value, usual, most = map(write, (one.value, one.usual, one.most))
+        at_peak = f", {format_bytes(one.share_bytes)} of the peak" if one.share_bytes else ""
+        yield (
+            f"Assumed ({one.name}): {one.what}: {value}{at_peak}; default {usual}, at most {most} "
+            f"({one.source})."
+        )
+
+
+def error_line(message: str) -> str:
+    """Return the line of an error with the actual message.
+
+    TensorFlow writes the places of the call first, each on two lines.
+    """
+    lines = [line.strip() for line in str(message).splitlines()]
+    places = ('File "', "Detected at node", "Graph execution error", "[[{{", "Hint:")
+    messages = [line for line in lines if line and not line.startswith(places)]
+    chosen = [line for line in messages if "OOM when" in line] or messages[-1:] or lines[:1]
+    line = chosen[0] if chosen else ""
+    return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
+
+
+def saving_words(finding: Finding) -> str:
+    """Return the saving of a finding with the kind of bytes; empty if unknown."""
+    if not finding.saves_bytes:
+        return ""
+    kind = "of the memory limit" if finding.saves_kind == "limit" else finding.saves_kind
+    return f"saves up to {format_bytes(finding.saves_bytes)} {kind}"
+
+
+def remedy_words(remedy: StepRemedy) -> tuple[str, str]:
+    """Return the saving of a remedy as a short label, and the rest in words."""
+    if remedy.saves_bytes is None or remedy.requested_bytes is None:
+        return "-", f"cannot be applied here: {remedy.failed}"
+    saves = format_bytes(remedy.saves_bytes)
+    label = f"saves {saves}" if remedy.saves_bytes > 0 else saves
+    if remedy.saves_bytes < 0:
+        label = f"+{format_bytes(-remedy.saves_bytes)}"
+    parts = [f"peak {format_bytes(remedy.requested_bytes)}"]
+    if spread := spread_words(remedy):
+        parts.append(spread)
+    if remedy.fits is not None:
+        parts.append("fits the limit" if remedy.fits else "does not fit the limit")
+    if remedy.costs:
+        parts.append(f"costs: {remedy.costs}")
+    return label, "; ".join(parts)
+
+
+def spread_words(remedy: StepRemedy) -> str:
+    """Return how a saving varies from run to run, if the order of the ops changes it."""
+    low, high = remedy.saves_low_bytes, remedy.saves_high_bytes
+    saves, peak = remedy.saves_bytes, remedy.requested_bytes
+    if low is None or high is None or saves is None or peak is None:
+        return ""
+    if high - low <= _EQUAL_RATIO * (saves + peak):
+        return ""
+    least, most = (format_bytes(abs(end)) for end in (low, high))
+    between = f"{least} to {most} less" if low >= 0 else f"{most} to {least} more"
+    if low < 0 <= high:
+        between = f"{most} less to {least} more"
+    return f"{between}, depending on the order of the ops in a run"
+
+
+def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
+    """Return one sentence that compares an allocated peak with the allowed maximum."""
+    peak, limit = format_bytes(peak_bytes), format_bytes(limit_bytes)
+    if peak_bytes > limit_bytes:
+        by = format_bytes(peak_bytes - limit_bytes)
+        return f"The allocated peak of {peak} is above the limit of {limit} by {by}."
+    return f"The allocated peak of {peak} is within the limit of {limit}."
+
 
 OUTCOME_TONES: Final[dict[Outcome, Tone]] = {
     Outcome.FITS: "good",

@@ -36,7 +36,7 @@ from analyzer.session.target_results import (
 )
 
 if TYPE_CHECKING:
-    from analyzer.report.diff_result import Diff
+    from analyzer.report.diff_sections import Diff
 
 _Parameters = ParamSpec("_Parameters")
 _Value = TypeVar("_Value")
@@ -238,7 +238,7 @@ def diff(a: str | os.PathLike[str] | Result, b: str | os.PathLike[str] | Result)
     Raises:
         TraceError: there is no readable trace.
     """
-    from analyzer.report.diff_result import build_diff
+    from analyzer.report.diff_sections import build_diff
 
     first = a if isinstance(a, Result) else open_result(Path(a))
     if isinstance(b, Result):

@@ -13,7 +13,6 @@ from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.model.units import parse_bytes
-from analyzer.oom.amounts import parse_count, parse_rounded, parse_shape
 from analyzer.oom.failure_case import find_framework
 from analyzer.oom.log_records import (
     ComponentRow,
@@ -23,11 +22,13 @@ from analyzer.oom.log_records import (
     OutOf,
     RequestedTensor,
     XlaBuffers,
+    parse_count,
+    parse_rounded,
+    parse_shape,
 )
-from analyzer.oom.scan.dump_lines import add_buffer
+from analyzer.oom.scan.dump_lines import LogProcess, add_buffer
 from analyzer.oom.scan.lines import LogMessage
 from analyzer.oom.scan.patterns import COMPONENTS, compile_pattern, find, read_groups
-from analyzer.oom.scan.process import LogProcess
 
 if TYPE_CHECKING:
     from analyzer.oom.scan.log_reader import LogReader

@@ -13,18 +13,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import parse_shape, parse_size, possible_bytes, round_up_request
 from analyzer.oom.log_records import (
     FailedAllocator,
     LoggedFailure,
     LogRecords,
     RequestedTensor,
     XlaBuffers,
+    parse_shape,
+    parse_size,
+    possible_bytes,
+    round_up_request,
 )
-from analyzer.oom.scan.dump_lines import add_buffer
+from analyzer.oom.scan.dump_lines import LogProcess, add_buffer
 from analyzer.oom.scan.lines import LogMessage
 from analyzer.oom.scan.patterns import find, find_any, read_groups
-from analyzer.oom.scan.process import LogProcess
 
 if TYPE_CHECKING:
     from analyzer.oom.scan.log_reader import LogReader

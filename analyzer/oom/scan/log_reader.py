@@ -5,20 +5,29 @@ from __future__ import annotations
 from typing import BinaryIO, Final
 
 from analyzer.model.ranges import Range
-from analyzer.oom.amounts import parse_count, parse_size
 from analyzer.oom.log_records import (
     FailedAllocator,
     LoggedFailure,
     LogRecords,
     RefusalRun,
     RequestedTensor,
+    parse_count,
+    parse_size,
 )
 from analyzer.oom.scan.components import finish_components, take_component, take_unknown
-from analyzer.oom.scan.dump_lines import MOST_CHUNKS, add_dump_line, add_sizes, take_start_line
+from analyzer.oom.scan.dump_lines import (
+    MOST_CHUNKS,
+    LogProcess,
+    add_dump_line,
+    add_sizes,
+    add_tolerated,
+    join_repeated,
+    move_tolerated,
+    take_start_line,
+)
 from analyzer.oom.scan.error_texts import join_texts, take_error_text
 from analyzer.oom.scan.lines import LogMessage, read_messages
 from analyzer.oom.scan.patterns import find, find_any
-from analyzer.oom.scan.process import LogProcess, add_tolerated, join_repeated, move_tolerated
 
 _MOST_FAILURES: Final = 500  # stored; more are counted
 _MOST_RUNS: Final = 10_000  # of refusals

@@ -10,15 +10,25 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
+import numpy as np
+from msgspec.structs import replace
+
+from analyzer.cards import all_gpus, memory_beside_pool, memory_limit
+from analyzer.explain.judgement import Question
+from analyzer.explain.verdict import headline_of, outcome_of
+from analyzer.model.choice import Category
+from analyzer.model.contract.report.limit_figures import LimitOf
 from analyzer.model.contract.report.report_file import DiffFile, ReportFile
+from analyzer.model.contract.report.subject import ProgramFigures
+from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Recording
-from analyzer.report.actions import change_items, observation_items, suggest_next
-from analyzer.report.page.columns import pack
-from analyzer.report.page.payload import payload
-from analyzer.report.page.steps_chart import inline_areas, steps_charts
-from analyzer.report.render.charts import draw_shares
+from analyzer.model.recording.timeline import category_sums, main_allocator_rows
+from analyzer.model.units import format_bytes
+from analyzer.report.actions import change_items, observation_items, repeat_command, suggest_next
+from analyzer.report.page.payload import pack, payload
+from analyzer.report.render.charts import ChartLine, LineChart, draw_lines, draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
-from analyzer.report.render.sections import Cell, CellValue, Section, Table, TableColumn
+from analyzer.report.render.sections import Cell, CellValue, Drawing, Section, Table, TableColumn
 from analyzer.report.report_sections import (
     hosts_lead,
     hosts_section,
@@ -27,32 +37,119 @@ from analyzer.report.report_sections import (
     tensors_section,
     what_if_lines,
 )
-from analyzer.report.summary import summarize
-from analyzer.report.words import CATEGORY_LABELS, error_line, step_words, versions_line
+from analyzer.report.summary import (
+    CATEGORY_LABELS,
+    OUTCOME_TONES,
+    error_line,
+    step_words,
+    summarize,
+    versions_line,
+)
+
+_FEWEST: Final = 3  # readings in a chart
+_HEIGHT: Final = 170  # units
+
+
+def steps_charts(program: ProgramFigures | None) -> list[Drawing]:
+    """Return charts of the device's allocator and of the process, if there are enough readings."""
+    if program is None:
+        return []
+    device = [(one.step, one.in_use_bytes) for one in program.readings]
+    host = [(one.step, one.host_bytes) for one in program.readings if one.host_bytes is not None]
+    charts = []
+    for title, trend, points in (
+        ("In use in TensorFlow's allocator", program.device.trend, device),
+        ("Resident memory of the process", program.host.trend, host),
+    ):
+        if len(points) < _FEWEST:
+            continue
+        sizes = [size_bytes for _, size_bytes in points]
+        low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
+        chart = LineChart(
+            caption=f"{title}: {low} to {high}, at the end {last} (trend: {trend})",
+            lines=(ChartLine("after each step", "requested", points),),
+            first_x=points[0][0],
+            shaded_to_x=program.warmup or None,
+            x_text="{:,}".format,
+            height=_HEIGHT,
+        )
+        charts.append(draw_lines(chart))
+    return charts
+
+
+WIDTH: Final = 600
+HEIGHT: Final = 120
+_MOST_POINTS: Final = 150
+
+
+def inline_areas(report: ReportFile, recording: Recording) -> tuple[tuple[str, str], ...]:
+    """Return each category with its area as points of an SVG polygon, the lowest first.
+
+    Each point of the chart is the instant with the most live bytes among those that it stands for.
+    """
+    sums = category_sums(main_allocator_rows(recording), "requested_bytes", len(recording.events))
+    step = next((one for one in report.steps if one.index == report.peak.step), None)
+    if step is not None and step.last_instant > step.first_instant:
+        sums = sums[:, step.first_instant : step.last_instant + 2]
+    total = sums.sum(axis=0)
+    count = min(len(total), _MOST_POINTS)
+    if count < 2 or not total.any():
+        return ()
+    edges = np.linspace(0, len(total), count + 1).astype(int)
+    chosen = [a + int(total[a:b].argmax()) for a, b in zip(edges, edges[1:], strict=False)]
+    heights = HEIGHT * (1 - sums[:, chosen].cumsum(axis=0) / total.max())
+    across = np.linspace(0, WIDTH, count)
+    below = np.full(count, float(HEIGHT))
+    areas = []
+    for category, above in zip(Category, heights, strict=True):
+        if (above < below - 1e-9).any():
+            xs, ys = (*across, *across[::-1]), (*above, *below[::-1])
+            points = " ".join(f"{x:.0f},{y:.1f}" for x, y in zip(xs, ys, strict=True))
+            areas.append((category.value, points))
+        below = above
+    return tuple(areas)
+
+
+def judge_cards(report: ReportFile) -> list[dict[str, str]]:
+    """Return id, name, headline, tone and check of each card, by memory; empty without a need.
+
+    The pool's part of the need stays, the memory beside the pool is that of each card. The workspaces of
+    another card's kernels are unknown here; an estimate with ``--gpu`` includes them.
+    """
+    need = None if report.verdict is None else report.verdict.need
+    if need is None or report.error is not None:
+        return []
+    incomplete = ""
+    if report.integrity is not None and report.integrity.is_damaged:
+        incomplete = "the trace is damaged"
+    elif report.uncertainty is not None and report.uncertainty.unsized:
+        incomplete = "some tensors have no size"
+    rows = []
+    for gpu in sorted(all_gpus(), key=lambda gpu: (gpu.nominal_bytes, gpu.id)):
+        beside = BoundedBytes.exactly(memory_beside_pool(gpu))
+        question = Question(
+            limit_of=LimitOf.CARD, limit=memory_limit(gpu), beside_pool=beside, runs_at_limit=True
+        )
+        total = replace(need, beside_pool=beside).total
+        outcome = outcome_of(question.whole, total, is_complete=not incomplete)
+        headline = headline_of(outcome, gpu.name, question.whole, total, incomplete)
+        row = {"id": gpu.id, "name": gpu.name, "headline": headline, "tone": OUTCOME_TONES[outcome]}
+        rows.append({**row, "check": repeat_command(report, "estimate", card=gpu.id)})
+    return rows
+
 
 _PAGE: Final = "analyzer.report.page"
 
-SCRIPTS: Final = (
-    "shell/format.js",
-    "shell/decode.js",
-    "shell/decoded_recording.js",
-    "shell/reader_state.js",
-    "shell/page_address.js",
-    "shell/dom.js",
-    "charts/canvas.js",
-    "charts/axis.js",
-    "charts/chart_labels.js",
-    "charts/timeline_chart.js",
-    "tables/virtual_table.js",
-    "tables/report_tables.js",
-    "charts/lifetimes_chart.js",
-    "charts/layer_icicle.js",
-    "charts/allocator_map.js",
-    "tables/difference_view.js",
-    "shell/keys.js",
-    "tables/tensor_detail.js",
-    "shell/controls.js",
-    "shell/start.js",
+SCRIPTS: Final = tuple(
+    f"{name}.js"
+    for name in (
+        *("shell/format", "shell/decode", "shell/decoded_recording", "shell/reader_state"),
+        *("shell/page_address", "shell/dom", "charts/canvas", "charts/axis"),
+        *("charts/chart_labels", "charts/timeline_chart", "tables/virtual_table"),
+        *("tables/report_tables", "charts/lifetimes_chart", "charts/layer_icicle"),
+        *("charts/allocator_map", "tables/difference_view", "shell/keys"),
+        *("tables/tensor_detail", "shell/controls", "shell/start"),
+    )
 )
 """Files of the page's script, in the order in which they are joined."""
 
@@ -109,7 +206,7 @@ def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | N
         static=static,
         stack=draw_shares(shares, "Categories at the peak, listed below"),
         steps_charts=steps_charts(report.program),
-        packed=pack(header, columns),
+        packed=pack({**header, "cards": judge_cards(report)}, columns),
     )
 
 

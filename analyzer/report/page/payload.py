@@ -6,6 +6,11 @@ buffer is alive at state ``s`` if ``born <= s < dies``, so all columns are unsig
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -22,8 +27,66 @@ from analyzer.model.recording.timeline import (
     main_allocator_rows,
     running_sum,
 )
-from analyzer.report.page.card_verdicts import judge_cards
-from analyzer.report.page.columns import StringTable
+
+_UNSIGNED: Final = ("u1", "u2", "u4")
+_COMPRESSION_LEVEL: Final = 6  # of gzip: zlib's default
+
+
+@dataclass
+class StringTable:
+    """A table of texts without duplicates; columns store places in it. Place 0 is the empty text."""
+
+    texts: list[str] = field(default_factory=lambda: [""])
+    places: dict[str, int] = field(default_factory=lambda: {"": 0})
+
+    def place(self, text: str) -> int:
+        """Return the place of ``text``; a new text is added."""
+        if text not in self.places:
+            self.places[text] = len(self.texts)
+            self.texts.append(text)
+        return self.places[text]
+
+    def encode(self, values: pd.Series[Any]) -> npt.NDArray[np.int64]:
+        """Return the place of every value, shape (n,); a missing value is the empty text."""
+        categorical = values.astype("category")
+        places = [self.place(str(text)) for text in categorical.cat.categories]
+        places.append(0)  # code -1, a missing value, reads the last place
+        codes = np.asarray(categorical.cat.codes, dtype=np.int64)
+        return np.array(places, dtype=np.int64)[codes]
+
+
+def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str:
+    """Return header and columns (shape (n,), none negative) as base64 text for ``decode.js``.
+
+    The text is ``base64(gzip(u32 header length | header, UTF-8 JSON | column bytes | ...))``. A column
+    has the smallest unsigned type that fits (else float64). A column that never decreases is stored as
+    differences, and bytes of equal significance are stored together; both help gzip.
+    """
+    stored = {name: _store(np.asarray(values)) for name, values in columns.items()}
+    described = [
+        {"name": name, "type": kind, "length": length, "delta": delta}
+        for name, (kind, length, delta, _) in stored.items()
+    ]
+    text = json.dumps({**header, "columns": described}, allow_nan=False)
+    head = text.encode("ascii")
+    body = b"".join(data for _, _, _, data in stored.values())
+    raw = len(head).to_bytes(4, "little") + head + body
+    return base64.b64encode(gzip.compress(raw, _COMPRESSION_LEVEL, mtime=0)).decode("ascii")
+
+
+def _store(values: npt.NDArray[Any]) -> tuple[str, int, bool, bytes]:
+    """Return type, length, whether it stores differences, and the bytes of a column."""
+    delta = bool(values.size > 1 and np.all(values[1:] >= values[:-1]))
+    if delta:
+        values = np.diff(values, prepend=values.dtype.type(0))
+    is_whole = values.size == 0 or np.issubdtype(values.dtype, np.integer)
+    highest = values.max(initial=0)
+    types = (name for name in _UNSIGNED if is_whole and highest <= np.iinfo(name).max)
+    kind = next(types, "f8")
+    stored = np.ascontiguousarray(values, dtype=kind)
+    shuffled = stored.view(np.uint8).reshape(-1, stored.itemsize).T
+    return kind, int(stored.size), delta, shuffled.tobytes()
+
 
 MAX_TENSORS: Final = 2_000  # whose neighbours the page holds
 MAX_CONSUMERS: Final = 32  # of one tensor
@@ -92,7 +155,6 @@ def payload(
             for step in recording.steps
         ],
         "ops": ops,
-        "cards": judge_cards(report),
         "backward": _find_backward(recording, kept),
         "strings": strings.texts,
     }

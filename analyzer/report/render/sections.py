@@ -33,11 +33,7 @@ _NUMBERS: Final = ("number", "bytes", "change", "percent")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value of the column's kind with a tone; None for an empty cell.
-
-    ``path`` is the place of the number in the JSON, such as ``peak.requested_bytes``; ``note`` is a text
-    behind a bar.
-    """
+    """A value with a tone; ``path`` is its place in the JSON, ``note`` a text behind a bar."""
 
     value: str | int | float | None
     tone: Tone = "plain"
@@ -78,10 +74,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A text, or its pieces, of which each may be a pair of text and tone.
-
-    ``mark`` is a text before the first line, such as ``- ``; further lines are indented.
-    """
+    """A text, or its pieces; ``mark`` such as ``- `` stands before it, further lines are indented."""
 
     text: str | tuple[str | tuple[str, Tone], ...]
     tone: Tone = "plain"
@@ -96,10 +89,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A finding or a remedy: a label, a title, the saving, and details that a page unfolds.
-
-    ``check`` is a command that verifies the change; ``table`` is for pages only.
-    """
+    """A finding or a remedy; ``check`` is a command that verifies it, ``table`` is for pages only."""
 
     label: str
     title: str
@@ -138,10 +128,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """An inline SVG with its title, which only pages show.
-
-    The caption says the same in words; ``legend`` has the CSS class and meaning of each colour.
-    """
+    """An inline SVG for pages; ``legend`` has the CSS class and the meaning of each colour."""
 
     caption: str
     svg: Markup
@@ -154,25 +141,18 @@ Block = Paragraph | Table | Item | Figures | Code | Drawing
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, which may be empty, with blocks below it.
-
-    ``note`` is behind the heading; ``level`` is 1, or 2 for a part of the section before it. A folded
-    section of a page shows only its heading until it is clicked.
-    """
+    """A heading, which may be empty, a note behind it, and blocks; level 2 is a part of a section."""
 
     heading: str
     blocks: tuple[Block, ...]
     note: str = ""
     level: int = 1
-    is_folded: bool = False
+    is_folded: bool = False  # a page shows only the heading until it is clicked
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A whole answer: its title, the headline, blocks before the first section, and sections.
-
-    ``badge`` is the basis of the figures in a word; ``notices`` are warnings to read before any figure.
-    """
+    """A whole answer; ``badge`` is the basis of the figures, ``notices`` come before any figure."""
 
     title: str
     headline: str

@@ -26,7 +26,7 @@ from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.schema import TRIAL
 from analyzer.model.units import format_bytes
 from analyzer.report.result import Result
-from analyzer.report.words import need_words
+from analyzer.report.summary import need_words
 from analyzer.session.opening import open_result
 
 MIB, GIB = 2**20, 2**30

@@ -16,7 +16,7 @@ from unit.oom.test_every_version import FULL, PIECES
 
 from analyzer.model.errors import InputError
 from analyzer.oom import OomReport, read_oom_log
-from analyzer.oom.amounts import parse_size
+from analyzer.oom.log_records import parse_size
 from analyzer.oom.scan.log_reader import read_records
 
 LOG = log_of(PIECES, "2.9")

@@ -15,7 +15,7 @@ from analyzer.report.page.build import render
 from analyzer.report.render.markdown import to_markdown
 from analyzer.report.render.terminal import print_terminal
 from analyzer.report.report_sections import report_document, summary_document
-from analyzer.report.words import remedy_words
+from analyzer.report.summary import remedy_words
 from analyzer.session.opening import open_result
 
 MIB = 1 << 20

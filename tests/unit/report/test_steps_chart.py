@@ -11,7 +11,7 @@ import analyzer
 from analyzer.explain.running.data_held import program_figures
 from analyzer.model.contract.report.subject import ProgramFigures, TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
-from analyzer.report.page.steps_chart import steps_charts
+from analyzer.report.page.build import steps_charts
 
 FLAT = TrendFigures(trend="flat")
 

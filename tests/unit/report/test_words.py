@@ -8,7 +8,7 @@ from analyzer.explain.buffer_words import why_alive
 from analyzer.model.contract.report.limit_figures import Basis, Need, Outcome, VerdictFigures
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.units import format_bytes
-from analyzer.report.words import need_words
+from analyzer.report.summary import need_words
 from analyzer.tracing.measure.buffer_uses import BufferUse
 
 

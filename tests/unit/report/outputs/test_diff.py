@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from analyzer.model.errors import InputError
-from analyzer.report.diff_result import Diff, allowed_growth, build_diff
-from analyzer.report.diff_sections import diff_document
+from analyzer.report.diff_sections import Diff, allowed_growth, build_diff, diff_document
 from analyzer.report.render.terminal import print_terminal
 from analyzer.report.untrusted import unbroken
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from analyzer.model.contract.report.limit_figures import Outcome
 from analyzer.model.ranges import BoundedBytes
-from analyzer.report.page.card_verdicts import judge_cards
+from analyzer.report.page.build import judge_cards
 from analyzer.report.summary import OUTCOME_TONES
 from analyzer.session.opening import open_result
 

@@ -7,7 +7,7 @@ from builders import sample_folder
 
 import analyzer
 from analyzer.model.recording.timeline import category_sums
-from analyzer.report.page.steps_chart import HEIGHT, inline_areas
+from analyzer.report.page.build import HEIGHT, inline_areas
 
 
 @pytest.mark.parametrize("name", ["cnn", "transformer", "eager"])

@@ -11,8 +11,7 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import convert_report
 from analyzer.report.render import sections
-from analyzer.report.summary import summarize
-from analyzer.report.words import error_line, what_if_words
+from analyzer.report.summary import error_line, summarize, what_if_words
 
 GIB = 2**30
 
