@@ -99,7 +99,7 @@ def usable_memory(gpu: Gpu) -> MemoryRange:
     shared = round(_DESKTOP_SHARE * total) if is_for_desktops else 0
     return MemoryRange(
         bytes=total,
-        range=Range.around(total, margin + shared, margin),
+        range=Range(total - margin - shared, total + margin),
         source="the total that CUDA reports",
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Final
 
 import pandas as pd
@@ -138,7 +138,7 @@ def with_assumed_range(analysis: Analysis) -> Analysis:
     for one in ASSUMPTIONS:
         value = note.assumed.get(one.name, one.usual)
         share_bytes = _share(analysis.alive, one, value)
-        settings.append(AssumedSetting(**asdict(one), value=value, share_bytes=share_bytes))
+        settings.append(AssumedSetting(**structs.asdict(one), value=value, share_bytes=share_bytes))
     recording = replace(recording, phantom=structs.replace(card, settings=tuple(settings)))
     shares = {one.name: one.share_bytes for one in settings}
     reserve = shares.get(RECURRENT_RESERVE.name, 0)

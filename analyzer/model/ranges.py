@@ -25,11 +25,6 @@ class Range:
         return cls(size_bytes, size_bytes)
 
     @classmethod
-    def around(cls, size_bytes: int, below: int, above: int) -> Range:
-        """Return the range from ``size_bytes - below`` to ``size_bytes + above``."""
-        return cls(size_bytes - below, size_bytes + above)
-
-    @classmethod
     def spanning(cls, sizes: Iterable[int]) -> Range:
         """Return the smallest range that contains all sizes, at least one."""
         ordered = sorted(sizes)

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import Bytes, Name, Shape, Text
+from analyzer.model.contract.fields import Bytes, Name, ReportRecord, Shape, Text, Total
 
 REQUEST_VERSION: Final = 1
 WATCH_VERSION: Final = 1
@@ -119,15 +119,14 @@ class WatchRequest:
     schema_version: int = WATCH_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Assumption:
+class Assumption(ReportRecord, frozen=True):
     """One setting of a simulated card: its largest value, its default and the source of both."""
 
-    name: str  # for ``--assume NAME=N``
-    what: str
-    most: int  # the largest value that TensorFlow accepts or that is plausible
-    source: str
-    usual: int = 0
+    name: Name  # for ``--assume NAME=N``
+    what: Text
+    most: Total  # the largest value that TensorFlow accepts or that is plausible
+    source: Text
+    usual: Total = 0
     is_bytes: bool = True
 
 

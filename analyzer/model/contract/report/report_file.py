@@ -11,39 +11,9 @@ from msgspec import field
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import Name, ReportRecord, Signed, Text, Total
-from analyzer.model.contract.report.limit_figures import (
-    CardFit,
-    Fits,
-    FragmentationFigures,
-    OtherSettings,
-    PoolChange,
-    UnservedRequest,
-    VerdictFigures,
-)
-from analyzer.model.contract.report.peak_figures import (
-    CategoryBytes,
-    LayerBytes,
-    LiveBytes,
-    OpBytes,
-    PeakEver,
-    PeakFigures,
-    RetainedTensor,
-    StatedRange,
-    StepPeak,
-    TensorAtPeak,
-    TrustFigures,
-    UnmodelledType,
-)
-from analyzer.model.contract.report.subject import (
-    CardUse,
-    Device,
-    Finding,
-    HostsFigures,
-    Kind,
-    PhantomNotice,
-    ProgramFigures,
-    StepRemedy,
-)
+from analyzer.model.contract.report import limit_figures as limits
+from analyzer.model.contract.report import peak_figures as peaks
+from analyzer.model.contract.report import subject
 from analyzer.model.contract.run_note import Failure, StepConfig, TargetNote
 
 REPORT_VERSION: Final = 1
@@ -53,39 +23,43 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     """The report of one step."""
 
     schema_version: int = REPORT_VERSION
-    kind: Kind
+    kind: subject.Kind
     target: TargetNote = TargetNote()
-    device: Device
+    device: subject.Device
     step: StepConfig = StepConfig()
     allocator: Name = ""  # TensorFlow's name of the allocator of all figures
-    peak: PeakFigures  # of the steady step, which is the last one
-    peak_ever: PeakEver | None = None
-    steps: tuple[StepPeak, ...] = ()
-    resident: LiveBytes = LiveBytes()
-    categories_at_peak: CategoryBytes  # requested bytes at the requested peak
-    layers: tuple[LayerBytes, ...] = ()  # the largest first
-    ops: tuple[OpBytes, ...] = ()
-    tensors_at_peak: tuple[TensorAtPeak, ...] = ()  # the largest first
-    retained: tuple[RetainedTensor, ...] = ()
-    fragmentation: FragmentationFigures | None = None
-    pool_timeline: tuple[PoolChange, ...] = ()
-    verdict: VerdictFigures | None = None
-    fits: Fits = None
-    fit: CardFit | None = None
-    what_if: OtherSettings | None = None
-    findings: tuple[Finding, ...] = ()
-    remedies: tuple[StepRemedy, ...] = ()  # changes that were tried, the largest saving first
-    unmodelled: tuple[UnmodelledType, ...] = ()
-    uncertainty: StatedRange | None = None
-    integrity: TrustFigures | None = None  # whether a trace is complete; None for a prediction
+    peak: peaks.PeakFigures  # of the steady step, which is the last one
+    peak_ever: peaks.PeakEver | None = None
+    steps: tuple[peaks.StepPeak, ...] = ()
+    resident: peaks.LiveBytes = peaks.LiveBytes()
+    categories_at_peak: peaks.CategoryBytes  # requested bytes at the requested peak
+    layers: tuple[peaks.LayerBytes, ...] = ()  # the largest first
+    ops: tuple[peaks.OpBytes, ...] = ()
+    tensors_at_peak: tuple[peaks.TensorAtPeak, ...] = ()  # the largest first
+    retained: tuple[peaks.RetainedTensor, ...] = ()
+    fragmentation: limits.FragmentationFigures | None = None
+    pool_timeline: tuple[limits.PoolChange, ...] = ()
+    verdict: limits.VerdictFigures | None = None
+    fits: limits.Fits = None
+    fit: limits.CardFit | None = None
+    what_if: limits.OtherSettings | None = None
+    findings: tuple[subject.Finding, ...] = ()
+    remedies: tuple[
+        subject.StepRemedy, ...
+    ] = ()  # changes that were tried, the largest saving first
+    unmodelled: tuple[peaks.UnmodelledType, ...] = ()
+    uncertainty: peaks.StatedRange | None = None
+    integrity: peaks.TrustFigures | None = (
+        None  # whether a trace is complete; None for a prediction
+    )
     warnings: tuple[Text, ...] = ()
     notes: tuple[Text, ...] = ()
-    phantom: PhantomNotice | None = None
-    cards: tuple[CardUse, ...] = ()
-    hosts: HostsFigures | None = None
+    phantom: subject.PhantomNotice | None = None
+    cards: tuple[subject.CardUse, ...] = ()
+    hosts: subject.HostsFigures | None = None
     error: Failure | None = None
-    failure: UnservedRequest | None = None
-    program: ProgramFigures | None = None
+    failure: limits.UnservedRequest | None = None
+    program: subject.ProgramFigures | None = None
     versions: dict[Name, Name] = field(default_factory=dict)  # of the libraries and of this package
 
 
@@ -102,9 +76,9 @@ class DiffSide(ReportRecord, frozen=True, kw_only=True):
     """One of the two steps: label, kind, batch size and peak."""
 
     label: Text
-    kind: Kind
+    kind: subject.Kind
     batch_size: Total | None
-    peak: PeakFigures
+    peak: peaks.PeakFigures
 
 
 class BytesOfBoth(ReportRecord, frozen=True, kw_only=True):
@@ -201,7 +175,7 @@ class SweepCell(ReportRecord, frozen=True, kw_only=True):
     need_bytes: Total | None = None
     limit_bytes: Total | None = None
     margin_bytes: Signed | None = None
-    fits: Fits = None
+    fits: limits.Fits = None
     op: Text = ""
     failed: Text = ""
 

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from analyzer.model.choice import Choice
+from analyzer.model.contract.capture_request import Assumption
 from analyzer.model.contract.fields import EvidenceRow, Name, ReportRecord, Signed, Text, Total
 from analyzer.model.contract.report.peak_figures import TwoSizes
 from analyzer.model.contract.watch_note import Reading
@@ -34,17 +35,11 @@ class Device(Struct, frozen=True, kw_only=True):
     memory_limit_bytes: Total | None = None
 
 
-class AssumedSetting(ReportRecord, frozen=True, kw_only=True):
+class AssumedSetting(Assumption, frozen=True, kw_only=True):
     """An assumption about NVIDIA's libraries on a simulated card; ``share_bytes`` at the peak."""
 
-    name: Name
-    what: Text
     value: Total
-    usual: Total
-    most: Total
-    is_bytes: bool
     share_bytes: Total
-    source: Text
 
 
 class CardUse(TwoSizes, frozen=True, kw_only=True):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from msgspec import Struct
+
 from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
 from analyzer.model.contract.run_note import ThreadsNote
 
@@ -47,8 +49,7 @@ NO_BUFFER: Final = Output(Way.NONE)
 ELSEWHERE: Final = Output(Way.NONE, elsewhere=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """Requests of the first call with a ``key``, which tries the algorithms of a library."""
 
     key: tuple[object, ...]

@@ -17,8 +17,9 @@ variables (``XlaCompiler::BuildArguments``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, Output, Way
 from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse
@@ -30,15 +31,12 @@ TABLE: Final = -2
 """Instead of an output index: a tuple's table of pointers, or a result that the op does not output."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledCall:
+class CompiledCall(Struct, frozen=True):
     """The requests of one call."""
 
-    # bytes and output index of each request; the index of a buffer that is freed after the call is
-    # ``TEMPORARY`` or ``TABLE``
+    # bytes and output index of each request, or ``TEMPORARY`` or ``TABLE`` if freed after the call
     requests: tuple[tuple[int, int], ...]
-    # input index of each updated variable, and the bytes of its new value
-    updates: tuple[tuple[int, int], ...]
+    updates: tuple[tuple[int, int], ...]  # input index of each variable, bytes of its new value
     # updated variables whose old value is a constant of the compiled function, so that the next
     # call recompiles it; input indices
     recompiled: frozenset[int] = frozenset()
