@@ -16,8 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from analyzer.model.errors import AnalyzerError, ExitCode, InputError
-from analyzer.model.gc_pause import collect_rarely
-from analyzer.model.interrupts import Terminated, raise_on_signals
+from analyzer.model.interrupts import Terminated, collect_rarely, raise_on_signals
 
 _MESSAGE_WIDTH: Final = 4000  # characters of an error, at most
 _SYSTEM_ERRORS: Final = frozenset(

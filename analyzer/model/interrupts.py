@@ -1,4 +1,4 @@
-"""Signals that end a process: raised as exceptions, or delayed during cleanup.
+"""Signals that end a process, raised or delayed; and control of the garbage collector.
 
 Ctrl-C, ``kill`` and a closed terminal unwind the stack, so that child processes are ended and
 temporary files are removed. A second signal does not interrupt a cleanup that has begun.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
@@ -109,3 +111,30 @@ def die_with_parent() -> None:
     """Ask Linux to kill this process when its parent ends; do nothing on other systems."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+_THRESHOLDS: Final = (50_000, 20, 20)
+"""Collector thresholds of a command's own process, which ends within seconds. Python's default is
+(700, 10, 10)."""
+
+
+def collect_rarely() -> None:
+    """Make collections rare in this process. Call it only in a process of the package."""
+    gc.set_threshold(*_THRESHOLDS)
+
+
+def freeze_loaded_objects() -> None:
+    """Exclude all present objects, such as TensorFlow's modules, from future collections."""
+    gc.freeze()
+
+
+@contextmanager
+def pause_collector() -> Iterator[None]:
+    """Disable the collector inside the block and restore its state afterwards."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -18,7 +18,7 @@ from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.report.writing import REPORT_JSON, read_saved_report
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import CompilerUnavailable, TraceError
-from analyzer.model.gc_pause import pause_collector
+from analyzer.model.interrupts import pause_collector
 from analyzer.report.result import Result
 from analyzer.simulate.compiler.card_options import CardOptions
 from analyzer.tracing.parse.logdir import RUN_FILE

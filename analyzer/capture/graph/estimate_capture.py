@@ -39,8 +39,8 @@ from analyzer.cards.xla_compiler import has_compiler
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import BirthNote, DeviceNote, ThreadsNote
 from analyzer.model.errors import TargetError
-from analyzer.model.gc_pause import pause_collector
 from analyzer.model.graph.host_copies import VARIABLES_ON_HOST, insert_host_copies
+from analyzer.model.interrupts import pause_collector
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 
 _ZEROS_ERRORS: Final = (tf.errors.OpError, ArithmeticError, AssertionError, LinAlgError)

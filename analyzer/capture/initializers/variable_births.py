@@ -25,7 +25,7 @@ from analyzer.capture.initializers.initializer_requests import (
     find_requests,
 )
 from analyzer.model.contract.fields import ITEM_BYTES
-from analyzer.model.gc_pause import pause_collector
+from analyzer.model.interrupts import pause_collector
 from analyzer.model.units import GRANULE_BYTES
 
 CPU_DEVICE: Final = "/job:localhost/replica:0/task:0/device:CPU:0"

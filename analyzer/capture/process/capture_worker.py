@@ -60,7 +60,7 @@ from analyzer.model.errors import (
     StepOutOfMemory,
     TargetError,
 )
-from analyzer.model.gc_pause import freeze_loaded_objects, pause_collector
+from analyzer.model.interrupts import freeze_loaded_objects, pause_collector
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:

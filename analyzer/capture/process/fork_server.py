@@ -24,8 +24,7 @@ from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.capture.process.supervisor import end_all, list_descendants
 from analyzer.model.contract.child_messages import CopyEnd
 from analyzer.model.errors import AnalyzerError
-from analyzer.model.gc_pause import freeze_loaded_objects, pause_collector
-from analyzer.model.interrupts import die_with_parent
+from analyzer.model.interrupts import die_with_parent, freeze_loaded_objects, pause_collector
 
 _GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL for processes that a fork left running
 _PAGE: Final = 4096  # bytes

@@ -30,7 +30,7 @@ from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import read_compiled_functions
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError
-from analyzer.model.gc_pause import pause_collector
+from analyzer.model.interrupts import pause_collector
 
 _STEP_NAME: Final = "train"  # Keras' TensorBoard callback gives its steps the same name
 

@@ -6,7 +6,7 @@ import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
-from analyzer.simulate.kernels.cpu.onednn import matmul_scratch_bytes
+from analyzer.simulate.kernels.cpu.cpu_products import matmul_scratch_bytes
 from analyzer.simulate.kernels.shared.op_call import Call, VariableAccess, Way
 
 

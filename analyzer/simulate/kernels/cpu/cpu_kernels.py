@@ -15,8 +15,7 @@ from typing import Final
 import msgspec
 
 from analyzer.model.contract.graph_note import op_types
-from analyzer.simulate.kernels.cpu import native_convolution as native
-from analyzer.simulate.kernels.cpu import onednn
+from analyzer.simulate.kernels.cpu import cpu_products as products
 from analyzer.simulate.kernels.shared import data_movement as layout
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
 from analyzer.simulate.kernels.shared.einsum import plan_einsum
@@ -185,18 +184,18 @@ _RULES: Final = lists.RULES | rule_table(
     (layout.plan_strided_slice, "StridedSlice"),
     (layout.plan_split, "Split SplitV"),
     (layout.plan_unpack, "Unpack"),
-    (native.plan_filter_gradient, "Conv2DBackpropFilter Conv3DBackpropFilterV2"),
-    (native.plan_input_gradient, "Conv2DBackpropInput Conv3DBackpropInputV2"),
-    (native.plan_matmul, "MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"),
-    (native.plan_max_pool_gradient, "MaxPoolGrad"),
+    (products.plan_filter_gradient, "Conv2DBackpropFilter Conv3DBackpropFilterV2"),
+    (products.plan_input_gradient, "Conv2DBackpropInput Conv3DBackpropInputV2"),
+    (products.plan_half_matmul, "MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"),
+    (products.plan_max_pool_gradient, "MaxPoolGrad"),
     (
-        onednn.plan_convolution,
+        products.plan_convolution,
         "_MklNativeConv2D _MklNativeConv3D _MklNativeFusedConv2D _MklNativeFusedConv3D"
         " _MklNativeConv2DWithBias _MklNativePadWithConv2D _MklNativePadWithFusedConv2D",
     ),
-    (onednn.plan_matmul, "_MklMatMul"),
-    (onednn.plan_batch_matmul, "_MklBatchMatMul _MklBatchMatMulV2 _MklFusedBatchMatMulV2"),
-    (onednn.plan_einsum, "_MklEinsum"),
+    (products.plan_matmul, "_MklMatMul"),
+    (products.plan_batch_matmul, "_MklBatchMatMul _MklBatchMatMulV2 _MklFusedBatchMatMulV2"),
+    (products.plan_einsum, "_MklEinsum"),
     (plan_einsum, "Einsum"),
     (_forward_any(0), "_MklSoftmax"),  # ``MklSoftmaxOp`` forwards the logits
 )

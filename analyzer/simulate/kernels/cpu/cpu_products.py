@@ -1,19 +1,24 @@
-"""oneDNN kernels (``_Mkl*``), which replace TensorFlow's own in its CPU builds.
+"""Convolutions, products and poolings on a CPU: oneDNN's kernels and TensorFlow's own.
 
-Each primitive needs a *scratchpad*, which the kernel allocates as a temporary. Its size depends on
-the blocking that oneDNN chooses for the processor and the number of intra-op threads. This file
-has the sizes of the AVX-512 ``brgemm`` primitives (``src/cpu/x64/brgemm_*`` and
-``matmul/brgemm_matmul_utils.cpp`` of oneDNN 3): pointers to the blocks of a batch, one page per
-thread, and one copy per thread of a matrix that must be reordered. With AVX2, products in traces have
-no scratchpad (57 products of an encoder), and convolutions the same.
+oneDNN (``_Mkl*``) handles float32 and, if the processor supports it, bfloat16. TensorFlow's own kernels
+handle float16 and float64, and all types on a processor without oneDNN.
+
+Each primitive of oneDNN needs a *scratchpad*, which the kernel allocates as a temporary. Its size
+depends on the blocking for the processor and the number of intra-op threads. This file has the sizes
+of the AVX-512 ``brgemm`` primitives (``src/cpu/x64/brgemm_*``, ``matmul/brgemm_matmul_utils.cpp`` of
+oneDNN 3): pointers to the blocks of a batch, one page per thread, and one copy per thread of a matrix
+that must be reordered. With AVX2, products in traces have no scratchpad (57 products of an encoder),
+and convolutions the same.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from analyzer.simulate.kernels.shared import einsum
 from analyzer.simulate.kernels.shared.op_call import (
+    FLOAT_BYTES,
     Call,
     MemoryPlan,
     allocate,
@@ -28,7 +33,7 @@ _COLUMN_BLOCK = 64  # columns of a transposed right operand that a thread copies
 _ROWS_BLOCK = 256  # rows of a transposed left operand that a thread copies at a time
 _DEPTH_BLOCK = 512  # numbers of each row of a transposed left operand that are multiplied at a time
 _VECTOR_BYTES = 64  # bytes to which the depth of a copied operand is padded: one AVX-512 vector
-_L2_CACHE_BYTES = 1 << 20  # level-2 cache of a core if it is unknown
+_USUAL_L2_BYTES = 1 << 20  # level-2 cache of a core if it is unknown
 
 
 def plan_convolution(call: Call) -> MemoryPlan:
@@ -56,7 +61,7 @@ def plan_matmul(call: Call) -> MemoryPlan:
     transposes = bool(call.attr("transpose_a")), bool(call.attr("transpose_b"))
     rows, depth = reversed(left) if transposes[0] else left
     elements = rows * out[1] + depth * (rows + out[1])
-    is_small = item_bytes * elements < 1.01 * (call.processor.l2_bytes or _L2_CACHE_BYTES)
+    is_small = item_bytes * elements < 1.01 * (call.processor.l2_bytes or _USUAL_L2_BYTES)
     threads = 1 if is_small else call.threads
     return plan_allocation(call, after_bytes=(_scratch_bytes(call, left, transposes, threads),))
 
@@ -112,3 +117,71 @@ def plan_einsum(call: Call) -> MemoryPlan:
     """Plan an ``Einsum`` whose product needs the scratchpad of a batched product."""
     scratch = partial(_scratch_bytes, call, threads=call.threads)
     return einsum.plan_einsum(call, scratch if call.processor.has_avx512 else None)
+
+
+_L3_CACHE_BYTES = 30 << 20
+"""Cache size that the kernels of two axes assume for any processor (``l3_cache_size``)."""
+_L2_CACHE_BYTES = 256 << 10  # level-2 cache of a core that they assume (``l2_cache_size``)
+_MOST_OVERHEAD = 25
+"""Largest buffer of the kernels of three axes as a multiple of their tensors; for more they use Eigen
+without a buffer (``kMaxTempAllocationOverhead``)."""
+_INDEX_BYTES = 8  # bytes of an index of type int64
+
+_Shape = tuple[int, ...] | None
+
+
+def plan_filter_gradient(call: Call) -> MemoryPlan:
+    """Unroll as many images into columns as fit the level-3 cache.
+
+    Two axes: ``Conv2DCustomBackpropFilterOp`` in ``conv_grad_filter_ops.cc``. Three axes:
+    ``Conv3DCustomBackpropFilterOp`` in ``conv_grad_ops_3d.cc``; float16 uses Eigen without a buffer.
+    """
+    if call.op.type == "Conv3DBackpropFilterV2" and call.item_bytes() < FLOAT_BYTES:
+        return plan_allocation(call)
+    return _plan_columns(call, call.shape(0), call.out_shape(), may_parallelise=False)
+
+
+def plan_input_gradient(call: Call) -> MemoryPlan:
+    """Unroll like the gradient of the filter, but one image if that is enough work for all threads.
+
+    ``Conv2DCustomBackpropInputOp`` in ``conv_grad_input_ops.h`` of the wheel, lines 525 to 600;
+    ``Conv3DCustomBackpropInputOp``, for which only a batch of one image is enough.
+    """
+    return _plan_columns(call, call.out_shape(), call.shape(1), may_parallelise=True)
+
+
+def _plan_columns(
+    call: Call, images_shape: _Shape, kernel: _Shape, *, may_parallelise: bool
+) -> MemoryPlan:
+    gradient = call.shape(2)
+    if not (kernel and gradient and images_shape) or len(gradient) != len(kernel):
+        return plan_allocation(call)
+    item_bytes, is_deep = call.item_bytes(), len(kernel) == 5
+    image, window = math.prod(gradient[1:-1]), math.prod(kernel[:-1])
+    work = (image + window) * kernel[-1] + image * window
+    if not work:
+        return plan_allocation(call)
+    cache_bytes = call.processor.l3_bytes if is_deep else _L3_CACHE_BYTES
+    images = -(-(cache_bytes // item_bytes) // work)
+    enough = not is_deep and work // max(call.threads, 1) >= _L2_CACHE_BYTES // item_bytes
+    if may_parallelise and (gradient[0] == 1 or enough):
+        images = 1
+    columns = images * image * window
+    tensors = sum(math.prod(shape) for shape in (images_shape, kernel, gradient))
+    if is_deep and columns // tensors > _MOST_OVERHEAD:
+        columns = 0
+    return plan_allocation(call, after_bytes=(columns * item_bytes,))
+
+
+def plan_half_matmul(call: Call) -> MemoryPlan:
+    """Multiply 16-bit operands as float32 copies (``matmul_op_impl.h`` of the wheel, line 985)."""
+    if call.op.outputs[0].dtype not in ("float16", "bfloat16"):
+        return plan_allocation(call)
+    sizes = (call.input_size(0), call.input_size(1), call.size())
+    copies = [size * FLOAT_BYTES // call.item_bytes() for size in sizes]
+    return plan_allocation(call, after_bytes=copies)
+
+
+def plan_max_pool_gradient(call: Call) -> MemoryPlan:
+    """Find the maximum of each window again: an int64 index per output (``MaxPoolingGradOp``)."""
+    return plan_allocation(call, before_bytes=(math.prod(call.shape(1) or (0,)) * _INDEX_BYTES,))
