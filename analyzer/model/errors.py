@@ -34,10 +34,7 @@ class FailureKind(Choice):
 
 
 class AnalyzerError(Exception):
-    """Base class of all errors that the package raises on purpose.
-
-    ``kind`` says why a step failed; None for the default of the class.
-    """
+    """Base class of all errors that the package raises on purpose; see ``FailureKind``."""
 
     exit_code = ExitCode.BUG
     kind = FailureKind.OTHER

@@ -107,11 +107,11 @@ class CaptureRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRequest:
-    """A request to run a script and trace its own steps."""
+    """A request to run a script or a module and trace its own steps, into ``folder``."""
 
-    script: str  # its path as the user wrote it, or a module
+    script: str  # as the user wrote it
     is_module: bool = False  # as by ``python -m``
-    folder: str  # the run folder is made in it
+    folder: str
     arguments: tuple[str, ...] = ()
     steps: int = SCRIPT_STEPS
     warmup: int = SCRIPT_WARMUP_STEPS

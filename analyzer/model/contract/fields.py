@@ -58,13 +58,9 @@ ITEM_BYTES: Final[dict[str, int]] = {
 stores up to 22 characters and points to longer text. Resources and variants have no fixed size."""
 
 
-_NUMPY_NAMES: Final = {"float": "float32", "half": "float16", "double": "float64"}
-"""Types in TensorFlow's messages (``DataTypeString`` in ``types.cc``) with another name in NumPy."""
-
-
 def numpy_name(dtype: str) -> str:
-    """Return NumPy's name of a type that a message of TensorFlow names."""
-    return _NUMPY_NAMES.get(dtype, dtype)
+    """Return NumPy's name of a type in a message (``DataTypeString`` in ``types.cc``)."""
+    return {"float": "float32", "half": "float16", "double": "float64"}.get(dtype, dtype)
 
 
 def tensor_bytes(dtype: str, shape: tuple[int, ...] | None) -> int | None:

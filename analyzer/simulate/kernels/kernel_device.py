@@ -23,14 +23,11 @@ class KernelDevice:
     kind: str
     allocator: str  # TensorFlow's name of the device's allocator
     plan: Callable[[Call], MemoryPlan]
-    # function from a constant or an argument, which something outside the step holds, to its bytes
-    # on the device
-    held_bytes: Callable[[Op], int]
+    held_bytes: Callable[[Op], int]  # of a constant or an argument, held outside the step
     handle_bytes: int
     scratch_bytes: int = 0  # bytes that TensorFlow allocates with the device and never frees
     host_dtypes: frozenset[str] = frozenset()  # element types of variables in host memory
-    # whether all kernels count as cheap, so the executor gives none to another thread
-    is_cheap: bool
+    is_cheap: bool  # whether the executor gives no kernel to another thread
 
 
 def _count_held_bytes(op: Op) -> int:

@@ -44,14 +44,11 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     fit: limits.CardFit | None = None
     what_if: limits.OtherSettings | None = None
     findings: tuple[subject.Finding, ...] = ()
-    remedies: tuple[
-        subject.StepRemedy, ...
-    ] = ()  # changes that were tried, the largest saving first
+    remedies: tuple[subject.StepRemedy, ...] = ()  # tried changes, the largest saving first
     unmodelled: tuple[peaks.UnmodelledType, ...] = ()
     uncertainty: peaks.StatedRange | None = None
-    integrity: peaks.TrustFigures | None = (
-        None  # whether a trace is complete; None for a prediction
-    )
+    # whether a trace is complete; None for a prediction
+    integrity: peaks.TrustFigures | None = None
     warnings: tuple[Text, ...] = ()
     notes: tuple[Text, ...] = ()
     phantom: subject.PhantomNotice | None = None
@@ -65,11 +62,8 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
 
 DIFF_VERSION: Final = 1
 
-Number = Literal["needs", "requested", "allocated", "pool", "process"]
-"""The numbers of both sides, in the order of the report."""
-
-Change = Literal["same", "came", "went", "grew", "shrank"]
-"""The change of a layer or an op between the two sides."""
+Number = Literal["needs", "requested", "allocated", "pool", "process"]  # in the report's order
+Change = Literal["same", "came", "went", "grew", "shrank"]  # of a layer or an op
 
 
 class DiffSide(ReportRecord, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from analyzer.model.contract.graph_note import op_types
 from analyzer.simulate.kernels.cpu import cpu_products as products
 from analyzer.simulate.kernels.shared import data_movement as layout
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
-from analyzer.simulate.kernels.shared.einsum import plan_einsum
+from analyzer.simulate.kernels.shared.data_movement import plan_einsum
 from analyzer.simulate.kernels.shared.op_call import (
     NO_BUFFER,
     Call,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from analyzer.simulate.kernels.shared import einsum
+from analyzer.simulate.kernels.shared import data_movement as layout
 from analyzer.simulate.kernels.shared.op_call import (
     FLOAT_BYTES,
     Call,
@@ -116,7 +116,7 @@ def matmul_scratch_bytes(
 def plan_einsum(call: Call) -> MemoryPlan:
     """Plan an ``Einsum`` whose product needs the scratchpad of a batched product."""
     scratch = partial(_scratch_bytes, call, threads=call.threads)
-    return einsum.plan_einsum(call, scratch if call.processor.has_avx512 else None)
+    return layout.plan_einsum(call, scratch if call.processor.has_avx512 else None)
 
 
 _L3_CACHE_BYTES = 30 << 20

@@ -33,7 +33,7 @@ from analyzer.simulate.kernels.gpu import cudnn_calls as cudnn
 from analyzer.simulate.kernels.gpu import gpu_reduction
 from analyzer.simulate.kernels.gpu.cudnn_calls import DnnCard
 from analyzer.simulate.kernels.kernel_device import KernelDevice
-from analyzer.simulate.kernels.shared.einsum import plan_einsum
+from analyzer.simulate.kernels.shared.data_movement import plan_einsum
 from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
     Call,
