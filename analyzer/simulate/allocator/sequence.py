@@ -96,9 +96,7 @@ class Sequence:
 def from_recording(recording: Recording) -> Sequence:
     """Return the sequence of a recording's allocator, measured or predicted."""
     return from_allocations(
-        recording.allocations,
-        allocator=recording.allocator,
-        n_events=len(recording.events) or None,
+        recording.allocations, allocator=recording.allocator, n_events=len(recording.events) or None
     )
 
 

@@ -256,11 +256,7 @@ def _make_sequence(requests: list[_Request], instants: int) -> Sequence:
 
 
 def play_from_start(
-    note: RunNote,
-    prepared: Prepared,
-    owners: Mapping[int, Owner],
-    seed: int,
-    threads: int = 1,
+    note: RunNote, prepared: Prepared, owners: Mapping[int, Owner], seed: int, threads: int = 1
 ) -> Played:
     """Play the startup and the steps of one schedule; ``owners`` by their index in the note."""
     schedule = play(prepared, seed, threads=threads, steps=prepared.steps)

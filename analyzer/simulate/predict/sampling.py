@@ -26,11 +26,7 @@ from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, As
 from analyzer.simulate.predict.executor.threads import OVERLAPPED
 from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, Schedule, play, prepare
 from analyzer.simulate.predict.process_table import Played, measure_allocated, play_from_start
-from analyzer.simulate.predict.uncertainty.decisions import (
-    Decision,
-    decide,
-    with_least_shapes,
-)
+from analyzer.simulate.predict.uncertainty.decisions import Decision, decide, with_least_shapes
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
