@@ -1,21 +1,14 @@
 """The smallest memory limit under which a sequence succeeds, and its parts.
 
-Success is not monotone in the limit. With growth, the last region gets the rest of the limit, and
-another size of it makes the best fit choose other chunks: a limit a few per cent above a
-success may fail. So bisection alone is not enough. The search goes down from a limit that surely
-suffices (the pool of an unlimited replay) to the first failure, and up from a lower bound to the
-first success; both end in a bisection. ``limit_bytes`` is the smallest success; ``safe_bytes`` is
-the smallest limit above which no limit tried fails, and decides "does it fit".
+Success is not monotone in the limit: with growth, another size of the last region makes the best fit
+choose other chunks. So the search goes down from a limit that surely suffices (the pool of an unlimited
+replay) to the first failure, and up from a lower bound to the first success; both end in a bisection.
+``limit_bytes`` is the smallest success; ``safe_bytes`` is the smallest limit above which no limit tried
+fails, and decides "does it fit". One run answers for a range of limits (``BfcAllocator.equal_limits``).
+Without growth adjacent ranges are tried, so that ``safe_bytes`` is proven.
 
-One run answers for a range of limits (``BfcAllocator.equal_limits``), and with growth all limits
-share the first part of their runs. Without growth the search goes down through adjacent ranges of
-equal limits. No limit is skipped, so ``safe_bytes`` is proven.
-
-    requested peak  1000 MB      requested bytes of the live tensors
-    + rounding        12 MB      to multiples of 256 B
-    + unsplit         40 MB      chunks handed out whole, up to twice the request
-    + external        60 MB      free when the limit is reached, in chunks that are too small
-    = limit         1112 MB
+The parts of a limit: the requested peak; rounding to multiples of 256 B; unsplit bytes, in chunks handed
+out whole, up to twice the request; external bytes, free at the limit in chunks that are too small.
 """
 
 from __future__ import annotations
@@ -43,10 +36,8 @@ PLAIN_BUDGET, COMPILED_BUDGET = 150_000, 5_000_000
 """Operations of all limits in one direction, if each needed a whole run; most do not."""
 
 ISLAND: Final = 0.01
-"""Narrowest range of successful limits that counts below a failing limit, as a share of the limit.
-
-The position of such a range differs from order to order, so a real run misses it.
-"""
+"""Narrowest range of successful limits that counts below a failing limit, as a share of the limit:
+the position of a narrower one differs from order to order, so a real run misses it."""
 
 EXPECTED_RUNS: Final = 12  # expected number of runs of a search. Parts of runs count in proportion.
 
@@ -81,6 +72,7 @@ class LimitSearch:
         self.step_bytes = step_bytes
         self.tried: dict[int, bool] = {}
         self._results: list[tuple[Range, bool]] = []
+        # The allocator after the operations that all limits have in common, and their number.
         self._shared: tuple[BfcAllocator, int] | None = None
         peak_bytes = int(sequence.without(sequence.spare).live_rounded_bytes().max(initial=0))
         self.bound = self.up(max(peak_bytes, GRANULE_BYTES))

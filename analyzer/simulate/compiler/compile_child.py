@@ -1,8 +1,7 @@
 """Compile a module for a card in a child process, and read its memory plan.
 
-A child is needed because XLA reads its flags once per process, because a compiler that aborts must not
-end the command, and because its memory is freed at its end. The child dies with its parent, and its
-folder with all files of XLA and ptxas is always removed.
+A child is needed because XLA reads its flags once per process, and a compiler that aborts must not end
+the command. The child dies with its parent; its folder with all files of XLA and ptxas is removed.
 """
 
 from __future__ import annotations

@@ -186,8 +186,7 @@ class Owner:
 class Prepared:
     """A graph ready to be executed."""
 
-    # nodes and edges, in several orders of creation; nodes keep their numbers
-    wirings: tuple[Wiring, ...]
+    wirings: tuple[Wiring, ...]  # the graph in several orders of creation; nodes keep their numbers
     kernels: Kernels
     owners: tuple[Owner, ...]
     # for each node, the number of the variable behind its first input; -1 for none
@@ -197,8 +196,7 @@ class Prepared:
     counters: tuple[int, ...]  # nodes that bring in the handle of a counter
     held_bytes: Mapping[int, int]  # bytes of each node's output that lives outside the step
     results: frozenset[int]
-    # variable -> an earlier variable whose buffer it shares before the first step
-    shares: Mapping[int, int]
+    shares: Mapping[int, int]  # variable -> an earlier one whose buffer it shares at first
     has_counted_branches: bool  # whether a counter decides a branch, so that steps differ
     later_steps: int  # number of steps after which each later one is the same
     timing: OpTiming

@@ -27,9 +27,8 @@ from analyzer.tracing.parse.run_folder import RunNote
 _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 _TRACING_CONSTANT_BYTES: Final = 10
-"""Mean size of a constant that a traced graph keeps: one to four integers (axes, shapes, slices)
-that shape functions evaluate (``ShapeRefiner``). In traces of about sixty steps the mean was 4.6 to
-12.8. Each takes a chunk of 256 bytes."""
+"""Mean size of a constant that a traced graph keeps: one to four integers that shape functions evaluate
+(``ShapeRefiner``); 4.6 to 12.8 in traces of about sixty steps. Each takes a chunk of 256 bytes."""
 
 _RANDOM_SCAFFOLD_BYTES: Final = (8, 8, 16)
 """Temporaries of random numbers: their shape, a key, a counter."""

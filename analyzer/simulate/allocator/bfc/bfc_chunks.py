@@ -44,14 +44,9 @@ def find_position(pool: PoolState, row: Column, length: int, size: int, address:
     return low
 
 
-def shift_up(row: Column, first: int, last: int) -> None:
-    """Move the entries from ``first`` to before ``last`` one position up."""
-    row[first + 1 : last + 1] = row[first:last]
-
-
-def shift_down(row: Column, first: int, last: int) -> None:
-    """Move the entries after ``first`` up to ``last`` one position down."""
-    row[first:last] = row[first + 1 : last + 1]
+def shift(row: Column, first: int, last: int, by: int) -> None:
+    """Move the entries from ``first`` to before ``last`` one position up or down."""
+    row[first + by : last + by] = row[first:last]
 
 
 def insert(pool: PoolState, chunk: int) -> None:
@@ -65,7 +60,7 @@ def insert(pool: PoolState, chunk: int) -> None:
         pool.totals[BIN_MASK] |= 1 << which
     else:
         at = find_position(pool, row, length, size, pool.address[chunk])
-        shift_up(row, at, length)
+        shift(row, at, length, 1)
     row[at] = chunk
     pool.bin_length[which] = length + 1
 
@@ -74,7 +69,7 @@ def remove_at(pool: PoolState, which: int, at: int) -> None:
     """Take the chunk at position ``at`` out of bin ``which``."""
     row, length = pool.bins[which], pool.bin_length[which] - 1
     if at < length:
-        shift_down(row, at, length)
+        shift(row, at + 1, length + 1, -1)
     pool.bin_length[which] = length
     if length == 0:
         pool.totals[BIN_MASK] ^= 1 << which

@@ -111,7 +111,7 @@ NONE: Final = -1  # no chunk, or an unknown address
 ANY_BYTES: Final = 1 << 62  # no upper bound on a memory limit
 
 REGION_ADDRESS, REGION_BYTES, REGION_FIRST = range(3)
-"""Columns of ``PoolState.regions``: address, bytes, lowest chunk."""
+"""Columns of ``PoolState.regions``; the last is the lowest chunk."""
 
 (
     IN_USE,

@@ -1,9 +1,8 @@
 """The allocator's loop compiled by Numba; the machine code is stored between processes.
 
 Importing Numba takes about a second, compiling five, loading stored code half of one, so all of it
-waits for the first long sequence. Machine code is stored in the user's cache (``cache_folder``),
-one folder for each state of the sources, and only if that cache exists. Without a
-readable cache the code is compiled in each process.
+waits for the first long sequence. Machine code is stored in the user's cache if that exists, one folder
+for each state of the sources.
 """
 
 from __future__ import annotations
@@ -91,16 +90,14 @@ def _compile(folder: Path | None) -> Any:
     import numba
     from numba.core import config
 
-    scope: dict[str, Any] = {}
-    for module in _COMPILED_MODULES:
-        scope.update(vars(module))
+    scope: dict[str, Any] = vars(bfc_chunks) | vars(bfc_operations)
     modules = {module.__name__ for module in _COMPILED_MODULES}
     functions: dict[str, Any] = {
         name: value
         for name, value in scope.items()
         if isinstance(value, FunctionType) and value.__module__ in modules
     }
-    functions |= {"shift_up": _shift_up, "shift_down": _shift_down}
+    functions["shift"] = _shift
     for name, function in functions.items():
         # A copy of the function that finds the other compiled functions among its globals.
         scope[name] = numba.njit(**_NUMBA_OPTIONS)(FunctionType(function.__code__, scope, name))
@@ -115,16 +112,11 @@ def _compile(folder: Path | None) -> Any:
     return run
 
 
-def _shift_up(row: Column, first: int, last: int) -> None:
-    """Replace ``bfc_chunks.shift_up``: Numba copies overlapping slices, and moves in a loop."""
-    for i in range(last, first, -1):
-        row[i] = row[i - 1]
-
-
-def _shift_down(row: Column, first: int, last: int) -> None:
-    """Replace ``bfc_chunks.shift_down``."""
-    for i in range(first, last):
-        row[i] = row[i + 1]
+def _shift(row: Column, first: int, last: int, by: int) -> None:
+    """Replace ``bfc_chunks.shift``: Numba copies overlapping slices, and moves in a loop."""
+    for i in range(last - first):
+        at = last - 1 - i if by > 0 else first + i
+        row[at + by] = row[at]
 
 
 def code_folder() -> Path | None:
@@ -150,7 +142,7 @@ def has_stored_code() -> bool:
 def _make_code_folder() -> Path | None:
     """Create the folder for machine code; return None if nothing can be stored."""
     folder = code_folder()
-    if folder is not None:
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
     return folder if folder is not None and os.access(folder, os.W_OK) else None

@@ -202,9 +202,8 @@ class ControlExecutor(TaskRunner[Task]):
 
     def _deliver(self, node: int, iteration: Iteration, slot: int, entry: Entry) -> None:
         self._hold(entry)
-        if node not in iteration.slots:
-            iteration.slots[node] = [None] * len(self._wiring.inputs[node])
-        iteration.slots[node][slot] = entry
+        slots = iteration.slots.setdefault(node, [None] * len(self._wiring.inputs[node]))
+        slots[slot] = entry
 
     def _make_ready(self, node: int, iteration: Iteration, dead: bool) -> None:
         iteration.outstanding += 1
@@ -223,10 +222,8 @@ class ControlExecutor(TaskRunner[Task]):
 
     def _clean_up(self, frame: Frame, number: int) -> None:
         while (finished := frame.iterations.get(number)) is not None:
-            is_first_open = not number and frame.pending_inputs
-            if finished.outstanding or finished.frames or is_first_open:
-                break
-            if number - 1 in frame.iterations:
+            is_open = number - 1 in frame.iterations if number else frame.pending_inputs
+            if finished.outstanding or finished.frames or is_open:
                 break
             frame.iterations.pop(number)
             for slots in finished.slots.values():

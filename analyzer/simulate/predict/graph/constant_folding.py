@@ -1,10 +1,9 @@
 """Constants that TensorFlow computes before the first step.
 
-After grappler, the function runtime folds constants again: it runs a stateless node whose inputs are all
-constants, and a constant replaces each output that another node reads (``constant_folding.cc``). Its
-bytes are then resident. Only outputs up to 10 MiB are replaced. A chain that ends in more runs in every
-step from its first node on, including small intermediate results. (Three of 21 steps have such
-constants; without folding, the resident bytes of an autoencoder are 5.8 % too low.)
+After grappler, the function runtime folds constants again: a constant replaces each output up to
+10 MiB of a stateless node whose inputs are all constants (``constant_folding.cc``). Its bytes are then
+resident. A chain that ends in more runs in every step from its first node on. (Without folding, the
+resident bytes of an autoencoder are 5.8 % too low.)
 """
 
 from __future__ import annotations

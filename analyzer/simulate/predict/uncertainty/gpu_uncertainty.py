@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -10,7 +9,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.model.contract.report.peak_figures import StatedRange, WorkspaceFigures, shift_bound
-from analyzer.model.graph.host_copies import COPY
 from analyzer.model.ranges import Range
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.model.units import format_bytes
@@ -18,9 +16,6 @@ from analyzer.simulate.kernels.shared.op_call import Workspace
 from analyzer.simulate.predict.prepared_step import Prepared, Schedule, live_bytes
 from analyzer.simulate.predict.process_table import Played
 from analyzer.simulate.predict.sampling import Prediction
-
-_ASYNCHRONOUS: Final = ("Where", "Unique", "UniqueV2", "DynamicPartition", "CudnnRNNBackpropV3")
-"""Kernels that wait for a number from the card; their successors may start later than predicted."""
 
 _HELD_SHARE: Final = 0.03
 """Share of the peak by which real runs may exceed the estimate. Five public runs of convolutional
@@ -103,24 +98,15 @@ def find_unknown_rise(prediction: Prediction, schedule: Schedule) -> int:
 
 
 def _describe_ops(prepared: Prepared) -> Iterator[str]:
-    """Yield sentences about copies, and about ops whose memory or order is uncertain."""
+    """Yield sentences about ops whose memory is uncertain."""
     ops = prepared.wiring.ops
-    counts: Counter[str] = Counter(op.type for op in ops)
-    size = sum(spec.size_bytes or 0 for op in ops if op.type == COPY for spec in op.outputs)
-    if size >= 1 << 20:
-        yield (
-            f"The step copies {counts[COPY]} tensors from host memory to the card: {format_bytes(size)}."
-        )
-    waiting = [kind for kind in _ASYNCHRONOUS if counts[kind]]
-    if waiting:
-        yield f"{', '.join(waiting)} finish asynchronously; later ops may run in another order."
     opaque = sum(ops[node].type in _OPAQUE for node in prepared.kernels.unmodelled)
     if opaque:
         yield (
             f"{opaque} nested functions run as one kernel each (compiled with XLA or not inlined): "
             "their inner allocations are unknown."
         )
-    if any(kind.startswith("CudnnRNN") for kind in counts):
+    if any(op.type.startswith("CudnnRNN") for op in ops):
         yield (
             "cuDNN does not document the reserve space of recurrent layers: it is estimated from "
             "the needs of the backward pass."
