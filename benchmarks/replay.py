@@ -16,13 +16,10 @@ import time
 
 import numpy as np
 
-from analyzer.simulate.allocator import (
-    BfcAllocator,
-    BfcOptions,
-    Sequence,
-    replay,
-)
 from analyzer.simulate.allocator.bfc import compiled_run
+from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.replay import Sequence, replay
 
 
 def workload(n_events: int, live: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +98,7 @@ def main() -> None:
     arguments = parser.parse_args()
     slot, request = workload(arguments.events, arguments.live, seed=1)
     sequence = as_sequence(slot, request)
-    few = sequence.part(0, arguments.events // 20)
+    few = sequence.start(arguments.events // 20)
 
     plain, slow_s = timed(lambda: replay(few, BfcOptions.cpu()))
     start = time.process_time()

@@ -33,7 +33,8 @@ from analyzer.model.errors import InputError
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator import BfcOptions, from_recording, replay
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.replay import from_recording, replay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

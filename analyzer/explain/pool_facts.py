@@ -33,22 +33,18 @@ from analyzer.model.contract.report.limit_figures import (
 from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator import (
-    BfcOptions,
+from analyzer.simulate.allocator.bfc.bfc_pool import UNLIMITED_BYTES, BfcOptions
+from analyzer.simulate.allocator.minimum_limit import minimum_limit, prepare_searches
+from analyzer.simulate.allocator.pool_explanation import Remedy, growth_history, remedies
+from analyzer.simulate.allocator.replay import (
     FailedRequest,
-    Remedy,
     Replay,
     Sequence,
     compare,
     from_recording,
-    growth_history,
-    minimum_limit,
-    prepare_searches,
     recorded_options,
-    remedies,
     replay,
 )
-from analyzer.simulate.allocator.bfc.bfc_pool import UNLIMITED_BYTES
 
 _ROWS: Final = 40  # regions in the report
 
@@ -191,8 +187,6 @@ _MOST_ROWS: Final = 10  # of evidence
 _LEAST_RATIO: Final = 0.02  # share of the lowest limit that a setting must save
 
 _WAYS: Final = {
-    "restart": "restart from a checkpoint",
-    "fixed-shapes": "use the shapes of the largest step in every step",
     "fragmentation-fraction": (
         "set GPUOptions.experimental.internal_fragmentation_fraction to {setting}"
     ),
@@ -206,8 +200,7 @@ def find_allocator(recording: Recording, options: BfcOptions) -> list[Finding]:
     """Replay a recording under ``options`` and return all findings."""
     sequence = from_recording(recording)
     failure = replay(sequence, options).failure
-    steps = tuple((step.first, step.last) for step in recording.steps if step.last >= step.first)
-    found = _find_remedies(remedies(sequence, options, steps=steps))
+    found = _find_remedies(remedies(sequence, options))
     if failure is None:
         return list(found)
     return [_describe_failure(failure, options, recording.allocations), *found]

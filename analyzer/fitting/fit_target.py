@@ -42,7 +42,7 @@ from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.ranges import BoundedBytes
-from analyzer.simulate.allocator import BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.predict.uncertainty.decisions import describe_data_sizes
 
 _LINE_TOLERANCE: Final = 0.05

@@ -26,8 +26,7 @@ from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc import compiled_run
 from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
 from analyzer.simulate.allocator.bfc.bfc_pool import FIRST_REGION_BYTES, UNLIMITED_BYTES, BfcOptions
-from analyzer.simulate.allocator.replay import replay
-from analyzer.simulate.allocator.sequence import Sequence
+from analyzer.simulate.allocator.replay import Sequence, replay
 
 MOST_PROBES: Final = 256  # most limits tried in each direction, for short sequences
 FEWEST_PROBES: Final = 16  # fewest, however long the sequence is

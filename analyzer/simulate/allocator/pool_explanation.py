@@ -13,8 +13,7 @@ from analyzer.simulate.allocator.bfc import compiled_run
 from analyzer.simulate.allocator.bfc.bfc_allocator import Extension
 from analyzer.simulate.allocator.bfc.bfc_pool import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.minimum_limit import EXPECTED_RUNS, minimum_limit
-from analyzer.simulate.allocator.replay import Replay, replay
-from analyzer.simulate.allocator.sequence import Sequence
+from analyzer.simulate.allocator.replay import Replay, Sequence, replay
 
 _FRACTIONS: Final = (0.0001, 0.001, 0.01)  # fragmentation fractions that are compared
 
@@ -50,8 +49,7 @@ def _find_rule(region: Extension, number: int, options: BfcOptions) -> str:
 class Remedy:
     """The memory that a sequence takes under other settings."""
 
-    # ``as-is``, ``restart``, ``fixed-shapes``, ``fragmentation-fraction``, ``growth``, ``no-
-    # growth`` or ``cuda-malloc-async``
+    # ``as-is``, ``fragmentation-fraction``, ``growth``, ``no-growth`` or ``cuda-malloc-async``
     id: str
     setting: str
     peak_pool_bytes: int  # under the limit, until a failure
@@ -59,45 +57,30 @@ class Remedy:
     limit_saved_bytes: int = 0  # minimum limit of ``as-is`` minus this one
 
 
-def remedies(
-    sequence: Sequence, options: BfcOptions, *, steps: tuple[tuple[int, int], ...] = ()
-) -> tuple[Remedy, ...]:
+def remedies(sequence: Sequence, options: BfcOptions) -> tuple[Remedy, ...]:
     """Replay a sequence under other settings, and compare the memory that each takes.
 
     Minimum limits are searched with a precision of 1/512 of the requested peak. The last remedy,
     ``cuda_malloc_async``, rounds no requests; how the driver's own pool fragments is unknown.
-
-    ``steps`` are first and last instants. *Restart* replays the last step with the buffers alive
-    before it, like a process that loads a checkpoint. *Fixed shapes* does so with the step of the
-    highest peak.
     """
-    cases: list[tuple[str, str, Sequence, BfcOptions]] = [("as-is", "", sequence, options)]
-    firsts = (int(np.searchsorted(sequence.instant, first, side="left")) for first, _ in steps)
-    ends = (int(np.searchsorted(sequence.instant, last, side="right")) for _, last in steps)
-    ranges = [(first, end - 1) for first, end in zip(firsts, ends, strict=True) if first < end]
     live = sequence.live_requested_bytes()
-    if ranges:
-        cases.append(("restart", "the last step alone", sequence.part(*ranges[-1]), options))
-    if len(ranges) > 1:
-        largest = max(ranges, key=lambda ops: int(live[ops[0] : ops[1] + 1].max()))
-        part = sequence.part(*largest)
-        cases.append(("fixed-shapes", "every step as its largest", part, options))
+    cases: list[tuple[str, str, BfcOptions]] = [("as-is", "", options)]
     for share in _FRACTIONS:
         if share != options.fragmentation_fraction:
             other = replace(options, fragmentation_fraction=share)
-            cases.append(("fragmentation-fraction", f"{share:g}", sequence, other))
+            cases.append(("fragmentation-fraction", f"{share:g}", other))
     other = replace(options, growth=not options.growth)
-    cases.append(("no-growth" if options.growth else "growth", "", sequence, other))
+    cases.append(("no-growth" if options.growth else "growth", "", other))
     compiled_run.prepare(len(sequence) * (len(cases) + 1) * EXPECTED_RUNS)
     step_bytes = max(GRANULE_BYTES, round_up(int(live.max(initial=0)) >> 9))
     found = [
         Remedy(
             id=name,
             setting=setting,
-            peak_pool_bytes=replay(part, under).peak_pool_bytes,
-            minimum_limit_bytes=minimum_limit(part, under, step_bytes=step_bytes).safe_bytes,
+            peak_pool_bytes=replay(sequence, under).peak_pool_bytes,
+            minimum_limit_bytes=minimum_limit(sequence, under, step_bytes=step_bytes).safe_bytes,
         )
-        for name, setting, part, under in cases
+        for name, setting, under in cases
     ]
     done = int(np.argmax(np.append(live, 2 * UNLIMITED_BYTES) > options.memory_limit_bytes))
     needed = sequence.without(sequence.spare).live_requested_bytes()

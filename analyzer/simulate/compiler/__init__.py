@@ -1,8 +1,4 @@
-"""XLA's compiler for NVIDIA cards, on a machine without one.
+"""XLA's compiler for NVIDIA cards, on a machine without one: a module and a card to a memory plan.
 
-Input: a serialized module and a card. Output: the memory plan of the compiled module, with the range
-of the step's peak. The compiler is the shared library of the optional wheel jax-cuda12-pjrt. It runs
-in a child process; the caller gets a plan or a ``CompilerUnavailable``.
+The compiler is the shared library of the optional wheel jax-cuda12-pjrt, in a child process.
 """
-
-from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -11,7 +11,7 @@ from analyzer.cards import Gpu, find_gpu, memory_limit
 from analyzer.model.contract.capture_request import LikeNote, MeasuredConvolution
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator import BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.kernels.gpu.cudnn_calls import LIMIT_VARIABLE
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.kernels.kernel_device import KernelDevice, cpu_device
@@ -122,11 +122,9 @@ def describe_like(note: RunNote) -> Iterator[str]:
     scaled = ""
     if like.batch_size and note.step.batch_size not in (None, like.batch_size):
         scaled = f", scaled from batch {like.batch_size} to {note.step.batch_size}"
-    counts = Counter(one.algorithm for one in like.convolutions if one.algorithm)
-    names = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
     if count:
         largest = format_bytes(max(sizes.values(), default=0))
         yield (
             f"Measured in {like.trace}: the workspaces of {len(sizes)} of {count} convolutions{scaled}, "
-            f"up to {largest}{f' ({names})' if names else ''}."
+            f"up to {largest}."
         )

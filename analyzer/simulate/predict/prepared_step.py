@@ -25,9 +25,8 @@ from analyzer.simulate.predict.executor.threads import (
     Workers,
     estimate_timing,
 )
-from analyzer.simulate.predict.graph.constant_folding import fold
 from analyzer.simulate.predict.graph.edges import SWITCHES, EdgeOrder, Wiring, wire_all
-from analyzer.simulate.predict.graph.kernel_calls import Kernels, plan_kernels
+from analyzer.simulate.predict.graph.kernel_calls import Kernels, fold, plan_kernels
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 
@@ -208,16 +207,6 @@ class Prepared:
     def wiring(self) -> Wiring:
         """Nodes and edges in the order in which the graph lists them."""
         return self.wirings[0]
-
-    def select_threads(self, numbers: Sequence[int]) -> tuple[int, ...]:
-        """Return the numbers of inter-op threads that lead to different schedules.
-
-        On a card one thread launches all kernels. Only after a node that the executor waits for a
-        second thread runs; then the first number stands for all.
-        """
-        if not self.device.is_cheap:
-            return tuple(dict.fromkeys(numbers))
-        return tuple(numbers[:1]) if any(self.timing.waits) else (1,)
 
 
 def prepare(

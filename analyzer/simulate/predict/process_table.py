@@ -14,8 +14,8 @@ from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, WORKSPACE, conform
 from analyzer.model.units import round_up
-from analyzer.simulate.allocator import BfcOptions, Replay, Sequence, from_allocations, replay
-from analyzer.simulate.allocator.replay import in_use_bytes
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.replay import Replay, Sequence, from_allocations, replay
 from analyzer.simulate.predict.buffers.tensor_lists import Buffers
 from analyzer.simulate.predict.prepared_step import Owner, Prepared, Schedule, play
 from analyzer.simulate.predict.startup import Startup, StartupBuffer, play_startup
@@ -121,9 +121,10 @@ def place(
 
 def measure_allocated(sequence: Sequence, step: Step, options: BfcOptions) -> tuple[int, int]:
     """Return the highest bytes of chunks in a step, and the bytes of chunks before it."""
-    in_use = in_use_bytes(sequence, options)
-    if len(in_use) < len(sequence):
-        in_use = in_use_bytes(sequence, options.unlimited())
+    result = replay(sequence, options)
+    if result.failure is not None:
+        result = replay(sequence, options.unlimited())
+    in_use = result.in_use_bytes
     first, end = np.searchsorted(sequence.instant, (step.first, step.last + 1))
     before = int(in_use[first - 1]) if first else 0
     return int(in_use[first:end].max(initial=before)), before

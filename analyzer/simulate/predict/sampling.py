@@ -18,9 +18,9 @@ import numpy as np
 
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.ranges import Range
-from analyzer.simulate import allocator
-from analyzer.simulate.allocator import BfcOptions, prepare_searches
-from analyzer.simulate.allocator.minimum_limit import find_shared_limits
+from analyzer.simulate.allocator import replay
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.minimum_limit import find_shared_limits, prepare_searches
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
 from analyzer.simulate.predict.executor.threads import OVERLAPPED
@@ -200,7 +200,11 @@ def predict(
     ops_least, least_bytes = with_least_shapes(ops), None
     if ops_least is not None:
         least_bytes = play(replace(make(ops_least), assumed=prepared.assumed)).peak_bytes
-    numbers = prepared.select_threads(inter_op)
+    numbers = list(dict.fromkeys(inter_op))
+    if device.is_cheap:
+        # On a card one thread launches all kernels. Only after a node that the executor waits for
+        # a second thread runs; then the first number stands for all.
+        numbers = numbers[:1] if any(prepared.timing.waits) else [1]
     samples = _sample(prepared, numbers, count, progress)
     main, *others = (samples[n] for n in dict.fromkeys(numbers) if n in samples)
     runs = len(main.middle.nodes) * prepared.steps
@@ -270,7 +274,7 @@ class Layout(NamedTuple):
     """The chunks of a process that ends with a schedule: highest in the last step, and before it."""
 
     schedule: Schedule
-    sequence: allocator.Sequence
+    sequence: replay.Sequence
     peak_bytes: int
     before_bytes: int
 

@@ -242,12 +242,12 @@ def find_shared_slots(births: Iterable[BirthNote]) -> dict[int, int]:
 
 def find_rehomed(note: RunNote, device: KernelDevice) -> set[int]:
     """Return the variables (indices in the note) that get a new buffer before the first step."""
-    if device.kind != CPU.kind or not note.births:
-        return set()
+    on_host = device.kind == CPU.kind and bool(note.births)
     return {
         number
         for number, row in enumerate(note.variables)
-        if row.shape is not None
+        if on_host
+        and row.shape is not None
         and row.dtype not in ("bool", "string")
         and math.prod(row.shape) <= REHOMED_ELEMENTS
     }

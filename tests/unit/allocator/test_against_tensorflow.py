@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from workloads import from_events
 
-from analyzer.simulate.allocator import compare
+from analyzer.simulate.allocator.replay import compare
 from analyzer.tracing.parse.xplane import read_trace
 
 RECORDER = Path(__file__).with_name("data") / "record_workload.py"

@@ -7,7 +7,7 @@ from analyzer.explain.pool_facts import find_allocator
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
-from analyzer.simulate.allocator import BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 
 MIB = 1 << 20
 

@@ -14,7 +14,8 @@ from analyzer.simulate.allocator.bfc import compiled_run
 
 _PROGRAM = """
 import numpy as np
-from analyzer.simulate.allocator import BfcAllocator, BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.allocator.bfc import compiled_run
 allocator = BfcAllocator(BfcOptions.cpu(), 2, is_compiled=True)
 assert allocator.feed(np.array([0, 1, 0]), np.array([1000, 5000, 0])) == 3

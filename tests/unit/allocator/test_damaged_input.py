@@ -8,13 +8,8 @@ from hypothesis import strategies as st
 from workloads import from_events, sample, sequence_of
 
 from analyzer.model.errors import TraceError
-from analyzer.simulate.allocator import (
-    BfcOptions,
-    compare,
-    from_allocations,
-    recorded_options,
-    replay,
-)
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.replay import compare, from_allocations, recorded_options, replay
 
 MIB = 1 << 20
 

@@ -7,7 +7,8 @@ from workloads import random_operations, sequence_of
 
 from analyzer.model.ranges import Range
 from analyzer.model.units import round_up
-from analyzer.simulate.allocator import BfcAllocator, BfcOptions
+from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 
 ENGINES = [False, True]
 

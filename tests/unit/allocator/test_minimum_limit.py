@@ -18,12 +18,14 @@ from workloads import (
     sequence_of,
 )
 
-from analyzer.simulate.allocator import (
-    BfcOptions,
-    from_allocations,
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.minimum_limit import (
+    ISLAND,
+    LimitSearch,
+    find_shared_limits,
     minimum_limit,
 )
-from analyzer.simulate.allocator.minimum_limit import ISLAND, LimitSearch, find_shared_limits
+from analyzer.simulate.allocator.replay import from_allocations
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ from workloads import from_events, sample
 
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.session.opening import explain
-from analyzer.simulate.allocator import compare, from_recording, recorded_options
+from analyzer.simulate.allocator.replay import compare, from_recording, recorded_options
 from analyzer.tracing.measure.measured_recording import measure
 from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.parse.xplane import read_trace

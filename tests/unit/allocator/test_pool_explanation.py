@@ -2,7 +2,9 @@
 
 from workloads import sequence_of
 
-from analyzer.simulate.allocator import BfcOptions, growth_history, remedies, replay
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.pool_explanation import growth_history, remedies
+from analyzer.simulate.allocator.replay import replay
 
 MIB = 1 << 20
 
@@ -38,18 +40,13 @@ def test_growth_in_spite_of_enough_free_bytes_is_fragmentation():
     assert (last.free_bytes, last.largest_free_bytes) == (3 * MIB, MIB)
 
 
-def test_remedies_compare_other_ways_of_running():
+def test_remedies_compare_other_settings():
     # 20 steps of shrinking tensors among which small ones stay: the pool fills with holes.
     operations = []
     for step in range(20):
         operations += [(f"t{step}", (20 - step) * MIB), (f"keep{step}", 1000), (f"t{step}", 0)]
-    sequence = sequence_of(operations)
-    steps = tuple((3 * step, 3 * step + 2) for step in range(20))
-    found = remedies(sequence, BfcOptions.gpu(1 << 30, growth=True), steps=steps)
+    found = remedies(sequence_of(operations), BfcOptions.gpu(1 << 30, growth=True))
     by_id = {remedy.id: remedy for remedy in found}
-    assert by_id["restart"].peak_pool_bytes == 6 * MIB
-    assert by_id["restart"].limit_saved_bytes > 15 * MIB
-    # The first step's 20 MiB get a region of 32 MiB whole: too small to be split.
-    assert by_id["fixed-shapes"].peak_pool_bytes > 32 * MIB
     assert by_id["cuda-malloc-async"].minimum_limit_bytes == 20 * MIB + 1000
     assert by_id["no-growth"].peak_pool_bytes == 1 << 30
+    assert by_id["no-growth"].limit_saved_bytes > 0

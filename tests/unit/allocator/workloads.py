@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.recording.timeline import pair_events
-from analyzer.simulate.allocator import BfcAllocator, Sequence, from_allocations
 from analyzer.simulate.allocator.bfc import compiled_run
+from analyzer.simulate.allocator.bfc.bfc_allocator import BfcAllocator
+from analyzer.simulate.allocator.replay import Sequence, from_allocations
 
 DATA = Path(__file__).parent / "data"
 SAMPLES = sorted(path.stem for path in DATA.glob("*.npz"))

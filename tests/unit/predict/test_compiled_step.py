@@ -17,7 +17,7 @@ from analyzer.model.recording.records import Device
 from analyzer.model.recording.schema import IDLE_ROLE
 from analyzer.model.recording.timeline import main_allocator_rows
 from analyzer.session.opening import explain
-from analyzer.simulate.allocator import from_recording
+from analyzer.simulate.allocator.replay import from_recording
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.tracing.measure.measured_recording import Measured, open_measured
 from analyzer.tracing.parse.run_folder import read_run

@@ -14,11 +14,10 @@ from analyzer.model.contract.report.peak_figures import UnmodelledType
 from analyzer.model.errors import InputError
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.kernel_device import CPU, HANDLE_BYTES
-from analyzer.simulate.predict import Owner, predict
 from analyzer.simulate.predict.executor.node_execution import Assumptions
 from analyzer.simulate.predict.executor.threads import OVERLAPPED
-from analyzer.simulate.predict.graph.constant_folding import fold
 from analyzer.simulate.predict.graph.edges import EdgeOrder, RewriteOrder, wire_all
+from analyzer.simulate.predict.graph.kernel_calls import fold
 from analyzer.simulate.predict.predicted_device import target_of
 from analyzer.simulate.predict.predicted_recording import (
     _find_unsized,
@@ -27,7 +26,7 @@ from analyzer.simulate.predict.predicted_recording import (
     owners_by_number,
     predict_note,
 )
-from analyzer.simulate.predict.prepared_step import live_bytes, play, prepare
+from analyzer.simulate.predict.prepared_step import Owner, live_bytes, play, prepare
 from analyzer.simulate.predict.process_table import make_allocations, play_from_start
 from analyzer.simulate.predict.sampling import (
     COVERAGE,
@@ -36,6 +35,7 @@ from analyzer.simulate.predict.sampling import (
     MOST_SCHEDULES,
     ScheduleSample,
     limit_schedules,
+    predict,
 )
 from analyzer.tracing.parse.run_folder import read_run
 

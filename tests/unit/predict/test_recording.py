@@ -16,7 +16,7 @@ from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Kind
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
 from analyzer.session.opening import explain
-from analyzer.simulate.allocator import compare, from_recording
+from analyzer.simulate.allocator.replay import compare, from_recording
 from analyzer.simulate.kernels.kernel_device import HANDLE_BYTES
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.simulate.predict.startup import find_shared_slots, play_startup

@@ -6,8 +6,8 @@ from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.shared.op_call import Call
 from analyzer.simulate.kernels.shared.tensor_list_kernels import HANDLE_BYTES
-from analyzer.simulate.predict import predict
 from analyzer.simulate.predict.process_table import make_allocations
+from analyzer.simulate.predict.sampling import predict
 
 ROW, TENSOR = TensorSpec("float32", (64,)), TensorSpec("float32", (3, 64))
 LIST, INDEX = TensorSpec("variant", ()), TensorSpec("int32", ())

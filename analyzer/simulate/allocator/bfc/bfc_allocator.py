@@ -32,7 +32,6 @@ from analyzer.simulate.allocator.bfc.bfc_pool import (
     NONE,
     OUT_COLUMNS,
     OUTCOME,
-    POOL_BYTES,
     BfcOptions,
     PoolSettings,
     copied,
@@ -136,11 +135,6 @@ class BfcAllocator:
     def in_use_bytes(self) -> int:
         """Bytes of the chunks in use."""
         return self._total(IN_USE)
-
-    @property
-    def pool_bytes(self) -> int:
-        """Bytes taken from the driver and not given back."""
-        return self._total(POOL_BYTES)
 
     @property
     def extensions(self) -> list[Extension]:

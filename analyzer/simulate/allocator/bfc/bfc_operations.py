@@ -197,12 +197,11 @@ def run(
     """Run operations from ``start`` on; return how many are done and set ``OUTCOME``.
 
     ``known`` and ``record`` may be empty. ``record`` gets address, chunk bytes, bytes in use, pool
-    bytes and, in a fifth column, the largest free chunk after each operation. ``first_op`` is the
+    bytes and the largest free chunk after each operation. ``first_op`` is the
     index of operation 0 in the whole sequence.
     """
     totals, addresses, sizes = pool.totals, pool.address, pool.size
     has_hints, is_recorded, next_check = len(known) > 0, len(record) > 0, start
-    records_largest = is_recorded and len(record[0]) > 4
     for op in range(start, len(slot)):
         if op == next_check:
             # So many operations surely fit into the columns; each adds at most two chunks.
@@ -232,8 +231,6 @@ def run(
         if is_recorded:
             row = record[op]
             row[0], row[1] = address, size
-            row[2], row[3] = totals[IN_USE], totals[POOL_BYTES]
-            if records_largest:
-                row[4] = find_largest_free(pool)
+            row[2], row[3], row[4] = totals[IN_USE], totals[POOL_BYTES], find_largest_free(pool)
     totals[OUTCOME] = ENDED
     return len(slot)

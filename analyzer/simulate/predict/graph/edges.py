@@ -368,11 +368,10 @@ def _places_of(ops: Sequence[Op], rewritten: list[int]) -> list[tuple[int, int]]
     The nodes that the oneDNN pass rewrote share their places in the order of rewriting.
     """
     places = dict(zip(rewritten, sorted(rewritten), strict=True))
+    kinds = dict.fromkeys(ARGUMENT_TYPES, 0) | dict.fromkeys(RESULT_TYPES, 2)
     return [
-        (0, int(op.attrs.get("index", 0)))
-        if op.type in ARGUMENT_TYPES
-        else (2, int(op.attrs.get("index", 0)))
-        if op.type in RESULT_TYPES
+        (kinds[op.type], int(op.attrs.get("index", 0)))
+        if op.type in kinds
         else (1, places.get(node, node))
         for node, op in enumerate(ops)
     ]

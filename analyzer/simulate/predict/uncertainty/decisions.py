@@ -119,16 +119,14 @@ def describe_decision(decision: Decision) -> str:
     if decision.by_user:
         chosen = f"Loop {name} makes {trips}" if decision.is_loop else f"Branch {name} is {outcome}"
         return f"{chosen}, as assumed (--assume)."
-    other = ""
-    if decision.other_bytes is not None:
-        alternative = "one trip" if decision.is_loop else "another branch"
-        other = f"; with {alternative} the peak is {format_bytes(decision.other_bytes)}"
-    hint = f"--assume {name}=N changes it"
-    if not decision.is_loop:
-        return f"Data decide branch {name}; assumed: number {outcome}{other} ({hint})."
+    what, assumed, alternative = f"branch {name}", f"number {outcome}", "another branch"
+    if decision.is_loop:
+        what, assumed, alternative = f"the trips of loop {name}", trips, "one trip"
     if decision.bounded:
-        trips += ", the most that its condition allows"
-    return f"Data decide the trips of loop {name}; assumed: {trips}{other} ({hint})."
+        assumed += ", the most that its condition allows"
+    if decision.other_bytes is not None:
+        assumed += f"; with {alternative} the peak is {format_bytes(decision.other_bytes)}"
+    return f"Data decide {what}; assumed: {assumed} (--assume {name}=N changes it)."
 
 
 def describe_run_sizes(note: RunNote, names: Collection[str], least_bytes: int | None) -> list[str]:
