@@ -249,14 +249,6 @@ class Replay:
         """Peak of the requested bytes alive."""
         return int(self.sequence.live_requested_bytes()[: len(self)].max(initial=0))
 
-    def buffers(self) -> tuple[Table, Table]:
-        """Return address and chunk bytes of each buffer, -1 and 0 if it was not placed."""
-        address = np.full(self.sequence.n_buffers, NOWHERE)
-        size = np.zeros(self.sequence.n_buffers, np.int64)
-        slot = self.sequence.slot[: len(self)]
-        address[slot], size[slot] = self.address, self.chunk_bytes
-        return address, size
-
 
 def replay(sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = False) -> Replay:
     """Run a sequence through an allocator; ``follow_addresses`` places regions as the source does.

@@ -1,11 +1,9 @@
 """The child process that compiles a module for a described card, with calls of PJRT's C API.
 
 ``python -m analyzer.simulate.compiler.pjrt FOLDER`` reads request and module in FOLDER and writes its
-answer there (``card_note``).
-
-``xla/pjrt/c/pjrt_c_api.h``. Within major version 0 functions are only appended to the table, so its
-indices stay valid; a test compares them with the header in TensorFlow's wheel. Each argument struct
-begins with its size, so that older and newer libraries know its fields.
+answer there (``card_note``). Within major version 0 functions are only appended to the table of
+``xla/pjrt/c/pjrt_c_api.h``, so its indices stay valid; a test compares them with the header in
+TensorFlow's wheel. Each argument struct begins with its size, for older and newer libraries.
 """
 
 from __future__ import annotations

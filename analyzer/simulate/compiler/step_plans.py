@@ -56,15 +56,11 @@ from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 CARD_FILE: Final = "card.json"
 
-_NO_TRIALS: Final = "xla_gpu_autotune_level=0"
-"""The flag that disables trials of algorithms during compilation."""
+_NO_TRIALS: Final = "xla_gpu_autotune_level=0"  # disables trials during compilation
 
 BOTH_UP_TO_BYTES: Final = 1_000_000
 """Modules up to this total size are compiled a second time, with cuBLAS, which takes seconds. Larger
 modules (ResNet50: 3.5 MB, 10 s) only on request."""
-
-Progress: TypeAlias = Callable[[str, float], None]
-"""A function that gets a stage and the share that is done."""
 
 Plans: TypeAlias = Mapping[Products, CardPlan]
 """The plans of one function, by library for matrix products."""
@@ -86,7 +82,7 @@ def card_step(
     *,
     options: CardOptions = CardOptions(),  # noqa: B008 (immutable)
     keep: bool = False,
-    progress: Progress | None = None,
+    progress: Callable[[str, float], None] | None = None,
 ) -> CardStep:
     """Return the plans of a note's compiled functions on a card.
 
@@ -126,7 +122,7 @@ def _compile(
     how: Compilation,
     *,
     both: bool | None,
-    progress: Progress | None,
+    progress: Callable[[str, float], None] | None,
 ) -> list[Plans]:
     """Return the plans of the functions; with cuBLAS for all products also if Triton fails."""
     modules = [module_of(one) for one in functions]

@@ -10,13 +10,12 @@ schedules, each from a seed. From the graph to the range:
 1. ``prepared_step.prepare`` numbers the nodes, rebuilds their edges (``graph/edges``), asks the kernel
    rules for memory plans (``graph/kernel_calls``) and estimates durations.
 2. ``prepared_step.play`` plays one schedule. The seed selects the order in which a node starts its
-   successors. The executor runs the nodes on one or several threads (``executor/threads``), through
-   branches and loops (``executor/control_flow``). The ledger (``buffers/reference_counts``) allocates
-   a buffer for each output and frees it with its last reference.
+   successors. The executor (``executor/``) runs the nodes on one or several threads; the ledger
+   (``buffers/``) allocates a buffer for each output and frees it with its last reference.
 3. ``sampling.predict`` plays up to 61 schedules: their median, range, and bounds are the requested
    figures. ``uncertainty/decisions`` adds other outcomes of branches and loops that data decide.
-4. ``sampling.choose`` finds the chunks: a few schedules start with the process (``startup``, then
-   ``process_table``), others continue one of these. The BFC allocator replays all of them, which gives
-   the allocated range and the memory limits. Near both medians is the schedule that reports show.
+4. ``sampling.choose`` plays a few schedules from the start of the process (``startup``, then
+   ``process_table``); others continue these. The BFC allocator replays all, which gives the allocated
+   range and the memory limits. Near both medians is the schedule that reports show.
 5. ``predicted_recording`` makes the table of a recording; ``uncertainty`` words the range.
 """

@@ -111,10 +111,9 @@ def place(
         result = replay(sequence, options)
     if result.failure is not None:
         result = replay(sequence, options.unlimited())
-    address, chunk_bytes = result.buffers()
-    addresses = np.zeros(len(table), dtype=np.int64)
-    chunks = np.zeros(len(table), dtype=np.int64)
-    addresses[sequence.row], chunks[sequence.row] = address, chunk_bytes
+    addresses, chunks = np.zeros((2, len(table)), dtype=np.int64)
+    rows = sequence.row[sequence.slot]
+    addresses[rows], chunks[rows] = result.address, result.chunk_bytes
     placed = table.assign(address=pd.array(addresses, dtype="Int64"), allocated_bytes=chunks)
     return conform(placed, ALLOCATIONS), _events(placed, result), result.options
 
@@ -204,11 +203,8 @@ class Played:
     def _requests(self) -> list[_Request]:
         """Return the requests of the schedule's buffers, then of the startup's alone."""
         offset, total = self.startup.instants, self.instants
-        requests = _list_requests(self.schedule.buffers, self.born, offset, total)
-        return requests + [
-            (made.size_bytes, made.born, total if made.dies is None else made.dies, "")
-            for made in self.alone
-        ]
+        rows = ((m.size_bytes, m.born, total if m.dies is None else m.dies, "") for m in self.alone)
+        return [*_list_requests(self.schedule.buffers, self.born, offset, total), *rows]
 
     def end_with(self, schedule: Schedule) -> tuple[Sequence, Step]:
         """Return the requests with another schedule as the last step, and this step.

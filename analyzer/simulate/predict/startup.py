@@ -1,12 +1,9 @@
 """Allocations before the first step: variables, step inputs, optimizer slots, constants.
 
-Their order decides chunks. A tensor that is born into the gap of an initializer's temporary gets the
-whole gap if less than its own size would be left over, and keeps it.
-
-The order of a fresh process: the model's variables, each by its initializer and followed by the 200
-bytes of its handle; the inputs; the slots, between two tracings of the step; small variables, which
-get new buffers; the constants, when the step's kernels are created. Each tracing keeps small
-constants. Equal slots share a buffer until the first write.
+Their order decides chunks. A fresh process makes the model's variables, each by its initializer and
+followed by the 200 bytes of its handle; the inputs; the slots, between two tracings of the step; small
+variables, which get new buffers; the constants, when the step's kernels are created. Each tracing keeps
+small constants. Equal slots share a buffer until the first write.
 """
 
 from __future__ import annotations

@@ -165,16 +165,13 @@ class NodeExecution:
         if kind in LISTS:
             found = [self._in_lists.load(kind, k, buffer) for k, buffer in enumerate(outputs)]
         else:
-            found = [self._find_value(node, values) if outputs else self._access(node, values)]
+            found = [self._access(node, values)]
+            is_computable = not values or values[0] is not None or kind in INPUT_FREE
+            if outputs and found == [None] and is_computable:
+                found = [evaluate(self._ops[node], values, self._specs(node))]
         if found[:1] == [None] and node in self.decisions.watched:
             found[0] = self.decisions.assume(node, values, iteration)
         return [(buffer, found[k] if k < len(found) else None) for k, buffer in enumerate(outputs)]
-
-    def _find_value(self, node: int, values: list[Value | None]) -> Value | None:
-        """Return the value of a node's first output, read or computed; None if unknown."""
-        value, op = self._access(node, values), self._ops[node]
-        is_computable = not values or values[0] is not None or op.type in INPUT_FREE
-        return evaluate(op, values, self._specs(node)) if value is None and is_computable else value
 
     def _access(self, node: int, values: list[Value | None]) -> Value | None:
         """Return the value that a node reads from an integer variable; apply its assignment."""

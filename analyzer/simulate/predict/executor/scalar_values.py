@@ -87,8 +87,10 @@ def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None])
         return _read_constant(op)
     if kind in _ASSUMED:
         return (_ASSUMED[kind],)
-    if kind in ("Equal", "NotEqual") and _compares_floats_with_one(specs):
-        return (int(kind == "NotEqual"),)
+    if kind in ("Equal", "NotEqual"):
+        floats = [spec for spec in specs if spec is not None and "float" in spec.dtype]
+        if sorted(spec.shape == () for spec in floats) == [False, True]:  # a tensor and one number
+            return (int(kind == "NotEqual"),)
     if kind in ("Rank", "Shape", "Size"):
         return _describe_shape(kind, specs[0])
     deciding = _DECIDED_BY_ONE.get(kind)
@@ -213,9 +215,3 @@ def _combine_elements(op: Op, left: Value, right: Value) -> Value | None:
     pairs = zip(left * (count // len(left) or 1), right * (count // len(right) or 1), strict=False)
     function = _BINARY[op.type]
     return _as_type(tuple(function(a, b) for a, b in pairs), op)
-
-
-def _compares_floats_with_one(specs: list[TensorSpec | None]) -> bool:
-    """Return whether a floating-point tensor is compared with one number."""
-    known = [spec for spec in specs if spec is not None and "float" in spec.dtype]
-    return len(known) == 2 and sorted(spec.shape == () for spec in known) == [False, True]

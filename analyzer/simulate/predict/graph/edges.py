@@ -1,15 +1,12 @@
 """The graph as the executor holds it: numbered nodes, and edges in the order of their creation.
 
-The order of edges decides the order of execution, so it is rebuilt as TensorFlow builds it. A
-function body becomes a graph node by node. TensorFlow always takes the first node (arguments, body,
-results) whose inputs exist, and adds its incoming edges in input order
-(``GraphConstructor::Convert`` in ``graph_constructor.cc``).
-
-A node keeps up to eight out-edges in order of creation (``edgeset.h``). More lie in a hash set of
-pointers, so that their order depends on heap addresses: it differs between processes and stays the
-same for all steps of one. The most important such node is the source: it starts every root. Edges that
-are created together lie side by side in blocks of the graph's arena (``arena.cc``); the place of a block
-is random. (On the accuracy list, a plain random order widens ranges by 8 to 24 %.)
+The order of edges decides the order of execution, so it is rebuilt as TensorFlow builds it: a function
+body becomes a graph node by node, always the first whose inputs exist, with its incoming edges in input
+order (``GraphConstructor::Convert`` in ``graph_constructor.cc``). A node keeps up to eight out-edges in
+order of creation (``edgeset.h``). More lie in a hash set of pointers, whose order differs between
+processes and stays the same for all steps of one. The most important such node is the source, which
+starts every root. Edges that are created together lie side by side in blocks of the graph's arena
+(``arena.cc``), at random places. (A plain random order widens ranges by 8 to 24 % on the accuracy list.)
 """
 
 from __future__ import annotations

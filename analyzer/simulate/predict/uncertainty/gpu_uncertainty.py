@@ -21,8 +21,8 @@ _HELD_SHARE: Final = 0.03
 """Share of the peak by which real runs may exceed the estimate. Five public runs of convolutional
 networks did by 0.4 to 2.7 % (benchmarks/results/real-cards.md): other tensors of the process."""
 
+# Ops that call a function whose ops are not in the graph.
 _OPAQUE: Final = ("PartitionedCall", "StatefulPartitionedCall", "XlaLaunch", "_XlaRun")
-"""Ops that call a function whose ops are not in the graph."""
 
 _OPTIMISED_FROM: Final = 0.8
 """Share of a card's memory above which TensorFlow's optimizer rewrites the graph, if it expects that use
