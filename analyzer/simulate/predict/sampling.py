@@ -128,10 +128,9 @@ class ScheduleSample:
 class Prediction:
     """The sampled schedules of a step."""
 
-    # sampled schedules by number of threads; the first is the figure's
-    by_threads: tuple[ScheduleSample, ...]
-    # the median one-thread schedule and the fully overlapped one; empty if the figure is for one
-    # thread or a card. A busy machine runs ops in an order between the two.
+    by_threads: tuple[ScheduleSample, ...]  # the first is the figure's number of threads
+    # the median one-thread schedule and the fully overlapped one, which bound a busy machine's
+    # orders; empty if the figure is for one thread or a card
     bound_schedules: tuple[Schedule, ...]
     # schedules to replay in the allocator: some on the figure's threads, and the median on each
     # other number of threads

@@ -26,9 +26,7 @@ _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 _TRACING_CONSTANT_BYTES: Final = 10
 """Mean size of a constant that a traced graph keeps: one to four integers that shape functions evaluate
 (``ShapeRefiner``); 4.6 to 12.8 in traces of about sixty steps. Each takes a chunk of 256 bytes."""
-
-_RANDOM_SCAFFOLD_BYTES: Final = (8, 8, 16)
-"""Temporaries of random numbers: their shape, a key, a counter."""
+_RANDOM_SCAFFOLD_BYTES: Final = (8, 8, 16)  # shape, key and counter of random numbers
 
 _HELD: Final = (Category.CONSTANT, "tensor held by Python")
 _TRACED: Final = (Category.CONSTANT, "constant kept by the traced graph")

@@ -31,14 +31,12 @@ from analyzer.model.contract.graph_note import (
 )
 from analyzer.model.errors import InputError
 
-_PREFIX: Final = "_Mkl"
 _GRADIENT: Final = 2  # input of a filter's gradient that is the output's gradient
 _MERGED: Final = -1  # stands for the merged node while its edge is added
 INLINE_EDGES: Final = 8  # out-edges that a node keeps in order (``EdgeSet::kInline``)
 _EDGE_BYTES: Final = 32  # ``sizeof(Edge)``: two pointers and three numbers
 _BLOCK_BYTES: Final = 8192  # bytes of a block of the graph's arena
-_FOLLOWS: Final = 0.75
-"""Share of blocks that follow the one before: 22 of 29 in four graphs (``posix_memalign`` calls)."""
+_FOLLOWS: Final = 0.75  # share of blocks that follow the one before: 22 of 29 in four graphs
 _ADDRESS_BITS: Final = 31  # random bits of a block's address
 _SLOTS_PER_BUCKET: Final = 8  # slots of a bucket of a ``FlatSet`` (``kWidth`` in ``flatrep.h``)
 _FULL_RATIO: Final = 0.8  # share of its slots above which a ``FlatSet`` doubles (``flatrep.h``)
@@ -99,7 +97,7 @@ class RewriteOrder:
     """
 
     def __init__(self, ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> None:
-        self._rewritten = [node for node, op in enumerate(ops) if op.type.startswith(_PREFIX)]
+        self._rewritten = [node for node, op in enumerate(ops) if op.type.startswith("_Mkl")]
         self._out: list[list[int]] = [[] for _ in ops]
         self._roots: list[int] = []
         if self._rewritten:

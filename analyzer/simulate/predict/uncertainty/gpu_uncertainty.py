@@ -32,14 +32,10 @@ _OPTIMISED_FROM: Final = 0.8
 def add_gpu_uncertainty(
     base: StatedRange, prediction: Prediction, played: Played, limit_bytes: int
 ) -> StatedRange:
-    """Return the range of schedules with cuDNN's workspaces and more sentences.
-
-    ``limit_bytes`` is the memory limit for which TensorFlow optimized the graph.
-    """
+    """Return the range with cuDNN's workspaces, for a graph optimized for the limit."""
     schedule, aside_bytes = played.schedule, played.aside_bytes
-    workspace = find_workspaces(
-        prediction, schedule, limit_bytes=limit_bytes, aside_bytes=aside_bytes
-    )
+    limits = {"limit_bytes": limit_bytes, "aside_bytes": aside_bytes}
+    workspace = find_workspaces(prediction, schedule, **limits)
     because = list(base.because)
     below = above = 0
     if workspace is not None:
