@@ -248,7 +248,7 @@ estimate states, which should be no wider than three times theirs, or 2 %.
 
 The networks of the second half were first measured when the rules were done; three later cures (a select
 that takes over its input, initializers, small variables) came from looking at some of them. None of
-the figures with default threads is of a held-out case: the three rates of kernels (`op_duration.py`)
+the figures with default threads is of a held-out case: the three rates of kernels (`threads.py`)
 come from traced steps of both halves. With one thread no rate counts. The protocol asks for
 five real runs of a case in each series; the row *real runs* says how many stand behind this page.
 Fewer runs make their range narrower, and an error larger.
