@@ -16,37 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from analyzer.model.version import __version__
 
-__all__ = [
-    "Diff",
-    "FitAnswer",
-    "MemoryCallback",
-    "Result",
-    "__version__",
-    "device",
-    "diff",
-    "estimate",
-    "fit",
-    "fits",
-    "open_trace",
-    "trace",
-    "watch",
-]
-
-_MODULES = {
-    "Diff": "analyzer.report.diff_sections",
-    "FitAnswer": "analyzer.fitting.fit_answer",
-    "Result": "analyzer.report.result",
-    "device": "analyzer.session.device_reading",
-    "diff": "analyzer.session.public_calls",
-    "estimate": "analyzer.session.public_calls",
-    "fit": "analyzer.fitting.fit_calls",
-    "fits": "analyzer.fitting.fit_calls",
-    "open_trace": "analyzer.session.public_calls",
-    "trace": "analyzer.session.public_calls",
-    "watch": "analyzer.session.watched_steps",
-}
-"""Module of each public name. `__getattr__` imports it on first use."""
-
 if TYPE_CHECKING:
     from analyzer.capture.watch.keras_callback import MemoryCallback
     from analyzer.fitting.fit_answer import FitAnswer
@@ -54,8 +23,21 @@ if TYPE_CHECKING:
     from analyzer.report.diff_sections import Diff
     from analyzer.report.result import Result
     from analyzer.session.device_reading import device
-    from analyzer.session.public_calls import diff, estimate, open_trace, trace
-    from analyzer.session.watched_steps import watch
+    from analyzer.session.public_calls import diff, estimate, open_trace, trace, watch
+
+_MODULES = {
+    "Diff": "report.diff_sections",
+    "FitAnswer": "fitting.fit_answer",
+    "Result": "report.result",
+    "device": "session.device_reading",
+    "fit": "fitting.fit_calls",
+    "fits": "fitting.fit_calls",
+    **dict.fromkeys(("diff", "estimate", "open_trace", "trace", "watch"), "session.public_calls"),
+}
+"""Module of each public name. `__getattr__` imports it on first use."""
+
+__all__ = ["Diff", "FitAnswer", "MemoryCallback", "Result", "__version__", "device", "diff"]
+__all__ += ["estimate", "fit", "fits", "open_trace", "trace", "watch"]
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -68,11 +50,11 @@ def load_ipython_extension(shell: Any) -> None:
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name == "MemoryCallback":
-        from analyzer.session.watched_steps import callback_class
+        from analyzer.session.public_calls import callback_class
 
         return callback_class()
     if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+        return getattr(import_module(f"analyzer.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'analyzer' has no attribute {name!r}")
 
 

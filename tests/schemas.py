@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.json import schema_components
 
-from analyzer.cli.gpu_list import CardList
+from analyzer.cli.gpus_command import CardList
 from analyzer.fitting.fit_answer import FitAnswer
 from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.model.contract.report.report_file import DiffFile, ReportFile, SweepFile

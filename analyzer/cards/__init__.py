@@ -5,29 +5,14 @@ their sources, NVML readings, and the description of a card for XLA's compiler.
 Restrictions: never starts a program, creates a CUDA context or imports TensorFlow.
 """
 
-from __future__ import annotations
-
-from analyzer.cards.card_memory import (
-    MemoryRange,
-    check_limit,
-    context_bytes,
-    memory_beside_pool,
-    memory_limit,
-    process_overhead,
-)
-from analyzer.cards.catalogue import Gpu, all_gpus, find_gpu, gpus_named
-from analyzer.cards.xla_compiler import target_text
-
-__all__ = [
-    "Gpu",
-    "MemoryRange",
-    "all_gpus",
-    "check_limit",
-    "context_bytes",
-    "find_gpu",
-    "gpus_named",
-    "memory_beside_pool",
-    "memory_limit",
-    "process_overhead",
-    "target_text",
-]
+from analyzer.cards.card_memory import MemoryRange as MemoryRange
+from analyzer.cards.card_memory import check_limit as check_limit
+from analyzer.cards.card_memory import context_bytes as context_bytes
+from analyzer.cards.card_memory import memory_beside_pool as memory_beside_pool
+from analyzer.cards.card_memory import memory_limit as memory_limit
+from analyzer.cards.card_memory import process_overhead as process_overhead
+from analyzer.cards.catalogue import Gpu as Gpu
+from analyzer.cards.catalogue import all_gpus as all_gpus
+from analyzer.cards.catalogue import find_gpu as find_gpu
+from analyzer.cards.catalogue import gpus_named as gpus_named
+from analyzer.cards.xla_compiler import target_text as target_text

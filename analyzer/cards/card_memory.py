@@ -43,10 +43,7 @@ def check_limit(gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = N
     TensorFlow accepts such a limit (a logical device with its own limit skips
     ``SingleVirtualDeviceMemoryLimit``). Its allocator then asks the driver for a tenth less until it
     gets a region (``BFCAllocator::Extend``), so the pool's size depends on other processes on the card.
-
-    Args:
-        limit_bytes: The limit; None for TensorFlow's default.
-        context_bytes: Memory of the CUDA context; None for the least that was measured.
+    ``context_bytes`` of None stands for the least that was measured.
     """
     context = _CONTEXT.range.low if context_bytes is None else context_bytes
     free_bytes = gpu.memory_bytes - context
@@ -94,14 +91,10 @@ def usable_memory(gpu: Gpu) -> MemoryRange:
     lower bound of a card for desktops also allows for a display.
     """
     margin = 200 * _MIB if gpu.memory_source else 300 * _MIB
-    total = gpu.memory_bytes
-    is_for_desktops = any(word in gpu.name for word in ("GeForce", "TITAN"))
+    total, is_for_desktops = gpu.memory_bytes, "GeForce" in gpu.name or "TITAN" in gpu.name
     shared = round(_DESKTOP_SHARE * total) if is_for_desktops else 0
-    return MemoryRange(
-        bytes=total,
-        range=Range(total - margin - shared, total + margin),
-        source="the total that CUDA reports",
-    )
+    bounds = Range(total - margin - shared, total + margin)
+    return MemoryRange(bytes=total, range=bounds, source="the total that CUDA reports")
 
 
 def memory_limit(gpu: Gpu) -> MemoryRange:
@@ -110,19 +103,15 @@ def memory_limit(gpu: Gpu) -> MemoryRange:
     The usable memory minus the CUDA context minus the reserve (``SingleVirtualDeviceMemoryLimit`` with
     default options).
     """
-    usable = usable_memory(gpu)
-    tegra = gpu.memory_kind == "LPDDR"
+    usable, tegra = usable_memory(gpu), gpu.memory_kind == "LPDDR"
     free = usable.range - _CONTEXT.range
     expected, low, high = (
         max(0, size - system_reserve(size, gpu.compute_capability, tegra=tegra))
         for size in (usable.bytes - _CONTEXT.bytes, free.low, free.high)
     )
-    return MemoryRange(
-        bytes=expected,
-        range=Range(low, high),
-        source="total minus context minus TensorFlow's reserve for compute capability "
-        + gpu.capability_text,
-    )
+    capability = f"TensorFlow's reserve for compute capability {gpu.capability_text}"
+    source = f"total minus context minus {capability}"
+    return MemoryRange(bytes=expected, range=Range(low, high), source=source)
 
 
 def process_overhead(gpu: Gpu) -> MemoryRange:

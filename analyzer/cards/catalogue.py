@@ -1,19 +1,13 @@
 """The cards: the catalogue ``card_figures.csv``, the user's own, and the search for a card by name.
 
 Each figure of the catalogue was read from a card or a data sheet; ``sources.csv`` lists the sources.
-Cards without a source are not in the table.
-
-The environment variable ``TF_MEMORY_ANALYZER_CARDS`` names a file of the user's own cards, so that child
-processes also know them; ``--gpu FILE`` sets it. TOML or JSON::
-
-    [[card]]
-    id = "my-rtx"                   # the name for --gpu
-    like = "rtx-3090"               # the card with the figures that are not given here
-    reported_bytes = 25280643072    # the card's memory as CUDA reports it, if known
+The environment variable ``TF_MEMORY_ANALYZER_CARDS`` names a file of the user's own cards (TOML or JSON,
+tables ``card``), so that child processes also know them; ``--gpu FILE`` sets it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import difflib
 import os
@@ -34,7 +28,6 @@ MIB: Final = 1024**2  # bytes
 _KIB: Final = 1024  # bytes
 
 VARIABLE: Final = "TF_MEMORY_ANALYZER_CARDS"
-_SUFFIXES: Final = (".toml", ".json")
 _MOST_FILE_BYTES: Final = 1 << 20
 
 _DRIVER_MIB: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600}
@@ -127,7 +120,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     @property
     def l2_bytes(self) -> int:
         """L2 cache."""
-        return round(self.l2_kib * 1024)
+        return round(self.l2_kib * _KIB)
 
     @property
     def nominal_bytes(self) -> int:
@@ -146,15 +139,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def all_gpus() -> tuple[Gpu, ...]:
-    """Return all cards in the order of the table, the user's own cards first.
-
-    Raises:
-        InputError: the user's file of cards is invalid.
-    """
+    """Return all cards in the order of the table, the user's own first; InputError if invalid."""
     name = os.environ.get(VARIABLE, "").strip()
-    own = _load_cards(Path(name)) if name else ()
-    ids = {card.id for card in own}
-    return (*own, *(card for card in _catalogue() if card.id not in ids))
+    own = {card.id: card for card in _load_cards(Path(name))} if name else {}
+    return (*own.values(), *(card for card in _catalogue() if card.id not in own))
 
 
 @cache
@@ -192,9 +180,9 @@ def _load_cards(path: Path) -> tuple[Gpu, ...]:
     return cards
 
 
-def _complete_card(given: Mapping[str, Any]) -> Gpu:
+def _complete_card(given: dict[str, Any]) -> Gpu:
     """Return a card of the user's file, completed from the similar card of the catalogue."""
-    name, like = given.get("id"), str(given.get("like", ""))
+    name, like = given.get("id"), str(given.pop("like", ""))
     if like and like not in _rows():
         close = [card for card in sorted(_rows()) if _words(like) <= _words(card)]
         raise InputError(
@@ -207,7 +195,6 @@ def _complete_card(given: Mapping[str, Any]) -> Gpu:
     row |= {"name": name, **given, "specs_source": "user"}
     if "reported_bytes" in given:
         row["reported_source"] = "user"
-    row.pop("like", None)
     gpu = msgspec.convert(row, Gpu, strict=False)
     if gpu.compute_capability not in ARCHITECTURES:
         raise InputError(
@@ -227,37 +214,53 @@ def find_gpu(name: str) -> Gpu:
     return gpus_named(name)[0]
 
 
+def look_up_gpu(name: str) -> Gpu | None:
+    """Return the card with this name, as ``find_gpu`` does; None if there is none."""
+    with contextlib.suppress(InputError):
+        return find_gpu(name)
+    return None
+
+
 def gpus_named(name: str) -> tuple[Gpu, ...]:
     """Return the cards that match a name, the one with the least memory first.
 
     A file of the user's own cards stands for its first card, and makes all known to this process and its
     children. An unknown name is an ``InputError`` that lists similar ones.
     """
-    if name.strip().lower().endswith(_SUFFIXES):
+    if name.strip().lower().endswith((".toml", ".json")):
         path = Path(name.strip()).absolute()
         name = _load_cards(path)[0].id
         os.environ[VARIABLE] = str(path)
     cards = all_gpus()
-    wanted = _words(name)
     exact = [card for card in cards if name.strip().lower() in (card.id, card.name.lower())]
     if exact:
         return tuple(exact)
-    matches: dict[int, list[Gpu]] = {}
+    wanted = _words(name)
+    matches: dict[int, dict[Gpu, None]] = {}
     for card in cards:
         for words in (_words(card.id), _words(card.name)):
             if wanted and wanted <= words:
-                more = sum(1 for word in words - wanted if not _VARIANT.fullmatch(word))
-                matches.setdefault(more, []).append(card)
-    if not matches and (several := _SEVERAL.search(name)):
+                more = sum(not _VARIANT.fullmatch(word) for word in words - wanted)
+                matches.setdefault(more, {})[card] = None
+    if matches:
+        found = matches[min(matches)]
+        return tuple(sorted(found, key=lambda card: (card.nominal_bytes, "sxm" not in card.id)))
+    if several := _SEVERAL.search(name):
         raise InputError(
             f"{name!r} names several cards, and this command takes one.",
             hint=f"--gpu {name.replace(several[0], '', 1).partition(',')[0].strip()} is for one "
             f"replica; `analyze trace TARGET --gpu {name}` runs all on simulated cards.",
         )
-    if not matches:
-        raise InputError(f"No card is called {name!r}.", hint=_suggest(name, cards))
-    found = dict.fromkeys(matches[min(matches)])
-    return tuple(sorted(found, key=lambda card: (card.nominal_bytes, "sxm" not in card.id)))
+    names = {  # each card by its id without its first word or its last words, too
+        short: short if text == card.id else card.id
+        for card in reversed(cards)
+        for text in (card.id, card.id.partition("-")[2])
+        for short in (text, text.rsplit("-", 1)[0], text.rsplit("-", 2)[0])
+    }
+    near = difflib.get_close_matches("-".join(name.lower().split()), names, n=3, cutoff=0.6)
+    similar = " or ".join(dict.fromkeys(names[one] for one in near))
+    start = f"Did you mean {similar}? " if near else "For example: t4, a100-80gb, h100. "
+    raise InputError(f"No card is called {name!r}.", hint=f"{start}--gpu list shows all.")
 
 
 def _words(name: str) -> frozenset[str]:
@@ -270,17 +273,3 @@ def _words(name: str) -> frozenset[str]:
     text = re.sub(r"\b(a100|h100|h200|v100|p100)(?=\d+gb|sxm|pcie)", r"\1 ", text)
     words = (_SYNONYM.get(word, word) for word in re.split(r"[^a-z0-9.]+", text))
     return frozenset(word for word in words if word and not _NOISE.fullmatch(word))
-
-
-def _suggest(name: str, cards: tuple[Gpu, ...]) -> str:
-    """Return a hint with similar names."""
-    names = {
-        short: short if text == card.id else card.id
-        for card in reversed(cards)
-        for text in (card.id, card.id.partition("-")[2])
-        for short in (text, text.rsplit("-", 1)[0], text.rsplit("-", 2)[0])
-    }
-    near = difflib.get_close_matches("-".join(name.lower().split()), names, n=3, cutoff=0.6)
-    found = " or ".join(dict.fromkeys(names[one] for one in near))
-    start = f"Did you mean {found}? " if near else "For example: t4, a100-80gb, h100. "
-    return f"{start}--gpu list shows all."

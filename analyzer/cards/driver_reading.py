@@ -24,25 +24,18 @@ _MOST_BYTES: Final = 8 << 20  # of one file of /proc; Linux allows less
 
 
 def read_cards(own_pids: frozenset[int] = frozenset()) -> NvmlReading:
-    """Return the driver's figures of this machine's cards; ``own_pids`` are ids of this process.
-
-    Raises:
-        InputError: there is no driver, or it refuses.
-    """
+    """Return the driver's figures of this machine's cards, or raise an InputError."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise InputError(f"NVIDIA's driver finds no GPU here: {error}.") from None
-    try:
         count = pynvml.nvmlDeviceGetCount()
         return NvmlReading(
             driver=str(pynvml.nvmlSystemGetDriverVersion()),
             cards=tuple(_read_card(pynvml, index, own_pids) for index in range(count)),
         )
     except pynvml.NVMLError as error:
-        raise InputError(f"NVIDIA's driver does not answer: {error}.") from None
+        raise InputError(f"NVIDIA's driver finds no GPU here: {error}.") from None
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
@@ -51,13 +44,12 @@ def read_cards(own_pids: frozenset[int] = frozenset()) -> NvmlReading:
 def _read_card(nvml: Any, index: int, own_pids: frozenset[int]) -> NvmlCard:
     """Return one card; a driver, card or user may lack the right to some of its figures."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    reserved: int | None = None
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    used = int(memory.used)
+    used, reserved = int(memory.used), None
+    mode, is_partitioned = 0, False
     with contextlib.suppress(nvml.NVMLError):
         memory_v2 = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         reserved, used = int(memory_v2.reserved), int(memory_v2.used)
-    mode, is_partitioned = 0, False
     with contextlib.suppress(nvml.NVMLError):
         mode = int(nvml.nvmlDeviceGetComputeMode(handle))
     with contextlib.suppress(nvml.NVMLError):

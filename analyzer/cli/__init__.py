@@ -18,19 +18,16 @@ from typing import Final
 from analyzer.model.errors import AnalyzerError, ExitCode, InputError
 from analyzer.model.interrupts import Terminated, collect_rarely, raise_on_signals
 
-_MESSAGE_WIDTH: Final = 4000  # characters of an error, at most
-_SYSTEM_ERRORS: Final = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
-    | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EBADF}
-)
+_WRITE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+_SYSTEM_ERRORS: Final = _WRITE_ERRORS | {
+    *(errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+}
 """System errors outside our control: a full disk, missing permissions, no more processes."""
 
 
 class ScriptStatus(SystemExit):
     """Ends the command with the exit status of the user's script."""
-
-
-_WRITE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 
 
 def main() -> None:
@@ -62,8 +59,7 @@ def _flush() -> int:
     from analyzer.cli.stdout import printing
 
     with printing():
-        pass
-    return int(ExitCode.OK)
+        return int(ExitCode.OK)
 
 
 def _run() -> int:
@@ -91,7 +87,7 @@ def _guarded(call: Callable[[], int]) -> int:
     except AnalyzerError as error:
         from analyzer.report.untrusted import printable  # names in the message are untrusted
 
-        _report(printable(error, _MESSAGE_WIDTH))
+        _report(printable(error, 4000))
         if error.exit_code is ExitCode.BUG:
             _report("This is a bug; please report it with this line.")
         return int(error.exit_code)
@@ -100,10 +96,9 @@ def _guarded(call: Callable[[], int]) -> int:
             raise
         unnamed = "Standard output or a file" if error.errno in _WRITE_ERRORS else "The machine"
         _report(f"{error.filename or unnamed}: {error.strerror}.")
-        return int(ExitCode.BAD_INPUT)
     except MemoryError:
         _report("There is not enough host memory for the analysis itself.")
-        return int(ExitCode.BAD_INPUT)
+    return int(ExitCode.BAD_INPUT)
 
 
 def _report_signal(number: int) -> None:

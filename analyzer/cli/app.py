@@ -11,56 +11,32 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from analyzer.cli.shared_options import read_defaults
+from analyzer.cli.shared_options import expand_groups, read_defaults
 from analyzer.model.errors import ExitCode
 from analyzer.model.version import __version__
 
-COMPLETION: Final = "_ANALYZE_COMPLETE"
-"""Variable by which a shell asks for completions."""
-
-_LEAST_PANEL: Final = 80
-"""Columns below which the help has no panels: their columns would cut the names of options."""
-
+COMPLETION: Final = "_ANALYZE_COMPLETE"  # by which a shell asks for completions
+_LEAST_PANEL: Final = 80  # columns; in fewer the help has no panels, which would cut options' names
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 UsageError: Final[Any] = typer.BadParameter.__base__
 """The exception for wrong arguments: Click's, or that of Typer's own copy of Click."""
 
-COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "trace": (
-        "analyzer.cli.trace_command:trace",
-        "Capture the memory of a step, or open a trace, and explain its use and how to reduce it.",
-    ),
-    "estimate": (
-        "analyzer.cli.estimate_command:estimate",
-        "Predict the memory of a step without running it, and explain its use and how to reduce it.",
-    ),
-    "fit": (
-        "analyzer.cli.fit_command:fit",
-        "Find the largest batch (or input) that fits a card or a limit, without running the step.",
-    ),
-    "sweep": (
-        "analyzer.cli.sweep_command:sweep",
-        "Estimate every combination of models, batches, cards and remedies, and show them in a table.",
-    ),
-    "gpus": (
-        "analyzer.cli.gpu_list:gpus",
-        "List the cards of the catalogue, all or by search words.",
-    ),
-    "diff": (
-        "analyzer.cli.diff_command:diff",
-        "Compare two steps: peaks, categories, layers and ops, from A to B.",
-    ),
-    "oom": (
-        "analyzer.cli.oom_command:oom",
-        "Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support.",
-    ),
-    "device": (
-        "analyzer.cli.device_command:device",
-        "Show a card's memory as TensorFlow and as the driver count it, and explain each difference.",
-    ),
+COMMANDS: Final = {
+    "trace": "Capture the memory of a step, or open a trace, and explain its use and how to reduce it.",
+    "estimate": "Predict the memory of a step without running it, and explain its use and how to reduce "
+    "it.",
+    "fit": "Find the largest batch (or input) that fits a card or a limit, without running the step.",
+    "sweep": "Estimate every combination of models, batches, cards and remedies, and show them in a "
+    "table.",
+    "gpus": "List the cards of the catalogue, all or by search words.",
+    "diff": "Compare two steps: peaks, categories, layers and ops, from A to B.",
+    "oom": "Explain an out-of-memory log: the request, the cause, and the fixes that its numbers "
+    "support.",
+    "device": "Show a card's memory as TensorFlow and as the driver count it, and explain each "
+    "difference.",
 }
-"""Command name -> its function, and the first line of its help."""
+"""The first line of each command's help, in display order."""
 
 
 class Commands(TyperGroup):
@@ -71,42 +47,26 @@ class Commands(TyperGroup):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._is_listing = False
-        for name, (_, first_line) in COMMANDS.items():
+        for name, first_line in COMMANDS.items():
             self.commands[name] = TyperCommand(name, help=first_line)
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names in display order."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, imported unless it is only listed; None for an unknown name."""
-        if self._is_listing or cmd_name not in COMMANDS:
-            return self.commands.get(cmd_name)
-        return load_command(cmd_name)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of ``analyze`` itself."""
-        self._is_listing = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._is_listing = False
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return a command's name, the command, imported, and its arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name in COMMANDS else command, rest
 
 
 def load_command(name: str) -> Any:
     """Import a command of ``COMMANDS`` and return it, with the defaults of the project."""
-    module, _, function = COMMANDS[name][0].partition(":")
-    from analyzer.cli.shared_options import expand_groups
-
-    run = expand_groups(getattr(import_module(module), function))
+    run = expand_groups(getattr(import_module(f"analyzer.cli.{name}_command"), name))
     paragraphs = cleandoc(run.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     form: Any = "rich" if shutil.get_terminal_size().columns >= _LEAST_PANEL else None
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form)
     alone.command(name=name, help=text, context_settings=_HELP)(run)
     command = typer.main.get_command(alone)
-    command.context_settings["default_map"] = read_defaults(name, run, COMMANDS)
+    defaults = read_defaults(command, run.__annotations__, COMMANDS)
+    command.context_settings["default_map"] = defaults
     return command
 
 

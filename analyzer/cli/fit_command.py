@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
 
 import typer
 
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpu_list import list_gpus, name_variant
+from analyzer.cli.gpus_command import list_gpus, name_variant
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.all_cards import fit_all_cards
 from analyzer.fitting.estimate_at_size import split_shapes
-from analyzer.fitting.fit_answer import FitAnswer, encode_answer
+from analyzer.fitting.fit_answer import encode_answer
 from analyzer.fitting.fit_target import FitQuestion, fit_target
 from analyzer.fitting.remedies import parse_remedies
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
@@ -24,60 +23,43 @@ from analyzer.model.errors import ExitCode, InputError
 from analyzer.model.units import parse_bytes
 from analyzer.report.output_files import write_text
 
-_ALL: Final = "all"
-_FOR_CPU: Final = "Answer for this machine's CPU; add --gpu NAME for a card."
-
-
-Target = Annotated[
-    str,
-    typer.Argument(
-        help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file.",
-        show_default=False,
-    ),
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
     """Options that only ``fit`` has."""
 
-    batch_size: Annotated[
-        int | None,
-        options.in_step(
-            "Say if this batch fits. If --shape contains N, this is the batch of the search.", min=1
-        ),
-    ] = None
-    gpu: Annotated[
-        str,
-        options.in_device(
-            "Card, such as t4 or a100-80gb; the machine needs none. `all` answers for every card of the "
-            "catalogue, `--gpu list` lists them.",
-            callback=list_gpus,
-            is_eager=True,
-        ),
-    ] = ""
-    limit: Annotated[
-        str | None,
-        options.in_device(
-            "Memory limit of the allocator, such as 16GiB; default the card's own, or this machine's "
-            "memory."
-        ),
-    ] = None
-    confirm: Annotated[
-        bool | None,
-        options.in_device(
-            "Run the batch found and the next one: on a simulated card (the default if possible), or on "
-            "this CPU.",
-            "--confirm/--no-confirm",
-        ),
-    ] = None
-    what_if: options.Remedies = ""
-    inter_op_threads: options.InterOpThreads = None
-    assume: options.Assume = None
+    batch_size: int | None = options.in_step(
+        "Say if this batch fits. If --shape contains N, this is the batch of the search.", min=1
+    )
+    gpu: str = options.in_device(
+        "Card, such as t4 or a100-80gb; the machine needs none. `all` answers for every card of the "
+        "catalogue, `--gpu list` lists them.",
+        default="",
+        callback=list_gpus,
+        is_eager=True,
+    )
+    limit: str | None = options.in_device(
+        "Memory limit of the allocator, such as 16GiB; default the card's own, or this machine's "
+        "memory."
+    )
+    confirm: bool | None = options.in_device(
+        "Run the batch found and the next one: on a simulated card (the default if possible), or on "
+        "this CPU.",
+        "--confirm/--no-confirm",
+    )
+    what_if: str = options.REMEDIES
+    inter_op_threads: int | None = options.INTER_OP_THREADS
+    assume: list[str] | None = options.ASSUME
 
 
 def fit(
-    target: Target, *, asked: FitOptions, step: options.StepOptions, outputs: PageOutputs
+    target: str = options.argument(
+        help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file."
+    ),
+    *,
+    asked: FitOptions,
+    step: options.StepOptions,
+    outputs: PageOutputs,
 ) -> None:
     """Find the largest batch (or input) that fits a card or a limit, without running the step.
 
@@ -92,15 +74,25 @@ def fit(
             f"{spec.text} is a trace or an estimate of one batch size.",
             hint="Name the model or the step itself.",
         )
-    is_all = asked.gpu.strip().lower() == _ALL
+    is_all = asked.gpu.strip().lower() == "all"
     chosen, question = _make_question(asked, step, is_all)
     if chosen.gpu:
         name_variant(asked.gpu)
     elif not is_all and not outputs.quiet:
-        print(_FOR_CPU, file=sys.stderr)
+        print("Answer for this machine's CPU; add --gpu NAME for a card.", file=sys.stderr)
+    search = fit_all_cards if is_all else fit_target
     with progress_bar(outputs.progress) as progress:
-        answer = (fit_all_cards if is_all else fit_target)(spec, chosen, question, progress)
-    _deliver(answer, outputs)
+        answer = search(spec, chosen, question, progress)
+
+    from analyzer.fitting.fit_document import build_fit_document
+    from analyzer.report.render.page_shell import to_page
+
+    document = build_fit_document(answer)
+    outputs.show(
+        lambda path: write_text(path, encode_answer(answer).decode()),
+        lambda path: write_text(path, to_page(document)),
+        lambda: document,
+    )
     if not answer.largest or answer.wanted_fits is False:
         raise typer.Exit(int(ExitCode.OVER_LIMIT))
 
@@ -111,8 +103,7 @@ def _make_question(
     """Return the options of the captures and the question of the search."""
     card = "" if is_all or not asked.gpu else find_gpu(asked.gpu).id
     shapes, varied = split_shapes(step.shape or [])
-    chosen = replace(
-        replace(step, shape=shapes).to_capture(),
+    chosen = replace(step, shape=shapes).to_capture(
         batch_size=asked.batch_size,
         inter_op_threads=asked.inter_op_threads,
         device="gpu" if card or is_all else "cpu",
@@ -128,24 +119,13 @@ def _make_question(
             what_if=asked.what_if,
             shape=varied.template,
         )
+    names = parse_remedies(asked.what_if)
     question = FitQuestion(
         limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),
         wanted=None if varied.shapes else asked.batch_size,
         confirm=asked.confirm,
-        remedies=parse_remedies(asked.what_if),
+        remedies=names == (),
+        what_if=names or (),
         varied=varied,
     )
     return chosen, question
-
-
-def _deliver(answer: FitAnswer, outputs: PageOutputs) -> None:
-    """Write the files and print the answer."""
-    from analyzer.fitting.fit_document import build_fit_document
-    from analyzer.report.render.page_shell import to_page
-
-    document = build_fit_document(answer)
-    outputs.show(
-        lambda path: write_text(path, encode_answer(answer).decode()),
-        lambda path: write_text(path, to_page(document)),
-        lambda: document,
-    )

@@ -6,9 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.cli import shared_options as options
@@ -21,33 +19,40 @@ if TYPE_CHECKING:
 
 
 def oom(
-    log: Annotated[
-        str,
-        typer.Argument(
-            help="A log: plain text, .gz, a notebook with output, or a run folder; - is standard input.",
-            metavar="LOG",
-            show_default=False,
-        ),
-    ],
-    target: Annotated[
-        str,
-        options.option(
-            "Match sizes to the tensors of this model, estimated as in `analyze estimate TARGET`.",
-            metavar="TARGET",
-        ),
-    ] = "",
-    trace: Annotated[
-        Path | None,
-        options.option("Match sizes to the tensors of this run folder, traced or estimated."),
-    ] = None,
-    batch_size: options.BatchSize = None,
+    log: str = options.argument(
+        help="A log: plain text, .gz, a notebook with output, or a run folder; - is standard input.",
+        metavar="LOG",
+    ),
+    target: str = options.option(
+        "Match sizes to the tensors of this model, estimated as in `analyze estimate TARGET`.",
+        default="",
+        metavar="TARGET",
+    ),
+    trace: Path | None = options.option(
+        "Match sizes to the tensors of this run folder, traced or estimated."
+    ),
+    batch_size: int | None = options.BATCH_SIZE,
     *,
     outputs: PageOutputs,
 ) -> None:
     """Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support."""
     outputs.check(*([] if log == "-" else [Path(log)]))
-    _check_model_options(target, trace, batch_size)
-    report = _match_tensors(_read_log(log), target, trace, batch_size)
+    if target:
+        options.refuse_options("and --target exclude each other", "Leave one out.", trace=trace)
+    else:
+        hint = "Name the model: --target TARGET."
+        options.refuse_options("needs --target", hint, batch_size=batch_size)
+    if trace is not None and not trace.exists():
+        raise InputError(f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb.")
+    report = _read_log(log)
+    if trace is not None:
+        from analyzer.session.public_calls import open_trace
+
+        report = report.with_model(_model_tensors(open_trace(trace)), str(trace))
+    elif target:
+        tensors = _estimate_tensors(report, target, batch_size)
+        report = report.with_model(tensors, target, is_target=True)
+
     from analyzer.oom.log_sections import build_sections
 
     outputs.show(report.to_json, report.to_html, lambda: build_sections(report.document))
@@ -72,39 +77,18 @@ def _read_log(log: str) -> OomReport:
         ) from None
 
 
-def _check_model_options(target: str, trace: Path | None, batch_size: int | None) -> None:
-    """Refuse options that contradict each other."""
-    if target:
-        options.refuse_options("and --target exclude each other", "Leave one out.", trace=trace)
-    else:
-        hint = "Name the model: --target TARGET."
-        options.refuse_options("needs --target", hint, batch_size=batch_size)
-    if trace is not None and not trace.exists():
-        raise InputError(f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb.")
-
-
-def _match_tensors(
-    report: OomReport, target: str, trace: Path | None, batch_size: int | None
-) -> OomReport:
-    """Add the names of a model's tensors to the sizes in the log."""
-    if trace is not None:
-        from analyzer.session.public_calls import open_trace
-
-        return report.with_model(_model_tensors(open_trace(trace)), str(trace))
-    if not target:
-        return report
+def _estimate_tensors(report: OomReport, target: str, batch_size: int | None) -> list[ModelTensor]:
+    """Estimate a target on the log's card, compiled as the log shows it; return its tensors."""
     from analyzer.session.public_calls import estimate
 
     failures = report.document.failures
     cards = (find_card_id(one.card.name or "") for one in failures if one.card is not None)
+    given: dict[str, Any] = {"gpu": next(filter(None, cards), ""), "batch_size": batch_size}
     is_op_by_op = failures and not failures[0].compiled
-    arguments: dict[str, Any] = {"gpu": next(filter(None, cards), ""), "batch_size": batch_size}
     if is_op_by_op and failures[0].op != "StatefulPartitionedCall":
-        arguments["jit"] = False
-    given = {name: value for name, value in arguments.items() if value not in ("", None)}
+        given["jit"] = False
     with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
-        result = estimate(target, out=Path(folder) / "model", **given)
-        return report.with_model(list(_model_tensors(result)), target, is_target=True)
+        return list(_model_tensors(estimate(target, out=Path(folder) / "model", **given)))
 
 
 def _model_tensors(result: Result) -> Iterator[ModelTensor]:

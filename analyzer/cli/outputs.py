@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.cli import shared_options as options
@@ -43,8 +43,6 @@ _INPUT_ENDINGS: Final = (
 )
 """Name endings of input files in a run folder, a logdir or a saved model."""
 
-_LONGEST_LINE: Final = 1000  # characters of a headline
-
 Writer = Callable[[Path], object]
 
 
@@ -52,12 +50,14 @@ Writer = Callable[[Path], object]
 class PageOutputs:
     """Options of the outputs of an answer: a path, ``-`` for stdout, None for no output."""
 
-    json: options.JsonFile = None
-    html: options.HtmlFile = None
-    open_page: options.OpenPage = False
-    force: options.Force = False
-    quiet: options.Quiet = False
-    verbose: options.Verbose = False
+    json: Path | None = options.JSON
+    html: Path | None = options.in_result("Write the result as an HTML page.")
+    open_page: bool = options.in_result("Open the page in a browser.", "--open", default=False)
+    force: bool = options.FORCE
+    quiet: bool = options.QUIET
+    verbose: bool = options.in_result(
+        "Print each stage with its time on stderr.", "--verbose", "-v", default=False
+    )
 
     @property
     def progress(self) -> ProgressForm:
@@ -71,9 +71,7 @@ class PageOutputs:
 
     def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
         """Refuse outputs that cannot be written or are ``sources``, before anything runs."""
-        paths = (*self.paths, *others)
-        check_not_input(paths, *sources)
-        check_paths(*paths, force=self.force)
+        check_paths(*self.paths, *others, force=self.force, sources=sources)
 
     def show(
         self,
@@ -85,27 +83,33 @@ class PageOutputs:
         """Write the files, print the answer unless a file is stdout, and open the page."""
         if not write_all((self.json, to_json), (self.html, to_html), *others):
             print_answer(make_document(), quiet=self.quiet)
-        if self.open_page:
-            open_in_browser(None if self.html == DASH else self.html, to_html)
+        self.show_page(None, to_html)
+
+    def show_page(self, saved: Path | None, write: Writer) -> None:
+        """With --open, show the page in the browser: the named one, a saved one, or a new one."""
+        if not self.open_page:
+            return
+        page = saved if self.html in (None, DASH) else self.html
+        if page is None or not page.is_file():
+            page = Path(tempfile.mkdtemp(prefix="analyze-")) / REPORT_HTML
+            write(page)
+            _report_written(page)
+        webbrowser.open(page.resolve().as_uri())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs(PageOutputs):
     """Options of the outputs of a result."""
 
-    csv: options.CsvFile = None
-    markdown: options.MarkdownFile = None
-    export: Annotated[
-        list[Path] | None,
-        options.in_result(
-            "Write a file for another tool, by its ending: .graphml, .graph.json, .perfetto.json, "
-            ".speedscope.json, .pb.gz (pprof), .parquet. Repeatable."
-        ),
-    ] = None
-    max_peak: Annotated[
-        str | None,
-        options.in_result("Exit with 3 if the allocated peak is above this size, such as 10GiB."),
-    ] = None
+    csv: Path | None = options.CSV
+    markdown: Path | None = options.MARKDOWN
+    export: list[Path] | None = options.in_result(
+        "Write a file for another tool, by its ending: .graphml, .graph.json, .perfetto.json, "
+        ".speedscope.json, .pb.gz (pprof), .parquet. Repeatable."
+    )
+    max_peak: str | None = options.in_result(
+        "Exit with 3 if the allocated peak is above this size, such as 10GiB."
+    )
 
     @property
     def paths(self) -> tuple[Path | None, ...]:
@@ -115,19 +119,12 @@ class Outputs(PageOutputs):
     @property
     def has_files(self) -> bool:
         """Whether there is any output besides the terminal's tables."""
-        return self.open_page or any(path is not None for path in self.paths)
+        return self.open_page or any(self.paths)
 
     @property
     def max_peak_bytes(self) -> int | None:
         """The highest allocated peak that is allowed; None for any."""
         return None if self.max_peak is None else parse_bytes(self.max_peak)
-
-    def writers(self, result: Result) -> Iterator[tuple[Path | None, Writer]]:
-        """Yield each file with the function that writes it."""
-        markdown = partial(result.to_markdown, max_peak_bytes=self.max_peak_bytes)
-        writers = (result.to_json, result.to_html, result.to_csv, markdown)
-        yield from zip(self.paths, writers, strict=False)
-        yield from ((path, result.export) for path in self.export or ())
 
     def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
         """Refuse outputs that cannot be written or are ``sources``, before anything runs."""
@@ -139,67 +136,75 @@ class Outputs(PageOutputs):
                 check_export(path)
         PageOutputs.check(self, *sources, others=others)
 
+    def deliver(self, result: Result) -> None:
+        """Write the files and print the report."""
+        from analyzer.report.report_sections import report_document
+        from analyzer.report.summary import summarize
 
-def check_paths(*paths: Path | None, force: bool) -> None:
-    """Refuse files that cannot be written, before anything runs; ask about those that exist."""
-    named: set[Path] = set()
-    for path in paths:
-        if path is None:
-            continue
+        limit, peak = self.max_peak_bytes, result.report.peak.allocated_bytes
+        to_markdown = partial(result.to_markdown, max_peak_bytes=limit)
+        writers: list[Writer] = [result.to_json, result.to_html, result.to_csv, to_markdown]
+        writers += [result.export] * len(self.export or ())
+        if not write_all(*zip(self.paths, writers, strict=True)):
+            headline = summarize(result.report).headline
+            print_answer(report_document(result.report), quiet=self.quiet, headline=headline)
+        self.show_page(result.folder / REPORT_HTML if result.folder else None, result.to_html)
+        if limit is not None and peak > limit:
+            raise LimitError(peak_limit_words(peak, limit))
+
+
+def check_paths(*paths: Path | None, force: bool, sources: tuple[Path, ...] = ()) -> None:
+    """Refuse files that cannot be written or are inputs; ask about files that exist.
+
+    Inputs are ``sources`` and known files in a source folder. Nothing has run yet.
+    """
+    named: set[str] = set()
+    for path in filter(None, paths):
         if path == DASH:
             check_open()
         else:
+            _check_not_input(path, sources)
             check_output(path)
             if not is_regular(path):
                 continue  # a pipe or /dev/null takes several outputs
-        real = Path(path if path == DASH else os.path.realpath(path))
+        real = str(path) if path == DASH else os.path.realpath(path)
         if real in named:
             name = "Standard output" if path == DASH else str(path)
             raise InputError(f"{name} is named twice.", hint="Give each output its own file.")
         named.add(real)
-        if path != DASH and not force and path.is_file() and path.stat().st_size:
-            _ask_to_replace(path)
-
-
-def _ask_to_replace(path: Path) -> None:
-    """Ask whether a file may be replaced."""
-    if sys.stdin.isatty() and sys.stderr.isatty():
-        print(f"{path} exists. Replace it? [y/N] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() in ("y", "yes"):
-            return
-    raise InputError(f"{path} exists.", hint="Add --force to replace it, or name another file.")
-
-
-def check_not_input(paths: Iterable[Path | None], *sources: Path) -> None:
-    """Refuse outputs that would overwrite an input: a source, or a known file in a source folder."""
-    for path in paths:
-        if path is None or path == DASH or not path.is_file():
+        if path == DASH or force or not path.is_file() or not path.stat().st_size:
             continue
-        real = Path(os.path.realpath(path))
-        for source in sources:
-            whole = Path(os.path.realpath(source))
-            if real == whole or (whole in real.parents and real.name.endswith(_INPUT_ENDINGS)):
-                raise InputError(f"{path} is an input of this command.", hint="Name another file.")
+        if sys.stdin.isatty() and sys.stderr.isatty():
+            print(f"{path} exists. Replace it? [y/N] ", end="", file=sys.stderr, flush=True)
+            if sys.stdin.readline().strip().lower() in ("y", "yes"):
+                continue
+        hint = "Add --force to replace it, or name another file."
+        raise InputError(f"{path} exists.", hint=hint)
+
+
+def _check_not_input(path: Path, sources: tuple[Path, ...]) -> None:
+    real = Path(os.path.realpath(path))
+    for source in map(os.path.realpath, sources if path.is_file() else ()):
+        is_inside = Path(source) in real.parents
+        if real == Path(source) or (is_inside and real.name.endswith(_INPUT_ENDINGS)):
+            raise InputError(f"{path} is an input of this command.", hint="Name another file.")
 
 
 def write_all(*writers: tuple[Path | None, Writer]) -> bool:
     """Write the files that are named and report each; return whether one of them was stdout."""
-    to_stdout = False
+    has_stdout = False
     for path, write in writers:
-        if path is None:
-            continue
         if path == DASH:
-            to_stdout = True
+            has_stdout = True
             write_to_stdout(write)
-        else:
+        elif path is not None:
             write(path)
-            report_written(path)
-            to_stdout = to_stdout or is_stdout(path)
-    return to_stdout
+            _report_written(path)
+            has_stdout = has_stdout or is_stdout(path)
+    return has_stdout
 
 
-def report_written(path: Path, suffix: str = "") -> None:
-    """Print on stderr that a file or folder was written."""
+def _report_written(path: Path, suffix: str = "") -> None:
     print(f"Wrote {path}{suffix}", file=sys.stderr)
 
 
@@ -209,63 +214,33 @@ def print_answer(document: Document, *, quiet: bool, headline: str = "") -> None
 
     with printing():
         if quiet:
-            print(printable(headline or document.headline, _LONGEST_LINE))
+            print(printable(headline or document.headline, 1000))
         else:
             print_terminal(document, terminal())
-
-
-def deliver(result: Result, outputs: Outputs) -> None:
-    """Write the files and print the report."""
-    from analyzer.report.report_sections import report_document
-    from analyzer.report.summary import summarize
-
-    if not write_all(*outputs.writers(result)):
-        headline = summarize(result.report).headline
-        print_answer(report_document(result.report), quiet=outputs.quiet, headline=headline)
-    if outputs.open_page:
-        named = None if outputs.html == DASH else outputs.html
-        saved = result.folder / REPORT_HTML if result.folder else None
-        open_in_browser(named or saved, result.to_html)
-    limit, peak = outputs.max_peak_bytes, result.report.peak.allocated_bytes
-    if limit is not None and peak > limit:
-        raise LimitError(peak_limit_words(peak, limit))
-
-
-def open_in_browser(page: Path | None, write: Writer) -> None:
-    """Open ``page`` in the browser; if it does not exist, write one into a temporary folder."""
-    if page is None or not page.is_file():
-        page = Path(tempfile.mkdtemp(prefix="analyze-")) / REPORT_HTML
-        write(page)
-        report_written(page)
-    webbrowser.open(page.resolve().as_uri())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlace:
     """Options that choose the run folder."""
 
-    out: options.Out = None
-    no_save: Annotated[
-        bool,
-        options.in_result(
-            "Write no run folder, only the files named here.", "--no-save", is_rare=True
-        ),
-    ] = False
+    out: Path | None = options.in_result(
+        "Run folder and TensorBoard logdir; default traces/NAME-TIME."
+    )
+    no_save: bool = options.in_result(
+        "Write no run folder, only the files named here.", "--no-save", default=False, is_rare=True
+    )
 
-    def check(self) -> None:
-        """Refuse options that contradict each other."""
-        if self.no_save:
+    def check(self, spec: TargetSpec) -> None:
+        """Refuse options that contradict each other, or a run folder for an existing trace."""
+        if spec.kind is TargetKind.TRACE:
             options.refuse_options(
-                "and --no-save exclude each other", "Leave one out.", out=self.out
+                f"cannot be used: {spec.text} is only opened",
+                "Leave it out; --json FILE and --html FILE write the result.",
+                out=self.out,
             )
-
-    def refuse_for(self, spec: TargetSpec) -> None:
-        """Refuse a run folder for a trace that is only opened."""
-        options.refuse_options(
-            f"cannot be used: {spec.text} is only opened",
-            "Leave it out; --json FILE and --html FILE write the result.",
-            out=self.out,
-        )
+        if self.no_save:
+            reason = "and --no-save exclude each other"
+            options.refuse_options(reason, "Leave one out.", out=self.out)
 
     @contextlib.contextmanager
     def folder_for(self, spec: TargetSpec) -> Iterator[Path]:
@@ -276,20 +251,15 @@ class RunPlace:
         with tempfile.TemporaryDirectory(prefix="analyze-") as temporary:
             yield Path(temporary) / spec.name
 
-    def conclude(
-        self,
-        result: Result,
-        spec: TargetSpec,
-        folder: Path,
-        outputs: Outputs,
-        contents: str = "report.html, report.json, and a TensorBoard logdir",
-    ) -> None:
+    def conclude(self, result: Result, spec: TargetSpec, folder: Path, outputs: Outputs) -> None:
         """Write the files, print the report and the run folder with its contents, if there is one."""
-        deliver(replace(result, folder=None) if self.no_save else result, outputs)
+        outputs.deliver(replace(result, folder=None) if self.no_save else result)
         if self.no_save or spec.kind is TargetKind.TRACE:
             return
+        command, last = "trace", "a TensorBoard logdir"
+        if result.report.kind is Kind.ESTIMATE:
+            command, last = "estimate", "the graph"
         where = result.folder or folder
-        report_written(where, f" ({contents}).")
+        _report_written(where, f" (report.html, report.json, and {last}).")
         if not outputs.quiet:
-            command = "estimate" if result.report.kind is Kind.ESTIMATE else "trace"
             print(f"Open it again: analyze {command} {where}", file=sys.stderr)

@@ -9,11 +9,10 @@ import os
 import re
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Literal, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
 from analyzer.model.errors import InputError
 
@@ -21,16 +20,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-DASH: Final = Path("-")
-"""File name for standard output."""
+DASH: Final = Path("-")  # standard output
 _REPLACEMENTS: Final = "analyzer_ascii"
 _PLAIN: Final = str.maketrans("█▏…·×→", "##~**>")  # noqa: RUF001
 """ASCII for our own characters; Rich draws its lines in ASCII by itself."""
-_SPACES_AT_END: Final = re.compile(r" +(?=\n)")
-USUAL_WIDTH: Final = 120
-"""Columns of text printed to a file or a pipe."""
-_LEAST_WIDTH: Final = 40
-"""A table of numbers needs at least this many columns."""
+USUAL_WIDTH: Final = 120  # columns of text printed to a file or a pipe
+_LEAST_WIDTH: Final = 40  # columns that a table of numbers needs
 _was_closed = False
 
 
@@ -69,20 +64,14 @@ def printing() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:  # `analyze … | head`
-        _discard()
     except OSError as error:
-        _discard()
-        raise InputError(
-            f"Standard output cannot be written: {error.strerror or error}.",
-            hint="Write to a file: --json FILE, --html FILE.",
-        ) from None
-
-
-def _discard() -> None:
-    """Discard buffered and future output."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with contextlib.suppress(OSError, ValueError):  # discard buffered and future output
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # as of `analyze … | head`
+            raise InputError(
+                f"Standard output cannot be written: {error.strerror or error}.",
+                hint="Write to a file: --json FILE, --html FILE.",
+            ) from None
 
 
 def check_open() -> None:
@@ -106,32 +95,21 @@ def write_to_stdout(write: Callable[[Path], object]) -> None:
         write(path)
         content = path.read_bytes()
     with printing():
-        binary = getattr(sys.stdout, "buffer", None)
-        if binary is None:
-            sys.stdout.write(content.decode("utf-8"))
-        else:
+        if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.flush()
-            binary.write(content)
+            sys.stdout.buffer.write(content)
+        else:
+            sys.stdout.write(content.decode("utf-8"))
 
 
 class _TrimmedStdout:
     """Standard output without spaces at line ends."""
 
-    def __init__(self) -> None:
-        self.encoding = getattr(sys.stdout, "encoding", "utf-8")
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
 
     def write(self, text: str) -> int:
-        return sys.stdout.write(_SPACES_AT_END.sub("", text))
-
-    def flush(self) -> None:
-        sys.stdout.flush()
-
-
-def _width() -> int:
-    """Return the columns in ``COLUMNS``; 120 if that is unusable."""
-    asked = os.environ.get("COLUMNS", "")
-    width = int(asked) if asked.isdecimal() and len(asked) <= len("999") else 0
-    return width if width >= _LEAST_WIDTH else USUAL_WIDTH
+        return sys.stdout.write(re.sub(r" +(?=\n)", "", text))
 
 
 def terminal() -> Console:
@@ -144,65 +122,44 @@ def terminal() -> Console:
 
     if sys.stdout.isatty():
         return Terminal()
-    return Terminal(file=cast("IO[str]", _TrimmedStdout()), width=_width(), no_color=True)
+    asked = os.environ.get("COLUMNS", "")
+    width = int(asked) if asked.isdecimal() and len(asked) <= len("999") else 0
+    width = width if width >= _LEAST_WIDTH else USUAL_WIDTH
+    return Terminal(file=cast("IO[str]", _TrimmedStdout()), width=width, no_color=True)
 
-
-Progress = Callable[[str, float], None]
 
 ProgressForm = Literal["none", "bar", "lines"]
 """``bar`` shows nothing if stderr is no terminal."""
 
-_DELAY_S: Final = 2.0
-"""A command that ends sooner shows no bar."""
-
 
 @contextlib.contextmanager
-def progress_bar(form: ProgressForm = "bar") -> Iterator[Progress]:
+def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], None]]:
     """Show the stage and the completed share, 0 to 1, that the yielded function is called with."""
     if form == "lines":
-        yield _print_stages()
-    elif form == "none" or not sys.stderr.isatty():
+        begin, last = time.monotonic(), ""
+
+        def print_stage(stage: str, share: float) -> None:
+            nonlocal last
+            if stage != last:
+                print(f"{time.monotonic() - begin:6.1f} s  {stage}", file=sys.stderr, flush=True)
+            last = stage
+
+        yield print_stage
+        return
+    if form == "none" or not sys.stderr.isatty():
         yield lambda stage, share: None
-    else:
-        with _delayed_bar() as show:
-            yield show
-
-
-def _print_stages() -> Progress:
-    begin = time.monotonic()
-    last = ""
-
-    def show(stage: str, share: float) -> None:
-        nonlocal last
-        if stage != last:
-            print(f"{time.monotonic() - begin:6.1f} s  {stage}", file=sys.stderr, flush=True)
-        last = stage
-
-    return show
-
-
-@contextlib.contextmanager
-def _delayed_bar() -> Iterator[Progress]:
+        return
     from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    bar = Bar(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        TimeElapsedColumn(),
-        TextColumn("remaining"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
     )
-    task = bar.add_task("starting", total=1.0)
-    starter = threading.Timer(_DELAY_S, bar.start)
-    starter.daemon = True
-    starter.start()
-    try:
+
+    columns = (TextColumn("{task.description}"), BarColumn(30), TimeElapsedColumn())
+    remaining = (TextColumn("remaining"), TimeRemainingColumn())
+    with Progress(*columns, *remaining, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
         yield lambda stage, share: bar.update(task, description=stage, completed=share)
-    finally:
-        starter.cancel()
-        starter.join()
-        bar.stop()

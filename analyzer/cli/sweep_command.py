@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.sweep_run import SWEEP_JSON, read_questions, run_sweep
-from analyzer.model.contract.report.report_file import SweepFile
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.report.output_files import write_text
 from analyzer.session.work_engine import WorkEngine, local_cores
 
 
 def sweep(
-    config: Annotated[
-        Path,
-        typer.Argument(
-            help="A TOML file with lists of models, batches, cards and remedies; see docs/fit.md.",
-            show_default=False,
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        options.in_result(
-            "Folder of the finished cells; default the configuration's path without its ending. An "
-            "interrupted sweep continues there."
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None, options.in_device("Parallel estimates; default half the cores.", min=1)
-    ] = None,
-    scheduler: options.Scheduler = "",
+    config: Path = options.argument(
+        help="A TOML file with lists of models, batches, cards and remedies; see docs/fit.md."
+    ),
+    out: Path | None = options.in_result(
+        "Folder of the finished cells; default the configuration's path without its ending. An "
+        "interrupted sweep continues there."
+    ),
+    jobs: int | None = options.in_device("Parallel estimates; default half the cores.", min=1),
+    scheduler: str = options.SCHEDULER,
     *,
     outputs: PageOutputs,
-    csv: options.CsvFile = None,
+    csv: Path | None = options.CSV,
 ) -> None:
     """Estimate every combination of models, batches, cards and remedies, and show them in a table.
 
@@ -50,11 +37,7 @@ def sweep(
     engine = WorkEngine(scheduler=scheduler, workers=jobs or max(local_cores() // 2, 1))
     with progress_bar(outputs.progress) as progress:
         result = run_sweep(questions, config.stem, folder, engine=engine, progress=progress)
-    _deliver(result, folder, csv, outputs)
 
-
-def _deliver(result: SweepFile, folder: Path, csv: Path | None, outputs: PageOutputs) -> None:
-    """Write the files, two of them also into the sweep's folder, and print the table."""
     from analyzer.fitting.sweep_run import build_sweep_document, sweep_to_csv
     from analyzer.report.render.page_shell import to_page
 

@@ -1,10 +1,13 @@
-"""``analyze trace TARGET``: capture the memory of a step, or open a trace, and explain it."""
+"""``analyze trace TARGET``: capture the memory of a step or a script, or open a trace; explain it."""
 
 from __future__ import annotations
 
+import json
+import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -16,9 +19,10 @@ from analyzer.capture.targets.target_spec import (
     parse_card_assumptions,
     parse_target,
 )
+from analyzer.cli import ScriptStatus
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpu_list import list_gpus
-from analyzer.cli.outputs import Outputs, RunPlace
+from analyzer.cli.gpus_command import list_gpus
+from analyzer.cli.outputs import Outputs, RunPlace, write_all
 from analyzer.cli.stdout import progress_bar
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
@@ -31,108 +35,84 @@ from analyzer.model.contract.capture_request import (
     TargetSpec,
     WatchRequest,
 )
-from analyzer.model.errors import ExitCode, InputError
+from analyzer.model.errors import ExitCode, InputError, LimitError
+from analyzer.model.units import format_bytes
 from analyzer.phantom.phantom_environment import parse_cards
+from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
+from analyzer.report.untrusted import printable
 from analyzer.session.many_hosts import open_hosts
+from analyzer.session.opening import OpenOptions
 from analyzer.session.work_engine import WorkEngine, local_cores
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
-        "folder; a whole script: script.py; or a logdir, run folder or .xplane.pb to open.",
-        show_default=False,
-    ),
-]
-Arguments = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Arguments of a script, after --: analyze trace train.py -- --epochs 2.",
-        show_default=False,
-    ),
-]
+if TYPE_CHECKING:
+    from analyzer.capture.watch.script_launch import ScriptEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
     """Options of a capture that only ``trace`` has."""
 
-    batch_size: options.BatchSize = None
-    steps: Annotated[
-        int | None,
-        options.in_device(
-            f"Steps to trace; default {DEFAULT_STEPS}, {SCRIPT_STEPS} in a script.", min=1
-        ),
-    ] = None
-    warmup: Annotated[
-        int | None,
-        options.in_device(
-            f"In a script: steps before the traced ones; default {SCRIPT_WARMUP_STEPS}.", min=1
-        ),
-    ] = None
-    device: Annotated[
-        str, options.in_device("cpu or gpu; default a GPU if the machine has one.")
-    ] = ""
-    gpu: Annotated[
-        str,
-        options.in_device(
-            "Run on a simulated card with TensorFlow's own GPU runtime: t4, a100-80gb, 2xt4 ... "
-            "(Linux on x86-64). --limit and --growth then configure TensorFlow itself. `--gpu list` "
-            "lists all cards.",
-            callback=list_gpus,
-            is_eager=True,
-        ),
-    ] = ""
-    inter_op_threads: options.InterOpThreads = None
-    module: Annotated[
-        bool, options.in_step("TARGET is a module to run as a script, as with python -m.", "-m")
-    ] = False
-    assume: Annotated[
-        list[str] | None,
-        options.in_device(
-            "With --gpu: replace an answer of the card's libraries: "
-            f"{', '.join(one.name for one in ASSUMPTIONS)}. Repeatable.",
-            metavar="NAME=N",
-            is_rare=True,
-        ),
-    ] = None
+    batch_size: int | None = options.BATCH_SIZE
+    steps: int | None = options.in_device(
+        f"Steps to trace; default {DEFAULT_STEPS}, {SCRIPT_STEPS} in a script.", min=1
+    )
+    warmup: int | None = options.in_device(
+        f"In a script: steps before the traced ones; default {SCRIPT_WARMUP_STEPS}.", min=1
+    )
+    device: str = options.in_device("cpu or gpu; default a GPU if the machine has one.", default="")
+    gpu: str = options.in_device(
+        "Run on a simulated card with TensorFlow's own GPU runtime: t4, a100-80gb, 2xt4 ... "
+        "(Linux on x86-64). --limit and --growth then configure TensorFlow itself. `--gpu list` "
+        "lists all cards.",
+        default="",
+        callback=list_gpus,
+        is_eager=True,
+    )
+    inter_op_threads: int | None = options.INTER_OP_THREADS
+    module: bool = options.in_step(
+        "TARGET is a module to run as a script, as with python -m.", "-m", default=False
+    )
+    assume: list[str] | None = options.in_device(
+        "With --gpu: replace an answer of the card's libraries: "
+        f"{', '.join(one.name for one in ASSUMPTIONS)}. Repeatable.",
+        metavar="NAME=N",
+        is_rare=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Options that select data of an existing trace."""
 
-    host: Annotated[
-        str,
-        options.in_result(
-            "Host to open, if a logdir has several; default all of them.", is_rare=True
-        ),
-    ] = ""
-    allocator: Annotated[
-        str, options.in_result("Allocator to report; default the device's own.", is_rare=True)
-    ] = ""
-    scheduler: options.Scheduler = ""
-    graph_of: Annotated[
-        str,
-        options.in_result(
-            "With a trace: the model or step it is of, such as train.py:build_model; joins its graph "
-            "by op name.",
-            "--target",
-            metavar="TARGET",
-        ),
-    ] = ""
-    redact: Annotated[
-        bool,
-        options.in_result(
-            "With a trace: leave out names and paths, to share the result.", "--redact"
-        ),
-    ] = False
+    host: str = options.in_result(
+        "Host to open, if a logdir has several; default all of them.", default="", is_rare=True
+    )
+    allocator: str = options.in_result(
+        "Allocator to report; default the device's own.", default="", is_rare=True
+    )
+    scheduler: str = options.SCHEDULER
+    graph_of: str = options.in_result(
+        "With a trace: the model or step it is of, such as train.py:build_model; joins its graph "
+        "by op name.",
+        "--target",
+        default="",
+        metavar="TARGET",
+    )
+    redact: bool = options.in_result(
+        "With a trace: leave out names and paths, to share the result.", "--redact", default=False
+    )
 
 
 def trace(
-    target: Target,
-    arguments: Arguments = None,
+    context: typer.Context,
+    target: str = options.argument(
+        help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
+        "folder; a whole script: script.py; or a logdir, run folder or .xplane.pb to open.",
+    ),
+    arguments: list[str] | None = options.argument(
+        None, help="Arguments of a script, after --: analyze trace train.py -- --epochs 2."
+    ),
     *,
     capture: TraceOptions,
     step: options.StepOptions,
@@ -140,7 +120,6 @@ def trace(
     outputs: Outputs,
     replay: options.ReplayOptions,
     reading: ReadOptions,
-    project: options.ProjectDefaults,
 ) -> None:
     """Capture the memory of a step, or open a trace, and explain its use and how to reduce it.
 
@@ -153,13 +132,12 @@ def trace(
     spec = name_module(target) if capture.module else parse_target(target, scripts=True)
     outputs.check(spec.source)
     if spec.kind is TargetKind.TRACE:
-        capture, step = project.drop(capture), project.drop(step)
-    chosen, what_if = _capture_options(spec, capture, step, replay)
-    place.check()
-    _check_reading(spec, chosen, reading, place)
+        capture = options.drop_project_defaults(context, capture)
+        step = options.drop_project_defaults(context, step)
+    chosen, what_if = _capture_options(spec, capture, step, replay.what_if)
+    _check_options(spec, chosen, reading)
+    place.check(spec)
     if spec.kind is TargetKind.SCRIPT:
-        from analyzer.cli.script_trace import trace_script_file
-
         request = WatchRequest(
             script=spec.path,
             is_module=capture.module,
@@ -169,54 +147,36 @@ def trace(
             warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
             options=chosen,
         )
-        trace_script_file(spec, request, what_if, place, outputs)
+        _trace_script(spec, request, what_if, place, outputs)
     if arguments:
         raise InputError(
             f"{spec.text} is not a script and takes no arguments ({arguments[0]!r}).",
             hint="Leave them out; options come before --.",
         )
-    options.refuse_options(
-        "cannot be used without a script", "Leave it out.", warmup=capture.warmup
-    )
-    with place.folder_for(spec) as folder:
-        result = _make_result(spec, chosen, folder, place, reading, what_if, outputs)
-        if reading.redact:
-            from analyzer.report.redaction import redact_result
-
-            result = redact_result(result)
-        place.conclude(result, spec, folder, outputs)
-    if result.exit_code is not ExitCode.OK and spec.kind is not TargetKind.TRACE:
-        raise typer.Exit(int(result.exit_code))
-    if result.is_over_limit:
-        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+    reason = "cannot be used without a script"
+    options.refuse_options(reason, "Leave it out.", warmup=capture.warmup)
+    _trace_step(spec, chosen, what_if, place, outputs, reading)
 
 
 def _capture_options(
-    spec: TargetSpec,
-    capture: TraceOptions,
-    step: options.StepOptions,
-    replay: options.ReplayOptions,
+    spec: TargetSpec, capture: TraceOptions, step: options.StepOptions, what_if: WhatIf
 ) -> tuple[CaptureOptions, WhatIf]:
     """Return the capture's options and the replay's settings.
 
     On a simulated card, limit and growth configure TensorFlow instead of the replay.
     """
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
-    chosen = replace(
-        step.to_capture(),
+    chosen = step.to_capture(
         steps=capture.steps,
         batch_size=capture.batch_size,
         inter_op_threads=capture.inter_op_threads,
         device=capture.device,
         gpu=capture.gpu,
     )
-    what_if = replay.what_if
     if not capture.gpu or spec.kind is TargetKind.TRACE:
-        options.refuse_options(
-            "cannot be used without a simulated card",
-            "Add --gpu NAME, and name a model or a step.",
-            assume=bool(capture.assume),
-        )
+        reason = "cannot be used without a simulated card"
+        hint = "Add --gpu NAME, and name a model or a step."
+        options.refuse_options(reason, hint, assume=bool(capture.assume))
         return chosen, what_if
     if capture.device:
         raise InputError(
@@ -233,59 +193,166 @@ def _capture_options(
     return chosen, replace(what_if, memory_limit_bytes=None, growth=None)
 
 
-def _check_reading(
-    spec: TargetSpec, chosen: CaptureOptions, reading: ReadOptions, place: RunPlace
-) -> None:
+def _check_options(spec: TargetSpec, chosen: CaptureOptions, reading: ReadOptions) -> None:
     """Refuse options that do not apply to the target."""
-    if spec.kind is TargetKind.TRACE:
-        if not reading.graph_of:
-            check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
-            reason = f"cannot be used with {spec.text}, which shows the step as it ran"
-            hint = "Leave it out; the page of --html FILE judges the step on other cards."
-            options.refuse_options(reason, hint, gpu=chosen.gpu)
-        place.refuse_for(spec)
-        return
-    options.refuse_options(
-        f"cannot be used with {spec.text}, which is not a trace",
-        "Leave them out, or open the trace afterwards.",
-        host=reading.host,
-        allocator=reading.allocator,
-        scheduler=reading.scheduler,
-        target=reading.graph_of,
-        redact=reading.redact,
-    )
+    if spec.kind is not TargetKind.TRACE:
+        options.refuse_options(
+            f"cannot be used with {spec.text}, which is not a trace",
+            "Leave them out, or open the trace afterwards.",
+            host=reading.host,
+            allocator=reading.allocator,
+            scheduler=reading.scheduler,
+            target=reading.graph_of,
+            redact=reading.redact,
+        )
+    elif not reading.graph_of:
+        check_honoured(spec.text, TargetForm.TRACE, list_given_options(chosen))
+        reason = f"cannot be used with {spec.text}, which shows the step as it ran"
+        hint = "Leave it out; the page of --html FILE judges the step on other cards."
+        options.refuse_options(reason, hint, gpu=chosen.gpu)
 
 
-def _make_result(
+def _trace_step(
     spec: TargetSpec,
     chosen: CaptureOptions,
-    out: Path,
-    place: RunPlace,
-    reading: ReadOptions,
     what_if: WhatIf,
+    place: RunPlace,
     outputs: Outputs,
+    reading: ReadOptions,
+) -> None:
+    """Trace a target's step or open its trace, write the outputs, and exit with its status."""
+    is_trace = spec.kind is TargetKind.TRACE
+    with place.folder_for(spec) as folder:
+        with progress_bar(outputs.progress) as progress:
+            if is_trace:
+                shared = OpenOptions(what_if=what_if, search=outputs.has_files, progress=progress)
+                result = _open_trace(Path(spec.path), chosen, reading, shared)
+            else:
+                from analyzer.session.target_results import trace_target
+
+                save, force = not place.no_save, outputs.force
+                result = trace_target(
+                    spec, chosen, folder, force=force, save=save, what_if=what_if, progress=progress
+                )
+        if reading.redact:
+            from analyzer.report.redaction import redact_result
+
+            result = redact_result(result)
+        place.conclude(result, spec, folder, outputs)
+    if result.exit_code is not ExitCode.OK and not is_trace:
+        raise typer.Exit(int(result.exit_code))
+    if result.is_over_limit:
+        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+
+
+def _open_trace(
+    path: Path, chosen: CaptureOptions, reading: ReadOptions, shared: OpenOptions
 ) -> Result:
-    """Open the trace, or capture the target into ``out``."""
-    with progress_bar(outputs.progress) as progress:
-        if spec.kind is not TargetKind.TRACE:
-            from analyzer.session.target_results import trace_target
+    """Open a trace of one or many hosts, or join one with the graph of a target."""
+    shared["host"], shared["allocator"] = reading.host, reading.allocator
+    if reading.graph_of:
+        from analyzer.session.target_graph import open_with_target
 
-            save = not place.no_save
-            force = outputs.force
-            return trace_target(
-                spec, chosen, out, force=force, save=save, what_if=what_if, progress=progress
+        return open_with_target(path, parse_target(reading.graph_of), chosen, **shared)
+    engine = WorkEngine(scheduler=reading.scheduler, workers=local_cores())
+    return open_hosts(path, engine=engine, **shared)
+
+
+def _trace_script(
+    spec: TargetSpec, request: WatchRequest, what_if: WhatIf, place: RunPlace, outputs: Outputs
+) -> NoReturn:
+    """Run the script, report, and exit with the script's status."""
+    from analyzer.session.target_results import trace_script
+
+    check_honoured(spec.text, TargetForm.SCRIPT, list_given_options(request.options))
+    with place.folder_for(spec) as folder:
+        end, result = trace_script(spec, request, folder, force=outputs.force, what_if=what_if)
+        if end.fault:
+            last = end.fault.strip().splitlines()[-1:]
+            _print_lines(
+                f"The script ran; watching it failed: {''.join(last)}",
+                "This is a bug; please report it with this line.",
             )
-        shared: dict[str, Any] = {
-            "host": reading.host,
-            "allocator": reading.allocator,
-            "what_if": what_if,
-            "search": outputs.has_files,
-            "progress": progress,
-        }
-        if reading.graph_of:
-            from analyzer.session.target_graph import open_with_target
+        lines = _suggest_other_command(spec, request, end, result)
+        if result is None and not (lines or end.fault or end.has_refused):
+            lines = _explain_missing_trace(spec, request, end)
+        _print_lines(*lines)
+        if result is None:
+            _write_without_memory(spec, end, lines, outputs)
+            raise ScriptStatus(end.status)
+        with suppress(*([LimitError] if end.status else [])):
+            place.conclude(result, spec, folder, outputs)
+    is_over = result.is_over_limit and not end.status
+    raise ScriptStatus(int(ExitCode.OVER_LIMIT) if is_over else end.status)
 
-            joined = parse_target(reading.graph_of)
-            return open_with_target(Path(spec.path), joined, chosen, **shared)
-        engine = WorkEngine(scheduler=reading.scheduler, workers=local_cores())
-        return open_hosts(Path(spec.path), engine=engine, **shared)
+
+def _suggest_other_command(
+    spec: TargetSpec, request: WatchRequest, end: ScriptEnd, result: Result | None
+) -> list[str]:
+    """Return the command that a failed script may need: with a simulated card, or as a module."""
+    if not end.status:
+        return []
+    note = end.note if result is None else result.recording.watch
+    arguments = " ".join(("", "--", *request.arguments)) if request.arguments else ""
+    if note is not None and note.misses_gpu and not request.options.gpu:
+        return [
+            "The script asks for a GPU, and TensorFlow sees none here. On a simulated card: "
+            f"analyze trace {spec.text} --gpu t4{arguments}"
+        ]
+    path = Path(spec.path).absolute()
+    parts = [path.stem]
+    while not request.is_module and (path.parent / "__init__.py").is_file():
+        path = path.parent
+        parts.insert(0, path.name)
+    has_failed_import = not end.has_tensorflow or (note is not None and note.ended == "ImportError")
+    if len(parts) > 1 and has_failed_import:
+        return [
+            f"{spec.text} lies in a package. Its relative imports work as a module, from the folder "
+            f"of the package: analyze trace -m {'.'.join(parts)}{arguments}"
+        ]
+    return []
+
+
+def _explain_missing_trace(spec: TargetSpec, request: WatchRequest, end: ScriptEnd) -> list[str]:
+    """Return the reason why no step was traced, and the fix."""
+    ending = f"{spec.text} ended with exit code {end.status}"
+    if end.unread:
+        return [f"{ending}; its trace cannot be read: {end.unread}"]
+    if not end.has_tensorflow:
+        return [
+            f"{ending} and never imported TensorFlow: no step was traced.",
+            "If it runs TensorFlow in another process, name the step itself: file.py:name.",
+        ]
+    if end.note is None:
+        python = " ".join(("python", spec.text, *request.arguments))
+        return [
+            f"{ending} before any step was traced, without a Python error (kill -9, a crash in C++, "
+            "exec).",
+            f"If it ran out of memory: {python} 2> log, then analyze oom log.",
+        ]
+    return [
+        f"{ending}, and TensorFlow allocated nothing: its own peak is "
+        f"{format_bytes(max(end.note.own_peaks, default=0))}.",
+        "A step that it does not run can be named: file.py:name.",
+    ]
+
+
+def _write_without_memory(
+    spec: TargetSpec, end: ScriptEnd, lines: list[str], outputs: Outputs
+) -> None:
+    """Write the JSON file of a program in which TensorFlow allocated nothing, if it is asked for."""
+    own_peak = None if end.note is None else max(end.note.own_peaks, default=0)
+    document = {
+        "kind": "program without memory",
+        "target": {"text": spec.text, "kind": spec.kind.value},
+        "exit_code": end.status,
+        "program": {"own_peak_bytes": own_peak},
+        "says": lines,
+    }
+    text = json.dumps(document, indent=1) + "\n"
+    write_all((outputs.json, lambda path: write_text(path, text)))
+
+
+def _print_lines(*lines: str) -> None:
+    for line in lines:
+        print(f"analyze: {printable(line, 2000)}", file=sys.stderr)

@@ -22,10 +22,9 @@ from analyzer.fitting.fit_target import FitQuestion, fit_step, optimize_for, res
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
-from analyzer.session.public_calls import collect_options, suggest_keywords
+from analyzer.session.public_calls import collect_options
 
 
-@suggest_keywords
 def fit(
     target: Any,
     *,
@@ -80,7 +79,6 @@ def fit(
         return fit_step(access, options, question, lambda stage, share: None)
 
 
-@suggest_keywords
 def fits(
     target: Any,
     batch_size: int,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -36,11 +37,16 @@ _R_GLOB_DAT: Final = 6  # ``R_X86_64_GLOB_DAT``
 _NEEDED, _HASH, _STRTAB, _SYMTAB, _RELA, _RELASZ, _RELAENT = 1, 4, 5, 6, 7, 8, 9
 _STRSZ, _SYMENT, _SONAME, _RUNPATH = 10, 11, 14, 29
 _STUB_BYTES: Final = 10  # of code for one function: ``mov eax, number`` and ``jmp``
+_MULTIPLES: Final = {"symbols": 8, "relocation": 8, "code": 16, "dynamic": _PAGE}
+"""Alignment of the parts of a file; 1 for all others."""
 
 
 def read_exports(path: Path) -> Iterator[bytes]:
     """Yield the functions that a library exports, or raise a ValueError if it is not 64-bit ELF."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data,
+    ):
         if data[:5] != b"\x7fELF\x02":
             raise ValueError(f"{path} is not a 64-bit ELF file")
         at = struct.unpack_from("<Q", data, 0x28)[0]
@@ -58,7 +64,6 @@ def read_exports(path: Path) -> Iterator[bytes]:
                     yield strings[name : strings.index(b"\0", name)]
 
 
-# Long: writes the file from its first byte to its last, in order.
 def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname: bytes) -> bytes:
     """Return a shared library called ``soname`` that exports a function for each name.
 
@@ -69,61 +74,48 @@ def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname
     *offsets, answer_at, needed_at, soname_at, origin_at, _ = accumulate(
         (len(text) + 1 for text in texts), initial=1
     )
-    first = _HEADER_BYTES + 4 * _SEGMENT.size
-    table = _hash_table(len(names) + 1)
-    symbols_at = _up(first + len(table), 8)
-    strings_at = symbols_at + _SYMBOL.size * (len(names) + 2)
-    relocation_at = _up(strings_at + len(strings), 8)
-    offsets_at = relocation_at + _RELOCATION.size
-    code_at = _up(offsets_at + 4 * len(names), 16)
-    common_at = code_at + _STUB_BYTES * len(names)
-    common_bytes = len(_common(0, 0, 0, 0))
-    dynamic_at = _up(common_at + common_bytes, _PAGE)
-    entries = [
-        (_NEEDED, needed_at),
-        (_SONAME, soname_at),
-        (_RUNPATH, origin_at),
-        (_HASH, first),
-        (_STRTAB, strings_at),
-        (_STRSZ, len(strings)),
-        (_SYMTAB, symbols_at),
-        (_SYMENT, _SYMBOL.size),
-        (_RELA, relocation_at),
-        (_RELASZ, _RELOCATION.size),
-        (_RELAENT, _RELOCATION.size),
-        (0, 0),
-    ]
-    slot_at = dynamic_at + _DYNAMIC.size * len(entries)
-    end = slot_at + 8
-
-    image = bytearray(end)
-    _place(image, 0, _header(4))
-    segments = [
-        (_PT_LOAD, _READ | _EXECUTE, 0, 0, 0, common_at + common_bytes, common_at + common_bytes),
-        (_PT_LOAD, _READ | _WRITE, *(dynamic_at,) * 3, *(end - dynamic_at,) * 2),
-        (_PT_DYNAMIC, _READ | _WRITE, *(dynamic_at,) * 3, *(slot_at - dynamic_at,) * 2),
-        (_PT_STACK, _READ | _WRITE, 0, 0, 0, 0, 0),
-    ]
-    for number, segment in enumerate(segments):
-        align = _PAGE if segment[0] == _PT_LOAD else 8
-        _place(image, _HEADER_BYTES + number * _SEGMENT.size, _SEGMENT.pack(*segment, align))
-    _place(image, first, table)
-    for number, offset in enumerate(offsets):
-        stub_at = code_at + _STUB_BYTES * number
-        symbol = _SYMBOL.pack(offset, _GLOBAL_FUNC, 0, 1, stub_at, _STUB_BYTES)
-        _place(image, symbols_at + _SYMBOL.size * (number + 1), symbol)
-        jump = struct.pack("<i", common_at - (stub_at + _STUB_BYTES))
-        _place(image, stub_at, b"\xb8" + struct.pack("<I", number) + b"\xe9" + jump)
-    undefined = _SYMBOL.pack(answer_at, _GLOBAL_FUNC, 0, 0, 0, 0)
-    _place(image, symbols_at + _SYMBOL.size * (len(names) + 1), undefined)
-    _place(image, strings_at, strings)
-    info = (len(names) + 1) << 32 | _R_GLOB_DAT
-    _place(image, relocation_at, _RELOCATION.pack(slot_at, info, 0))
-    _place(image, offsets_at, struct.pack(f"<{len(offsets)}I", *offsets))
-    _place(image, common_at, _common(common_at, offsets_at, strings_at, slot_at))
-    for number, entry in enumerate(entries):
-        _place(image, dynamic_at + _DYNAMIC.size * number, _DYNAMIC.pack(*entry))
-    return bytes(image)
+    at: Counter[str] = Counter()  # the offset of each part; zero at first, to find the sizes
+    for _ in range(2):
+        stubs = [at["code"] + _STUB_BYTES * number for number in range(len(names))]
+        common = _common(at["common"], at["offsets"], at["strings"], at["slot"])
+        entries = (
+            *((_NEEDED, needed_at), (_SONAME, soname_at), (_RUNPATH, origin_at)),
+            *((_HASH, at["hash"]), (_STRTAB, at["strings"]), (_STRSZ, len(strings))),
+            *((_SYMTAB, at["symbols"]), (_SYMENT, _SYMBOL.size)),
+            *(
+                (_RELA, at["relocation"]),
+                (_RELASZ, _RELOCATION.size),
+                (_RELAENT, _RELOCATION.size),
+            ),
+            (0, 0),
+        )
+        symbols = (
+            _SYMBOL.pack(offset, _GLOBAL_FUNC, 0, 1, stub_at, _STUB_BYTES)
+            for offset, stub_at in zip(offsets, stubs, strict=True)
+        )
+        code = (
+            struct.pack("<BIBi", 0xB8, number, 0xE9, at["common"] - stub_at - _STUB_BYTES)
+            for number, stub_at in enumerate(stubs)
+        )
+        undefined = _SYMBOL.pack(answer_at, _GLOBAL_FUNC, 0, 0, 0, 0)
+        contents = {
+            "header": _header(at["common"] + len(common), at["dynamic"], at["slot"]),
+            "hash": _hash_table(len(names) + 1),
+            "symbols": b"".join((bytes(_SYMBOL.size), *symbols, undefined)),
+            "strings": strings,
+            "relocation": _RELOCATION.pack(at["slot"], (len(names) + 1) << 32 | _R_GLOB_DAT, 0),
+            "offsets": struct.pack(f"<{len(names)}I", *offsets),
+            "code": b"".join(code),
+            "common": common,
+            "dynamic": b"".join(_DYNAMIC.pack(*entry) for entry in entries),
+            "slot": bytes(8),
+        }
+        image = b""
+        for name, content in contents.items():
+            image += bytes(-len(image) % _MULTIPLES.get(name, 1))
+            at[name] = len(image)
+            image += content
+    return image
 
 
 def _common(at: int, offsets_at: int, strings_at: int, slot_at: int) -> bytes:
@@ -151,15 +143,16 @@ def _hash_table(count: int) -> bytes:
     return struct.pack(f"<{3 + len(chain)}I", 1, len(chain), 1, *chain)
 
 
-def _header(segments: int) -> bytes:
+def _header(code_end: int, data_at: int, slot_at: int) -> bytes:
+    """Return the header and its segments: code with its tables, data, dynamic section, stack."""
+    data = (_READ | _WRITE, *(data_at,) * 3)
+    segments = (
+        (_PT_LOAD, _READ | _EXECUTE, 0, 0, 0, code_end, code_end, _PAGE),
+        (_PT_LOAD, *data, *(slot_at + 8 - data_at,) * 2, _PAGE),
+        (_PT_DYNAMIC, *data, *(slot_at - data_at,) * 2, 8),
+        (_PT_STACK, _READ | _WRITE, 0, 0, 0, 0, 0, 8),
+    )
     identity = b"\x7fELF\x02\x01\x01" + bytes(9)
-    sizes = (_HEADER_BYTES, _SEGMENT.size, segments, 64, 0, 0)
-    return identity + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, _HEADER_BYTES, 0, 0, *sizes)
-
-
-def _place(image: bytearray, at: int, content: bytes) -> None:
-    image[at : at + len(content)] = content
-
-
-def _up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
+    sizes = (_HEADER_BYTES, _SEGMENT.size, len(segments), 64, 0, 0)
+    head = struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, _HEADER_BYTES, 0, 0, *sizes)
+    return identity + head + b"".join(_SEGMENT.pack(*one) for one in segments)

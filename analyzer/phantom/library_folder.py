@@ -1,8 +1,8 @@
 """The private folder in which a simulated card's process finds CUDA's libraries.
 
-It lies in the user's cache, one for each TensorFlow and each core, and holds three kinds of files: the
-core library (compiled from ``native/``), a library with every other function name that TensorFlow
-looks up (written by ``elf``), and links to the latter under the names of CUDA's libraries.
+It lies in the user's cache, one for each TensorFlow and each core: the core library (compiled from
+``native/``), a library with every other function name that TensorFlow looks up (written by ``elf``),
+and links to the latter under the names of CUDA's libraries.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from analyzer.simulate.kernels.gpu.convolution_algorithms import CUDNN_MAJOR
 
 NAMES: Final = "libphantom_names.so"
 NOTE: Final = "README"
-_ANSWER: Final = b"phantom_unwritten"
-"""The core's function that answers every name without a function of its own."""
-
 _NOTE_TEXT: Final = """\
 Libraries of tf-memory-analyzer's simulated card. Processes started by `analyze trace --gpu NAME` load
 them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to delete at any time.
@@ -45,8 +42,6 @@ _APIS: Final = re.compile(
     rb"(?:__cuda|cu[A-Z]|cuda[A-Z]|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvml|cupti)\w+"
 )
 _CUSOLVER_TEXT: Final = re.compile(rb"\0(cusolver(?:Dn|Sp|Get|Create)\w+)(?=\0)")
-_BUILD_INFO: Final = "python/platform/build_info.py"
-_CUDNN: Final = re.compile(r"'cudnn_version', '(\d+)")
 _FRAMEWORK: Final = "libtensorflow_framework.so.2"
 _LIBRARY: Final = "libtensorflow_cc.so.2"
 _PREDICT: Final = "analyze estimate --gpu NAME predicts with any."
@@ -55,8 +50,7 @@ _PREDICT: Final = "analyze estimate --gpu NAME predicts with any."
 def make_library_folder(cache: Path) -> Path:
     """Return the folder for the installed TensorFlow below ``cache``, made at first use.
 
-    Raises:
-        InputError: TensorFlow is absent, without CUDA or for an older cuDNN, or no compiler is found.
+    An InputError says that TensorFlow is absent, without CUDA or for an older cuDNN, or no compiler.
     """
     tensorflow = find_tensorflow()
     _check_cudnn(tensorflow)
@@ -85,11 +79,9 @@ def find_tensorflow() -> Path:
 
 def _check_cudnn(tensorflow: Path) -> None:
     """Refuse a TensorFlow that was built for an older cuDNN: 2.17 for 8, 2.18 for 9."""
-    try:
-        text = (tensorflow / _BUILD_INFO).read_text(encoding="utf-8")
-    except OSError:
-        return
-    found = _CUDNN.search(text)
+    file = tensorflow / "python/platform/build_info.py"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = re.search(r"'cudnn_version', '(\d+)", text)
     if found and int(found[1]) < CUDNN_MAJOR:
         raise InputError(
             f"Simulated cards need TensorFlow 2.18 or newer: the installed one uses cuDNN {found[1]}.",
@@ -102,24 +94,23 @@ def find_core(cache: Path) -> Path:
     packaged = NATIVE / CORE
     if packaged.is_file():
         return packaged
-    digest = hashlib.sha256()
-    for path in sorted(NATIVE.rglob("*.[ch]")):
-        digest.update(path.read_bytes())
-    core = cache / f"core-{digest.hexdigest()[:16]}" / CORE
-    if not core.is_file():
-        compiler = find_compiler()
-        if compiler is None:
-            raise InputError(
-                "This installation has no simulated card, and no compiler to make it.",
-                hint="Install a C compiler, or: pip install ziglang.",
-            )
-        try:
-            build(core, compiler)
-        except OSError as error:
-            raise InputError(
-                f"The simulated card cannot be compiled: {error}",
-                hint="Name another compiler with the environment variable CC.",
-            ) from None
+    sources = b"".join(path.read_bytes() for path in sorted(NATIVE.rglob("*.[ch]")))
+    core = cache / f"core-{hashlib.sha256(sources).hexdigest()[:16]}" / CORE
+    if core.is_file():
+        return core
+    compiler = find_compiler()
+    if compiler is None:
+        raise InputError(
+            "This installation has no simulated card, and no compiler to make it.",
+            hint="Install a C compiler, or: pip install ziglang.",
+        )
+    try:
+        build(core, compiler)
+    except OSError as error:
+        raise InputError(
+            f"The simulated card cannot be compiled: {error}",
+            hint="Name another compiler with the environment variable CC.",
+        ) from None
     return core
 
 
@@ -152,7 +143,8 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
             hint=f"pip install tensorflow; {_PREDICT}",
         )
     rest = sorted(names - set(elf.read_exports(core)))
-    content = elf.make_library(rest, answer=_ANSWER, needed=CORE.encode(), soname=NAMES.encode())
+    answer = b"phantom_unwritten"  # the core's function for all names without one of their own
+    content = elf.make_library(rest, answer=answer, needed=CORE.encode(), soname=NAMES.encode())
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as place:
         staging = Path(place) / "lib"

@@ -8,6 +8,7 @@ the process uses on each card (``publish`` in ``native/runtime/cards.c``).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import struct
 import sys
@@ -28,36 +29,34 @@ class _Card:
     processes: dict[int, int]
 
     @property
-    def used_bytes(self) -> int:
-        return sum(self.processes.values())
-
-    @property
     def uuid(self) -> str:
         return f"GPU-7068616e-746f-6d00-0000-{self.index:012x}"
 
+    @property
+    def bus(self) -> str:
+        return f"00000000:{self.index + 1:02X}:00.0"
 
-def read_cards() -> list[_Card]:
+    @property
+    def used_mib(self) -> int:
+        return -(-sum(self.processes.values()) // _MIB)
+
+
+def _read_cards() -> list[_Card]:
     """Return the simulated cards with the use of each living process."""
     rows = []
-    try:
+    with contextlib.suppress(OSError, struct.error):
         with open(os.environ.get("PHANTOM_USE", ""), "rb") as file:
             rows = list(_ROW.iter_unpack(file.read()))
-        rows = [row for row in rows if os.path.exists(f"/proc/{row[0]}")]
-    except (OSError, struct.error):
-        pass
+    rows = [row for row in rows if os.path.exists(f"/proc/{row[0]}")]
     cards = []
     for index, text in enumerate(filter(None, os.environ.get("PHANTOM_CARDS", "").split(";"))):
         name, *figures = text.split(",")
-        use = {
-            row[0]: row[1 + index]
-            for row in rows
-            if row[1 + index] and os.path.exists(f"/proc/{row[0]}")
-        }
+        use = {pid: sizes[index] for pid, *sizes in rows if sizes[index]}
         cards.append(_Card(index, name, int(figures[-2]), use))
     return cards
 
 
-def _describe_process(pid: int) -> str:
+def _name_process(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read().split(b"\0")[0].decode(errors="replace")
@@ -75,85 +74,74 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--query-gpu", default="")
     parser.add_argument("--query-compute-apps", default="")
     parser.add_argument("--format", default="csv")
-    parser.add_argument("-q", "--query", action="store_true")
-    parser.add_argument("-d", "--display", default="")
     options = parser.parse_args(arguments)
     wait_s = options.loop if options.loop_ms is None else options.loop_ms / 1000
     while True:
         wanted = set(filter(None, options.id.split(",")))
-        cards = [one for one in read_cards() if not wanted & {str(one.index), one.uuid} ^ wanted]
-        print("\n".join(_list_lines(options, cards)), flush=True)
+        all_cards = _read_cards()
+        cards = [one for one in all_cards if not wanted or wanted & {str(one.index), one.uuid}]
+        if options.list_gpus:
+            lines = [f"GPU {one.index}: {one.name} (UUID: {one.uuid})" for one in cards]
+        elif options.query_gpu:
+            rows = [_get_fields(one, len(all_cards)) for one in cards]
+            lines = _query(options.query_gpu, options.format, rows)
+        elif options.query_compute_apps:
+            rows = [
+                _get_process_fields(one, pid, used)
+                for one in cards
+                for pid, used in one.processes.items()
+            ]
+            lines = _query(options.query_compute_apps, options.format, rows)
+        else:
+            lines = _draw_table(cards)
+        print("\n".join(lines), flush=True)
         if wait_s is None:
             return 0
         time.sleep(wait_s)
 
 
-def _list_lines(options: argparse.Namespace, cards: list[_Card]) -> list[str]:
-    if options.list_gpus:
-        return [f"GPU {one.index}: {one.name} (UUID: {one.uuid})" for one in cards]
-    if options.query_gpu:
-        return _query(options.query_gpu, options.format, [_get_fields(one) for one in cards])
-    if options.query_compute_apps:
-        rows = []
-        for one in cards:
-            for pid, used in one.processes.items():
-                name, size = (_describe_process(pid), ""), (str(used // _MIB), "MiB")
-                row = {"pid": (str(pid), ""), "process_name": name, "name": name}
-                row |= {"used_memory": size, "used_gpu_memory": size}
-                rows.append({**row, "gpu_uuid": (one.uuid, ""), "gpu_name": (one.name, "")})
-        return _query(options.query_compute_apps, options.format, rows)
-    if options.query:
-        return _list_memory(cards)
-    return _draw_table(cards)
-
-
-def _get_fields(card: _Card) -> dict[str, tuple[str, str]]:
-    """Return the value and the unit of each known field."""
-    used, total = -(-card.used_bytes // _MIB), card.total_bytes // _MIB
-    name, bus = (card.name, ""), (f"00000000:{card.index + 1:02X}:00.0", "")
+def _get_fields(card: _Card, count: int) -> dict[str, tuple[object, str]]:
+    """Return the value and the unit of each known field of a card."""
+    total = card.total_bytes // _MIB
+    texts = {
+        "index": card.index,
+        "count": count,
+        **dict.fromkeys(("name", "gpu_name"), card.name),
+        **dict.fromkeys(("uuid", "gpu_uuid"), card.uuid),
+        **dict.fromkeys(("pci.bus_id", "gpu_bus_id"), card.bus),
+        "driver_version": _DRIVER,
+        "timestamp": time.strftime("%Y/%m/%d %H:%M:%S.000"),
+    }
+    sizes = {"total": total, "used": card.used_mib, "free": total - card.used_mib, "reserved": 0}
     return {
-        "index": (str(card.index), ""),
-        "count": (str(len(read_cards())), ""),
-        "name": name,
-        "gpu_name": name,
-        "uuid": (card.uuid, ""),
-        "gpu_uuid": (card.uuid, ""),
-        "pci.bus_id": bus,
-        "gpu_bus_id": bus,
-        "driver_version": (_DRIVER, ""),
-        "memory.total": (str(total), "MiB"),
-        "memory.used": (str(used), "MiB"),
-        "memory.free": (str(total - used), "MiB"),
-        "memory.reserved": ("0", "MiB"),
-        "utilization.gpu": ("0", "%"),
-        "utilization.memory": ("0", "%"),
-        "timestamp": (time.strftime("%Y/%m/%d %H:%M:%S.000"), ""),
+        **{name: (text, "") for name, text in texts.items()},
+        **{f"memory.{name}": (size, "MiB") for name, size in sizes.items()},
+        **{f"utilization.{name}": (0, "%") for name in ("gpu", "memory")},
     }
 
 
-def _query(fields: str, form: str, rows: list[dict[str, tuple[str, str]]]) -> list[str]:
+def _get_process_fields(card: _Card, pid: int, used: int) -> dict[str, tuple[object, str]]:
+    """Return the value and the unit of each known field of a process on a card."""
+    return {
+        "pid": (pid, ""),
+        **dict.fromkeys(("process_name", "name"), (_name_process(pid), "")),
+        **dict.fromkeys(("used_memory", "used_gpu_memory"), (used // _MIB, "MiB")),
+        "gpu_uuid": (card.uuid, ""),
+        "gpu_name": (card.name, ""),
+    }
+
+
+def _query(fields: str, form: str, rows: list[dict[str, tuple[object, str]]]) -> list[str]:
     """Return a table of comma-separated values; fields that are not simulated are not available."""
     names = [name.strip() for name in fields.split(",")]
-    units = {name: (rows[0] if rows else {}).get(name, ("", ""))[1] for name in names}
     lines = []
     if "noheader" not in form:
-        lines.append(", ".join(f"{one} [{units[one]}]" if units[one] else one for one in names))
+        units = [(name, (rows[0] if rows else {}).get(name, ("", ""))[1]) for name in names]
+        lines.append(", ".join(f"{name} [{unit}]" if unit else name for name, unit in units))
     for row in rows:
         values = [row.get(name, (_UNKNOWN, "")) for name in names]
-        lines.append(
-            ", ".join(value if "nounits" in form else f"{value} {u}".strip() for value, u in values)
-        )
-    return lines
-
-
-def _list_memory(cards: list[_Card]) -> list[str]:
-    lines = [f"Driver Version : {_DRIVER}", f"Attached GPUs  : {len(cards)}"]
-    for one in cards:
-        fields = _get_fields(one)
-        lines += [f"GPU {fields['pci.bus_id'][0]}", f"    Product Name : {one.name}"]
-        lines.append("    FB Memory Usage")
-        for label in ("Total", "Reserved", "Used", "Free"):
-            lines.append(f"        {label:9}: {fields[f'memory.{label.lower()}'][0]} MiB")
+        shown = (f"{value} {'' if 'nounits' in form else unit}".strip() for value, unit in values)
+        lines.append(", ".join(shown))
     return lines
 
 
@@ -163,14 +151,12 @@ def _draw_table(cards: list[_Card]) -> list[str]:
     rows = [line, f"| NVIDIA-SMI {_DRIVER} (simulated)   Driver {_DRIVER}   CUDA Version: {_CUDA}"]
     rows += [line, f"| GPU  {'Name':27}{'Bus-Id':23}Memory-Usage   GPU-Util"]
     for one in cards:
-        fields = _get_fields(one)
-        use = f"{fields['memory.used'][0]}MiB / {fields['memory.total'][0]}MiB"
-        bus = fields["pci.bus_id"][0]
-        rows.append(f"| {one.index:3}  {one.name:26} {bus}  {use:>20}         0%")
+        use = f"{one.used_mib}MiB / {one.total_bytes // _MIB}MiB"
+        rows.append(f"| {one.index:3}  {one.name:26} {one.bus}  {use:>20}         0%")
     rows += [line, f"| Processes:  GPU      PID   {'Process name':41}GPU Memory"]
     for one in cards:
         for pid, used in one.processes.items():
-            name = _describe_process(pid)[-38:]
+            name = _name_process(pid)[-38:]
             rows.append(f"|             {one.index:3}  {pid:7}   {name:38}  {used // _MIB:7}MiB")
     return [f"{row:90}|" if row[0] == "|" else row for row in [*rows, line]]
 

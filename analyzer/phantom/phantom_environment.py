@@ -7,6 +7,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,9 +24,7 @@ from analyzer.simulate.kernels.gpu.convolution_algorithms import (
     card_names,
 )
 
-SUBFOLDER: Final = "phantom"
-_BUS_BITS: Final = 256
-"""Assumed bus width: the catalogue has only a card's bandwidth, and the clock follows from both."""
+_BUS_BITS: Final = 256  # assumed: the catalogue has only bandwidths; the clock follows from both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +54,9 @@ def check_platform() -> None:
 def parse_cards(text: str) -> tuple[Gpu, ...]:
     """Return the cards of ``t4``, ``t4,a100`` or ``2xt4``, or raise an InputError."""
     cards: list[Gpu] = []
-    for part in text.split(","):
-        count, mark, name = part.strip().partition("x")
-        if mark and count.isdecimal():
-            cards += [find_gpu(name)] * int(count)
-        else:
-            cards.append(find_gpu(part.strip()))
+    for part in map(str.strip, text.split(",")):
+        count, _, name = part.partition("x")
+        cards += [find_gpu(name)] * int(count) if count.isdecimal() and name else [find_gpu(part)]
     if not 1 <= len(cards) <= 16:
         raise InputError(f"--gpu {text} names {len(cards)} cards.", hint="Name 1 to 16.")
     return tuple(cards)
@@ -72,24 +68,26 @@ def make_phantom_environment(
     """Return the variables to set in a child process, or raise an InputError."""
     check_platform()
     own = os.environ if own is None else own
-    folder = make_library_folder(cache / SUBFOLDER)
+    folder = make_library_folder(cache / "phantom")
     path = [str(folder), *filter(None, own.get("LD_LIBRARY_PATH", "").split(os.pathsep))]
-    fixed = options.workspace_bytes
-    return {
+    flags = [*filter(None, [own.get("XLA_FLAGS", "")])]
+    with suppress(CompilerUnavailable):
+        flags.append(f"--xla_gpu_cuda_data_dir={find_compiler().cuda}")  # ptxas and libdevice
+    variables = {
         "LD_LIBRARY_PATH": os.pathsep.join(path),
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(options.gpus)))),
         "PHANTOM_CARDS": ";".join(_encode_card(gpu, options) for gpu in options.gpus),
-        **({} if fixed is None else {"PHANTOM_CONVOLUTION_WORKSPACE": str(fixed)}),
-        **{
-            f"PHANTOM_CONVOLUTIONS_{number}": encode_algorithms(gpu)
-            for number, gpu in enumerate(options.gpus)
-        },
         "PHANTOM_PRODUCT_WORKSPACE": str(options.product_workspace_bytes),
         "PHANTOM_RECURRENT_RESERVE": str(options.recurrent_reserve),
         "PHANTOM_BATCH_NORM_RESERVE": str(options.batch_norm_reserve_bytes),
         "PHANTOM_KERNEL_NS": str(options.kernel_ns),
-        "XLA_FLAGS": " ".join(filter(None, (own.get("XLA_FLAGS", ""), _find_cuda_flag()))),
+        "XLA_FLAGS": " ".join(flags),
     }
+    for number, gpu in enumerate(options.gpus):
+        variables[f"PHANTOM_CONVOLUTIONS_{number}"] = encode_algorithms(gpu)
+    if options.workspace_bytes is not None:
+        variables["PHANTOM_CONVOLUTION_WORKSPACE"] = str(options.workspace_bytes)
+    return variables
 
 
 def make_tool_environment(folder: Path) -> dict[str, str]:
@@ -135,7 +133,7 @@ def encode_algorithms(gpu: Gpu) -> str:
     """Return cuDNN's algorithms on a card, as ``native/libraries/convolutions.c`` reads them."""
     table = algorithm_table()
     lines = [f"{name}\t{value:f}" for name, value in card_names(gpu).items()]
-    lines += [f"cudnn\t{CUDNN_MAJOR}", *_assign(table.names)]
+    lines += _assign({"cudnn": str(CUDNN_MAJOR), **table.names})
     for one in table.algorithm:
         efficiency = {name: one.efficiency_of(name, gpu.capability_text) for name in PASSES}
         has_pass = " + ".join(f"{name} * {int(share > 0)}" for name, share in efficiency.items())
@@ -149,11 +147,3 @@ def encode_algorithms(gpu: Gpu) -> str:
 
 def _assign(values: Mapping[str, str]) -> list[str]:
     return [f"{name}\t{text}" for name, text in values.items()]
-
-
-def _find_cuda_flag() -> str:
-    """Return the XLA flag with the folder of ``ptxas`` and libdevice; empty if not installed."""
-    try:
-        return f"--xla_gpu_cuda_data_dir={find_compiler().cuda}"
-    except CompilerUnavailable:
-        return ""

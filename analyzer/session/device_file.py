@@ -1,9 +1,8 @@
-"""The JSON document of ``analyze device``: a card's memory in parts."""
+"""The JSON document of ``analyze device``: a card's memory in parts, and its drawing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Final, Literal
 
@@ -12,22 +11,12 @@ import msgspec
 from analyzer.model.contract.child_messages import AllocatorFigures
 from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.units import format_bytes
-from analyzer.report.render.sections import (
-    Block,
-    CellValue,
-    Document,
-    Paragraph,
-    Section,
-    Table,
-    TableColumn,
-)
-
-DEVICE_VERSION: Final = 1
+from analyzer.report.render.sections import Block, Document, Paragraph, Section, Table, TableColumn
 
 Source = Literal["tensorflow", "driver", "difference", "predicted", "reports"]
 
 
-class CardPart(msgspec.Struct, frozen=True, kw_only=True):
+class CardPart(msgspec.Struct, frozen=True):
     """A part of a card's memory."""
 
     id: str  # stable name of the part
@@ -36,13 +25,6 @@ class CardPart(msgspec.Struct, frozen=True, kw_only=True):
     high_bytes: int
     source: Source  # source of the figure
     note: str = ""  # A remark for the reader
-
-
-def card_part(
-    ident: str, what: str, low: int, high: int, source: Source, note: str = ""
-) -> CardPart:
-    """Return a part of a card's memory of ``low`` to ``high`` bytes."""
-    return CardPart(id=ident, what=what, low_bytes=low, high_bytes=high, source=source, note=note)
 
 
 class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +46,7 @@ class CardAccount(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # reasons why a figure is not exact
 
 
-class StageRow(msgspec.Struct, frozen=True, kw_only=True):
+class StageRow(msgspec.Struct, frozen=True):
     """Memory outside TensorFlow's pool after one stage of a measured process."""
 
     what: str
@@ -75,7 +57,7 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
 class DeviceFile(ReportRecord, frozen=True, kw_only=True):
     """The whole account."""
 
-    schema_version: int = DEVICE_VERSION
+    schema_version: int = 1
     kind: Literal["device"] = "device"
     headline: str  # the answer in one line
     driver: str = ""  # the driver's version; empty without one
@@ -91,20 +73,7 @@ class DeviceFile(ReportRecord, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # plain sentences
 
 
-_LONGEST: Final = 200  # characters of a value
-_OTHER: Final = "other"
-_JAX_PREFIXES: Final = ("XLA_PYTHON_CLIENT_", "XLA_CLIENT_MEM_FRACTION", "JAX_")
-_JAX_EFFECT: Final = "read by JAX only: no effect on TensorFlow's pool"
-
-_PROGRAM_SETTINGS: Final[Mapping[str, str]] = {
-    "allow_growth": "set in the program: the pool grows on demand",
-    "per_process_gpu_memory_fraction": "limit: this share of the card; above 1, unified memory",
-    "experimental": "set in the program: virtual devices with their own limits, the async allocator",
-}
-"""Effects of the fields of ``GPUOptions``."""
-
-
-class Switch(msgspec.Struct, frozen=True, kw_only=True):
+class Switch(msgspec.Struct, frozen=True):
     """An environment variable or field of ``GPUOptions``, its untrusted value, and the effect."""
 
     name: str
@@ -112,36 +81,21 @@ class Switch(msgspec.Struct, frozen=True, kw_only=True):
     does: str
 
 
-@cache
-def _effects() -> dict[str, dict[str, str]]:
-    text = (files("analyzer.session") / "device_switches.toml").read_text(encoding="utf-8")
-    return msgspec.toml.decode(text, type=dict[str, dict[str, str]])
-
-
 def switches_of(
     environment: Mapping[str, str], settings: Mapping[str, str] | None = None
 ) -> tuple[Switch, ...]:
     """Return the active settings, first the fields of ``GPUOptions`` that the program set."""
-    return tuple(
-        Switch(name=name, value=value[:_LONGEST], does=effect)
-        for name, value, effect in _active_settings(environment, settings or {})
-    )
-
-
-def _active_settings(
-    environment: Mapping[str, str], settings: Mapping[str, str]
-) -> Iterator[tuple[str, str, str]]:
-    for name, value in settings.items():
-        if value and name in _PROGRAM_SETTINGS:
-            yield name, value, _PROGRAM_SETTINGS[name]
-    for name, effects in _effects().items():
-        value = environment.get(name, "")
-        if name in environment:
-            is_hidden = name == "CUDA_VISIBLE_DEVICES" and not value.strip()
-            yield name, value, effects.get("-1" if is_hidden else value.strip(), effects[_OTHER])
-    for name in sorted(environment):
-        if name.startswith(_JAX_PREFIXES):
-            yield name, environment[name], _JAX_EFFECT
+    own = {f"GPUOptions.{name}": value for name, value in (settings or {}).items() if value}
+    values = {**environment, **own}
+    table = (files("analyzer.session") / "device_switches.toml").read_bytes()
+    found = []
+    for name, effects in msgspec.toml.decode(table, type=dict[str, dict[str, str]]).items():
+        if name in values:
+            value = values[name].strip()
+            is_hidden = name == "CUDA_VISIBLE_DEVICES" and not value
+            effect = effects.get("-1" if is_hidden else value, effects["other"])
+            found.append(Switch(name.removeprefix("GPUOptions."), values[name][:200], effect))
+    return tuple(found)
 
 
 _SOURCES: Final = {
@@ -178,23 +132,16 @@ def _card_section(card: CardAccount) -> Section:
         TableColumn("part", least=24),
         TableColumn("source", least=12, rank=1),
     )
-    rows: tuple[tuple[CellValue, ...], ...] = tuple(
-        (_size_words(row), row.what, _SOURCES[row.source]) for row in card.rows
-    )
-    blocks: list[Block] = [Table(columns, rows)]
-    blocks += [Paragraph(row.note) for row in card.rows if row.note]
+    rows = []
+    for row in card.rows:
+        sizes = dict.fromkeys((format_bytes(row.low_bytes), format_bytes(row.high_bytes)))
+        rows.append((" to ".join(sizes), row.what, _SOURCES[row.source]))
+    notes = [row.note for row in card.rows if row.note]
     if card.would_take_bytes is not None:
-        blocks.append(
-            Paragraph(
-                f"TensorFlow would take {format_bytes(card.would_take_bytes)} of it now: the free "
-                "memory minus a context and its reserve; with growth, as much as it needs up to that."
-            )
+        notes.append(
+            f"TensorFlow would take {format_bytes(card.would_take_bytes)} of it now: the free memory "
+            "minus a context and its reserve; with growth, as much as it needs up to that."
         )
-    blocks += map(Paragraph, card.notes)
+    blocks: list[Block] = [Table(columns, tuple(rows)), *map(Paragraph, (*notes, *card.notes))]
     heading = f"Card {card.index}: {card.name}, {format_bytes(card.total_bytes)}"
     return Section(heading, tuple(blocks))
-
-
-def _size_words(row: CardPart) -> str:
-    low, high = format_bytes(row.low_bytes), format_bytes(row.high_bytes)
-    return low if row.low_bytes == row.high_bytes else f"{low} to {high}"

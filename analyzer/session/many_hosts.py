@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -47,11 +47,8 @@ def open_hosts(
 ) -> Result:
     """Open a trace; if it has several hosts, compare all and explain the one with the least room.
 
-    Without ``engine`` this process reads the traces. An empty ``host`` stands for all.
-
-    Raises:
-        TraceError: no host's trace can be read.
-        InputError: no scheduler answers.
+    Without ``engine`` this process reads the traces. An empty ``host`` stands for all. A TraceError
+    says that no host's trace can be read.
     """
     files = [] if options.get("host") or is_estimate(path) else find_traces(path)
     if len(files) < 2:
@@ -68,12 +65,12 @@ def open_hosts(
     options["allocator"] = figures.worst.allocator
     options["progress"] = lambda stage, share: report(stage, 0.8 + 0.2 * share)
     result = open_result(next(one for one in files if one.name == worst.file), **options)
-    target = structs.replace(result.report.target, text=str(path))
-    count = sum(not row.failed for row in rows)
-    of_all = "" if count == len(rows) else f" that could be read, of {len(rows)}"
-    about = f"The figures are of {worst.host}, the worst of {count} hosts{of_all}."
-    warnings = (about, *result.report.warnings, *_warnings(rows))
-    whole = structs.replace(result.report, hosts=figures, target=target, warnings=warnings)
+    whole = structs.replace(
+        result.report,
+        hosts=figures,
+        target=structs.replace(result.report.target, text=str(path)),
+        warnings=(*_list_warnings(worst, rows), *result.report.warnings),
+    )
     return replace(result, report=whole, folder=path if path.is_dir() else None)
 
 
@@ -81,9 +78,15 @@ def read_hosts(
     files: Sequence[Path], allocator: str, engine: WorkEngine, progress: Callable[[float], None]
 ) -> tuple[HostRow, ...]:
     """Return a row for each trace, in the order of ``files``."""
+    sizes = [file.stat().st_size for file in files]
+    if not engine.scheduler:  # as many processes as the traces need and the memory allows
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        room = free // (_WORKER_BYTES + _BYTES_PER_BYTE * max(sizes))
+        is_small = sum(sizes) < _SMALL_BYTES
+        engine = WorkEngine(workers=1 if is_small else max(min(engine.workers, room), 1))
     requests = [(os.path.abspath(file), allocator) for file in files]
     rows: dict[int, HostRow] = {}
-    for place, row in _limit_workers(engine, files).run(host_row, requests):
+    for place, row in engine.run(host_row, requests):
         rows[place] = row or HostRow(
             host=_host_of(files[place]),
             file=files[place].name,
@@ -95,13 +98,15 @@ def read_hosts(
 
 def host_row(request: tuple[str, str]) -> HostRow:
     """Return the row of a trace (path, allocator), or why it cannot be read. Runs in a worker."""
+    from analyzer.model.recording.timeline import device_allocators
     from analyzer.tracing.measure.measured_recording import open_measured  # imports pandas
 
     path, allocator = Path(request[0]), request[1]
     row = HostRow(host=_host_of(path), file=path.name)
     try:
         recording = open_measured(path, allocator=allocator).recording
-        devices = tuple(_device_peaks(recording, allocator))
+        names = [allocator] if allocator else device_allocators(recording.events)
+        devices = tuple(_device_peak(recording, name) for name in names)
     except AnalyzerError as error:
         return structs.replace(row, failed=str(error).replace(f"{path} ", "It ", 1))
     except MemoryError:
@@ -121,55 +126,51 @@ def _host_of(path: Path) -> str:
     return path.name.split(".xplane")[0]
 
 
-def _device_peaks(recording: Recording, allocator: str) -> Iterator[DevicePeak]:
+def _device_peak(recording: Recording, allocator: str) -> DevicePeak:
     from analyzer.explain.analysis import analyse
-    from analyzer.model.recording.timeline import device_allocators
 
-    for name in [allocator] if allocator else device_allocators(recording.events):
-        peak = analyse(replace(recording, allocator=name)).peak
-        last = recording.events[recording.events["allocator"] == name].iloc[-1]
-        available = int(last["available_bytes"])
-        yield DevicePeak(
-            allocator=name,
-            requested_bytes=peak.requested_bytes,
-            allocated_bytes=peak.allocated_bytes,
-            limit_bytes=int(last["in_use_bytes"]) + available if available else None,
-        )
-
-
-def _limit_workers(engine: WorkEngine, files: Sequence[Path]) -> WorkEngine:
-    """Return an engine with as many processes as the traces need and the memory allows."""
-    sizes = [file.stat().st_size for file in files]
-    if engine.scheduler:
-        return engine
-    if sum(sizes) < _SMALL_BYTES:
-        return WorkEngine()
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    room = free // (_WORKER_BYTES + _BYTES_PER_BYTE * max(sizes))
-    return WorkEngine(workers=max(min(engine.workers, room), 1))
+    peak = analyse(replace(recording, allocator=allocator)).peak
+    last = recording.events[recording.events["allocator"] == allocator].iloc[-1]
+    available = int(last["available_bytes"])
+    return DevicePeak(
+        allocator=allocator,
+        requested_bytes=peak.requested_bytes,
+        allocated_bytes=peak.allocated_bytes,
+        limit_bytes=int(last["in_use_bytes"]) + available if available else None,
+    )
 
 
 def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:
     """Compare the hosts: the worst device, the spread, and the outliers.
 
-    Raises:
-        TraceError: no trace could be read.
+    The worst device has the least room, or the largest peak if a limit is not known.
     """
-    devices = [(row.host, device) for row in rows for device in row.devices]
+    devices = [device for row in rows for device in row.devices]
     if not devices:
         raise TraceError(
             f"None of the {len(rows)} hosts' traces can be read; {rows[0].host}: "
             f"{rows[0].failed.removesuffix('.')}.",
             hint="Copy the traces once more, or repeat the capture.",
         )
-    sizes = sorted(device.allocated_bytes for _, device in devices)
+    sizes = sorted(device.allocated_bytes for device in devices)
     middle = int(median(sizes))
     deviation = median(abs(size - middle) for size in sizes)
     least = max(_OUTLIER_DEVIATIONS * deviation, _OUTLIER_SHARE * middle)
-    places = [_place(host, device, middle) for host, device in devices]
+    places = [
+        DevicePlace(
+            host=row.host,
+            allocator=device.allocator,
+            allocated_bytes=device.allocated_bytes,
+            differs_bytes=device.allocated_bytes - middle,
+        )
+        for row in rows
+        for device in row.devices
+    ]
+    has_limits = all(device.limit_bytes is not None for device in devices)
+    over = [one.allocated_bytes - (one.limit_bytes or 0) * has_limits for one in devices]
     outliers = [place for place in places if abs(place.differs_bytes) > least]
     return HostsFigures(
-        worst=_place(*_find_worst(devices), middle),
+        worst=places[over.index(max(over))],
         devices=len(devices),
         least_bytes=sizes[0],
         median_bytes=middle,
@@ -179,32 +180,17 @@ def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:
     )
 
 
-def _place(host: str, device: DevicePeak, middle: int) -> DevicePlace:
-    return DevicePlace(
-        host=host,
-        allocator=device.allocator,
-        allocated_bytes=device.allocated_bytes,
-        differs_bytes=device.allocated_bytes - middle,
-    )
-
-
-def _find_worst(devices: Sequence[tuple[str, DevicePeak]]) -> tuple[str, DevicePeak]:
-    """Return the device with the least room, or the largest peak if a limit is not known."""
-    if all(device.limit_bytes is not None for _, device in devices):
-        return min(devices, key=lambda one: (one[1].limit_bytes or 0) - one[1].allocated_bytes)
-    return max(devices, key=lambda one: one[1].allocated_bytes)
-
-
-def _warnings(rows: Sequence[HostRow]) -> list[str]:
-    """Return warnings about traces that are unreadable or incomplete."""
-    warnings = []
-    failed = [row for row in rows if row.failed]
+def _list_warnings(worst: HostRow, rows: Sequence[HostRow]) -> list[str]:
+    """Return which host the figures are of, and warnings about unreadable or incomplete traces."""
+    failed, damaged = [row for row in rows if row.failed], [row for row in rows if row.damaged]
+    of_all = f" that could be read, of {len(rows)}" if failed else ""
+    count = len(rows) - len(failed)
+    warnings = [f"The figures are of {worst.host}, the worst of {count} hosts{of_all}."]
     if failed:
         warnings.append(
             f"The traces of {len(failed)} of {len(rows)} hosts cannot be read and are in no figure: "
             f"{_names(failed)}. {failed[0].host}: {failed[0].failed}"
         )
-    damaged = [row for row in rows if row.damaged]
     if damaged:
         warnings.append(f"Hosts with incomplete traces: {_names(damaged)} ({times(len(damaged))}).")
     return warnings

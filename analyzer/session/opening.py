@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from msgspec import structs
 
@@ -64,25 +64,12 @@ class PredictOptions(TypedDict, total=False):
     progress: Progress | None
 
 
-_LAST_STAGES: Final = {False: "explaining", True: "searching the least memory limit"}
-"""Last stage without and with a search of the least limit."""
-
-
-def open_result(
-    path: Path,
-    *,
-    host: str = "",
-    allocator: str = "",
-    what_if: WhatIf | None = None,
-    search: bool = True,
-    progress: Progress | None = None,
-) -> Result:
-    """Open the trace of one host, or an estimate, with the options of ``OpenOptions``.
-
-    Raises:
-        TraceError: there is no readable trace.
-    """
-    is_plain = not (host or allocator or (what_if is not None and what_if.is_asked))
+def open_result(path: Path, **options: Unpack[OpenOptions]) -> Result:
+    """Open the trace of one host or an estimate, or raise a TraceError."""
+    what_if, progress = options.get("what_if") or WhatIf(), options.get("progress")
+    search = options.get("search", True)
+    host, allocator = options.get("host", ""), options.get("allocator", "")
+    is_plain = not (host or allocator or what_if.is_asked)
     if is_estimate(path):
         if is_plain:
             return open_finished(path, progress=progress)
@@ -98,13 +85,17 @@ def open_result(
             allocator=allocator,
             progress=lambda share: report("reading the trace", share),
         )
-        report(_LAST_STAGES[search], 1.0)
+        report(_last_stage(search), 1.0)
         return make_result(measured, path, what_if, search=search)
 
     saved, _ = read_saved_report(path) if is_plain else (None, "")
     if saved is not None and saved.kind is not Kind.ESTIMATE:
         return Result(cache(lambda: measure().analysis), saved, path)
     return measure()
+
+
+def _last_stage(search: bool) -> str:
+    return "searching the least memory limit" if search else "explaining"
 
 
 def make_result(
@@ -124,12 +115,9 @@ def is_estimate(path: Path) -> bool:
 
 
 def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
-    """Open a finished estimate as it was saved.
+    """Open a finished estimate as it was saved, or raise a TraceError.
 
     If another version saved it or a file has changed, it is predicted again and a note says so.
-
-    Raises:
-        TraceError: the folder holds no estimate.
     """
     saved, reason = read_saved_report(path)
     if saved is not None and saved.kind is Kind.ESTIMATE:
@@ -141,20 +129,15 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
 
         return Result(cache(make_analysis), saved, path)
     result = open_estimate(path, progress=progress)
-    if reason:
-        message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
-        report = structs.replace(result.report, notes=(message, *result.report.notes))
-        return replace(result, report=report)
-    return result
+    if not reason:
+        return result
+    message = f"Predicted again: {reason}; {REPORT_JSON} in the folder may differ."
+    notes = (message, *result.report.notes)
+    return replace(result, report=structs.replace(result.report, notes=notes))
 
 
 def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
-    """Predict again from the folder of an estimate.
-
-    Raises:
-        TraceError: the folder holds no estimate.
-        CompilerUnavailable: a card's compiler gave no plan, and the folder has none for the CPU.
-    """
+    """Predict again from the folder of an estimate, or raise an error as ``predict_step`` does."""
     from analyzer.report.document import build_document
     from analyzer.tracing.parse.run_folder import read_run
 
@@ -167,18 +150,7 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
 
 
 @pause_collector()
-def predict_step(
-    note: RunNote,
-    folder: Path,
-    *,
-    threads: int | None = None,
-    inter_op: int | None = None,
-    what_if: WhatIf | None = None,
-    search: bool = True,
-    card_options: CardOptions | None = None,
-    keep: bool = False,
-    progress: Progress | None = None,
-) -> Analysis:
+def predict_step(note: RunNote, folder: Path, **options: Unpack[PredictOptions]) -> Analysis:
     """Predict a captured step and explain it; ``folder`` has the card's plans.
 
     Raises:
@@ -190,24 +162,19 @@ def predict_step(
     from analyzer.simulate.predict.predicted_device import target_of
     from analyzer.simulate.predict.predicted_recording import predict_note
 
-    report = progress or (lambda stage, share: None)
-    asked = what_if or WhatIf()
-    card = _plan_card(
-        note,
-        folder,
-        card_options or CardOptions(),
-        keep=keep,
-        progress=lambda stage, share: report(stage, 0.7 * share),
-    )
+    report = options.get("progress") or (lambda stage, share: None)
+    search = options.get("search", True)
+    what_if = options.get("what_if") or WhatIf()
+    card = _plan_card(note, folder, options, lambda stage, share: report(stage, 0.7 * share))
     target = target_of(note)
     start = 0.7 if card else 0.0
     predicted = predict_note(
         note,
-        threads=threads,
-        inter_op=inter_op,
+        threads=options.get("threads"),
+        inter_op=options.get("inter_op"),
         plans=card.plans if card else None,
         # a limit and growth apply to the card itself: they decide which chunk fits best
-        allocator=None if target.gpu is None else replaced_options(target.options, asked),
+        allocator=None if target.gpu is None else replaced_options(target.options, what_if),
         search=search,
         progress=lambda share: report("predicting", start + (0.8 - start) * share),
     )
@@ -218,27 +185,23 @@ def predict_step(
         versions = {**recording.versions, "xla_compiler": compiler}
         recording = replace(recording, uncertainty=doubts, versions=versions)
         predicted = replace(predicted, recording=recording)
-    report(_LAST_STAGES[search], 0.9)
-    return explain(predicted, asked, search=search)
+    report(_last_stage(search), 0.9)
+    return explain(predicted, what_if, search=search)
 
 
 def _plan_card(
-    note: RunNote,
-    folder: Path,
-    options: CardOptions,
-    *,
-    keep: bool,
-    progress: Progress | None,
+    note: RunNote, folder: Path, options: PredictOptions, progress: Progress
 ) -> CardStep | None:
     """Return the card's plans for the compiled functions; None if there are none to compile."""
     from analyzer.simulate.compiler.step_plans import card_step, cpu_step, keep_failure
     from analyzer.simulate.predict.predicted_device import target_of
 
-    gpu = target_of(note).gpu
+    gpu, keep = target_of(note).gpu, options.get("keep", False)
+    card_options = options.get("card_options") or CardOptions()
     if gpu is None or not note.compiled:
         return None
     try:
-        return card_step(note, folder, gpu, options=options, keep=keep, progress=progress)
+        return card_step(note, folder, gpu, options=card_options, keep=keep, progress=progress)
     except CompilerUnavailable as reason:
         stand_in = cpu_step(note, gpu, reason)
         if stand_in is None:
@@ -265,5 +228,4 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
         analysis.alive, measured.structure, measured.sharing, measured.op_runs, analysis.step
     )
     analysis = add_pool(replace(analysis, uses=uses), what_if, search=search)
-    analysis = with_assumed_range(analysis)
-    return collect(judge(analysis, what_if.memory_limit_bytes))
+    return collect(judge(with_assumed_range(analysis), what_if.memory_limit_bytes))

@@ -1,15 +1,14 @@
-"""The functions of ``import analyzer`` that trace, estimate, open and compare."""
+"""The functions of ``import analyzer`` that trace, estimate, open, compare and watch."""
 
 from __future__ import annotations
 
-import difflib
-import functools
-import inspect
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.capture.targets.target_spec import (
@@ -19,7 +18,12 @@ from analyzer.capture.targets.target_spec import (
     list_given_options,
     parse_target,
 )
-from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
+from analyzer.model.contract.capture_request import (
+    SCRIPT_STEPS,
+    SCRIPT_WARMUP_STEPS,
+    CaptureOptions,
+    TargetKind,
+)
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.errors import InputError
 from analyzer.phantom.phantom_environment import parse_cards
@@ -30,32 +34,13 @@ from analyzer.session.target_graph import open_with_estimate
 from analyzer.session.target_results import (
     estimate_target,
     predict_folder,
-    remove_on_failure,
     save_report,
     trace_target,
 )
 
 if TYPE_CHECKING:
+    from analyzer.capture.watch.watch_block import WatchBlock
     from analyzer.report.diff_sections import Diff
-
-_Parameters = ParamSpec("_Parameters")
-_Value = TypeVar("_Value")
-
-
-def suggest_keywords(call: Callable[_Parameters, _Value]) -> Callable[_Parameters, _Value]:
-    """Make a public function name the closest keyword if one is misspelled."""
-    names = list(inspect.signature(call).parameters)
-
-    @functools.wraps(call)
-    def checked(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Value:
-        for name in kwargs:
-            if name not in names:
-                close = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
-                hint = f"did you mean {' or '.join(map(repr, close))}" if close else "see its help"
-                raise TypeError(f"{call.__name__}() has no keyword {name!r}; {hint}")
-        return call(*args, **kwargs)
-
-    return checked
 
 
 def collect_options(arguments: Mapping[str, Any]) -> CaptureOptions:
@@ -68,7 +53,10 @@ def collect_options(arguments: Mapping[str, Any]) -> CaptureOptions:
     return CaptureOptions(**(values | mappings))
 
 
-@suggest_keywords
+def _to_path(path: str | os.PathLike[str] | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
 def trace(
     target: Any,
     *,
@@ -94,14 +82,12 @@ def trace(
     Args:
         target: ``keras:NAME``, ``file.py:name``, ``module:name``, the path of a saved model or of a
             trace; or a live Keras model, a ``tf.function``, or ``(tf_function, args)``.
-        out: The run folder; default ``traces/NAME-TIME``.
+        out: The run folder; default ``traces/NAME-TIME``. The result's ``folder`` opens in TensorBoard.
         force: Replace an earlier run in ``out``.
-        steps: Steps to trace; None for the default.
-        batch_size: Size of an open batch axis; None for the default.
+        steps, batch_size: Steps to trace, size of an open batch axis; None for the defaults.
         mode: ``train`` or ``infer``; empty for the target's own.
         shapes: Axes of inputs by name; the key ``""`` stands for the only input.
-        optimizer: Keras optimizer; empty for the compiled one or a default.
-        loss: Keras loss; empty for the compiled one or a loss that fits the output.
+        optimizer, loss: Of Keras; empty for the compiled ones or defaults that fit the output.
         jit: Compile with XLA, or not; None for the model's own choice.
         dtype_policy: Keras dtype policy for building the model; empty for Keras' own.
         inter_op_threads: Threads that run ops in parallel; None for TensorFlow's choice.
@@ -111,37 +97,28 @@ def trace(
         growth: Whether the pool of a simulated card grows on demand; None for no.
         assume: Answers of the simulated card's libraries, by name.
 
-    Returns:
-        The result; its ``folder`` opens in TensorBoard.
-
     Raises:
         InputError: the target or ``out`` cannot be used.
     """
-    return _trace(target, collect_options(locals()), None if out is None else Path(out), force)
+    options = collect_options(locals())
+    if gpu:
+        parse_cards(gpu)
+    if not isinstance(target, str | os.PathLike):
+        from analyzer.capture.process.live_capture import capture_live
+
+        folder = capture_live(target, options, _to_path(out), force=force)
+        return save_report(open_result(folder), folder)
+    spec = parse_target(os.fspath(target))
+    if spec.kind is not TargetKind.TRACE:
+        place = _to_path(out) or make_default_path(spec)
+        return trace_target(spec, options, place, force=force)
+    check_honoured(spec.text, TargetForm.TRACE, list_given_options(options))
+    if gpu:
+        message = f"{spec.text} is an existing trace and cannot run on another card."
+        raise InputError(message, hint="Leave gpu out, or name a model or a step.")
+    return open_hosts(Path(spec.path))
 
 
-def _trace(target: Any, options: CaptureOptions, out: Path | None, force: bool) -> Result:
-    if options.gpu:
-        parse_cards(options.gpu)
-    if isinstance(target, str | os.PathLike):
-        spec = parse_target(os.fspath(target))
-        if spec.kind is TargetKind.TRACE:
-            check_honoured(spec.text, TargetForm.TRACE, list_given_options(options))
-            if options.gpu:
-                raise InputError(
-                    f"{spec.text} is an existing trace and cannot run on another card.",
-                    hint="Leave gpu out, or name a model or a step.",
-                )
-            return open_hosts(Path(spec.path))
-        folder = out or make_default_path(spec)
-        return trace_target(spec, options, folder, force=force)
-    from analyzer.capture.process.live_capture import capture_live
-
-    folder = capture_live(target, options, out, force=force)
-    return save_report(open_result(folder), folder)
-
-
-@suggest_keywords
 def estimate(
     target: Any,
     *,
@@ -166,10 +143,9 @@ def estimate(
 
     Args:
         target: As for ``trace``, or the folder of an earlier estimate.
-        out: The folder for the result; default ``traces/NAME-TIME``.
-        force: Replace an earlier run in ``out``.
+        out, force, steps, batch_size, mode, shapes, optimizer, loss, jit, dtype_policy: As for
+            ``trace``.
         threads: Threads per op; None for this machine's default.
-        steps, batch_size, mode, shapes, optimizer, loss, jit, dtype_policy: As for ``trace``.
         inter_op_threads: Threads that run ops in parallel; None for this machine's default.
         device: ``cpu`` or ``gpu``; empty for a card if ``gpu`` names one.
         gpu: The card, such as ``t4`` or ``a100-80gb``; empty for the CPU.
@@ -181,36 +157,25 @@ def estimate(
     """
     device = device or ("gpu" if gpu else "cpu")
     options = collect_options(locals())
-    return _estimate(target, options, None if out is None else Path(out), force, threads)
-
-
-def _estimate(
-    target: Any, options: CaptureOptions, out: Path | None, force: bool, threads: int | None
-) -> Result:
     if isinstance(target, str | os.PathLike):
         spec = parse_target(os.fspath(target))
-        if spec.kind is TargetKind.TRACE:
-            inter_op = options.inter_op_threads
-            check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(options))
-            if threads is None and inter_op is None:
-                return open_finished(Path(spec.path))
-            return open_estimate(Path(spec.path), threads=threads, inter_op=inter_op)
-        place = out or make_default_path(spec)
-        return estimate_target(spec, options, place, force=force, threads=threads)
+        if spec.kind is not TargetKind.TRACE:
+            place = _to_path(out) or make_default_path(spec)
+            return estimate_target(spec, options, place, force=force, threads=threads)
+        check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(options))
+        if threads is None and inter_op_threads is None:
+            return open_finished(Path(spec.path))
+        return open_estimate(Path(spec.path), threads=threads, inter_op=inter_op_threads)
     check_steps(options)
     from analyzer.capture.process.live_capture import capture_unrun
 
-    folder = capture_unrun(target, options, out, force=force)
-    with remove_on_failure(folder):
-        result = predict_folder(
-            folder,
-            lambda: capture_unrun(target, replace(options, cpu_plan=True), folder, force=True),
-            threads=threads,
-        )
-        return save_report(result, folder)
+    folder = capture_unrun(target, options, _to_path(out), force=force)
+    again = replace(options, cpu_plan=True)
+    return predict_folder(
+        folder, lambda: capture_unrun(target, again, folder, force=True), threads=threads
+    )
 
 
-@suggest_keywords
 def open_trace(path: str | os.PathLike[str], *, host: str = "", allocator: str = "") -> Result:
     """Open a trace: an ``.xplane.pb``, a run folder or a TensorBoard logdir.
 
@@ -218,12 +183,9 @@ def open_trace(path: str | os.PathLike[str], *, host: str = "", allocator: str =
     TensorFlow is not imported.
 
     Args:
-        path: The trace.
+        path: The trace; a TraceError if there is none or it cannot be read.
         host: Start of the name of one host's file; empty for all hosts.
         allocator: The allocator to explain; empty for the device's own.
-
-    Raises:
-        TraceError: there is no readable trace.
     """
     return open_hosts(Path(path), host=host, allocator=allocator)
 
@@ -231,12 +193,7 @@ def open_trace(path: str | os.PathLike[str], *, host: str = "", allocator: str =
 def diff(a: str | os.PathLike[str] | Result, b: str | os.PathLike[str] | Result) -> Diff:
     """Compare the peaks of two steps: new, removed and grown tensors from ``a`` to ``b``.
 
-    Args:
-        a: The older step: a run folder, a logdir, an ``.xplane.pb``, or a result.
-        b: The newer step.
-
-    Raises:
-        TraceError: there is no readable trace.
+    Each is a run folder, a logdir, an ``.xplane.pb`` or a result; a TraceError if it is not readable.
     """
     from analyzer.report.diff_sections import build_diff
 
@@ -251,3 +208,98 @@ def diff(a: str | os.PathLike[str] | Result, b: str | os.PathLike[str] | Result)
     return build_diff(
         (first.report, first.recording), (second.report, second.recording), names=names
     )
+
+
+@dataclass
+class Watched:
+    """The outcome of a ``with analyzer.watch():`` block."""
+
+    # the traced steps, explained; None while the block runs, or if no step was traced
+    result: Result | None = None
+    steps: int = 0  # number of steps in the block
+
+
+@contextmanager
+def watch(
+    out: str | os.PathLike[str] | None = None,
+    *,
+    steps: int = SCRIPT_STEPS,
+    warmup: int = SCRIPT_WARMUP_STEPS,
+    name: str = "watch",
+    force: bool = False,
+    on_oom: str | os.PathLike[str] | None = None,
+) -> Iterator[Watched]:
+    """Find the training or inference steps in the block, trace a few, and explain them.
+
+    If a later step runs out of memory, the report also names the buffers that were alive.
+
+    Args:
+        out: The run folder, with ``report.html`` and ``report.json``; default ``traces/NAME-TIME``.
+        steps, warmup: Number of steps to trace, and of steps before them.
+        name: Name of the steps in the report.
+        force: Replace an earlier run in ``out``.
+        on_oom: The run folder if a step runs out of memory. Without ``out``, nothing is written unless
+            that happens.
+
+    Raises:
+        InputError: a folder cannot be used, or another block is active.
+        TargetError: TensorFlow was imported with an allocator that records no memory events.
+    """
+    watched = Watched()
+    block = begin_watch(watched, out, on_oom, steps=steps, warmup=warmup, name=name, force=force)
+    try:
+        yield watched
+    except BaseException as error:
+        end_watch(block, watched, error)
+        raise
+    end_watch(block, watched)
+
+
+@cache
+def callback_class() -> type[Any]:
+    """Return ``MemoryCallback``; this imports Keras."""
+    from analyzer.capture.process.live_capture import can_trace_here
+
+    can_trace_here()  # chooses the allocator if TensorFlow is not imported yet
+    from analyzer.capture.watch.keras_callback import MemoryCallback
+
+    MemoryCallback.begin_watch = staticmethod(begin_watch)
+    MemoryCallback.end_watch = staticmethod(end_watch)
+    return MemoryCallback
+
+
+def begin_watch(
+    watched: Watched,
+    out: str | os.PathLike[str] | None = None,
+    on_oom: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> WatchBlock:
+    """Watch the steps of this process until ``end_watch``; arguments as for ``watch``.
+
+    If a step runs out of memory, the watching ends there and ``watched`` is filled.
+    """
+    from analyzer.capture.watch.watch_block import WatchBlock
+
+    def end_at_failure(error: BaseException) -> None:
+        with suppress(Exception):  # an error of ours must not replace the program's
+            end_watch(block, watched, error)
+
+    block = WatchBlock(_to_path(out), on_oom=_to_path(on_oom), on_failure=end_at_failure, **options)
+    return block
+
+
+def end_watch(block: WatchBlock, watched: Watched, error: BaseException | None = None) -> None:
+    """Stop watching, explain the traced steps, save the report in the run folder, fill ``watched``.
+
+    ``error`` is the exception that ended the steps.
+    """
+    if not block.is_running:  # it ended when a step ran out of memory
+        return
+    folder = block.end(error)
+    if folder is None:
+        watched.steps = 0 if block.note is None else block.note.steps
+        return
+    result = open_result(folder)
+    seen = result.recording.watch
+    watched.steps = 0 if seen is None else seen.steps
+    watched.result = save_report(result, folder)

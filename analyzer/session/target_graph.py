@@ -6,11 +6,10 @@ import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from analyzer.capture.process.launch import capture
-from analyzer.cards import find_gpu
-from analyzer.explain.replay_settings import WhatIf
+from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.choice import Category
 from analyzer.model.contract.capture_request import (
     CaptureOptions,
@@ -22,116 +21,91 @@ from analyzer.model.contract.capture_request import (
 from analyzer.model.errors import InputError
 from analyzer.model.recording.schema import COPY_ROLE, TRIAL_ROLE
 from analyzer.report.result import Result
-from analyzer.session.opening import Progress, is_estimate, make_result, open_result
+from analyzer.session.opening import OpenOptions, Progress, is_estimate, make_result, open_result
 from analyzer.simulate.predict.predicted_device import CONVOLUTION_KINDS
 from analyzer.tracing.parse.logdir import RUN_FILE, find_run_file, find_traces
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from analyzer.model.recording.records import Recording
+    from analyzer.tracing.measure.measured_recording import Measured
     from analyzer.tracing.parse.run_folder import RunNote
     from analyzer.tracing.sources.graph_join import SourceGraph
 
 
-_STAND_IN: Final = "t4"
-
-
 def open_with_target(
-    path: Path,
-    target: TargetSpec,
-    options: CaptureOptions,
-    *,
-    host: str = "",
-    allocator: str = "",
-    what_if: WhatIf | None = None,
-    search: bool = True,
-    progress: Progress | None = None,
+    path: Path, target: TargetSpec, options: CaptureOptions, **opening: Unpack[OpenOptions]
 ) -> Result:
-    """Explain a trace with the graph of a target, joined by op name.
+    """Explain one host's trace with the graph of a target, joined by op name.
 
     The target is built without memory, on a stand-in for the trace's card and with the batch size of
-    the trace unless ``options`` has one.
-
-    Raises:
-        InputError: the trace has a graph of its own, or the target cannot be used.
-        TraceError: there is no readable trace.
+    the trace unless ``options`` has one. An InputError says that the trace has a graph of its own.
     """
-    from analyzer.tracing.measure.measured_recording import Measured, open_measured
+    from analyzer.tracing.measure.measured_recording import measure
+    from analyzer.tracing.parse.xplane import read_trace
 
     if target.kind is TargetKind.TRACE:
         raise InputError(
             f"--target {target.text} is a trace, not a model or a step.",
             hint="Name one, such as train.py:build_model.",
         )
-    if find_run_file(find_traces(path)[0]) is not None:
+    file = _find_host(path, opening.get("host", ""))
+    report = opening.get("progress") or (lambda stage, share: None)
+    raw = read_trace(file, progress=lambda share: report("reading the trace", share))
+    allocator = opening.get("allocator", "")
+
+    def join(source: SourceGraph | None) -> Measured:
+        return measure(raw, None, file, named=path, allocator=allocator, source=source)
+
+    device = join(None).recording.device
+    card = options.gpu
+    if device.kind == "gpu" and not card:
+        gpu = look_up_gpu(device.name)
+        card = "t4" if gpu is None else gpu.id  # Grappler needs any GPU
+    options = replace(options, gpu=card, device="gpu" if card else "cpu")
+    if options.jit is None and not raw.ran_xla:
+        options = replace(options, jit=False)
+    source = _capture_source(target, options, report)
+    measured = join(source)
+    batch_size = None if measured.join is None else measured.join.batch_size
+    if options.batch_size is None and batch_size not in (None, source.batch_size):
+        options = replace(options, batch_size=batch_size)
+        measured = join(_capture_source(target, options, report))
+    report("explaining", 1.0)
+    return make_result(measured, path, opening.get("what_if"), search=opening.get("search", True))
+
+
+def _find_host(path: Path, host: str) -> Path:
+    """Return the trace file of a host, which must have no graph of its own."""
+    files = find_traces(path)
+    if find_run_file(files[0]) is not None:
         raise InputError(
             f"{path} was captured with its graph.",
             hint="Leave --target out, or open another trace.",
         )
-    report = progress or (lambda stage, share: None)
-
-    def measure(source: SourceGraph | None) -> Measured:
-        return open_measured(
-            path,
-            host=host,
-            allocator=allocator,
-            source=source,
-            progress=lambda share: report("reading the trace", share),
+    chosen = [file for file in files if file.name.startswith(host)]
+    if len(chosen) != 1:
+        raise InputError(
+            f"--target joins the trace of one host, and {len(chosen)} match {host!r}.",
+            hint=f"Add --host with one of {', '.join(file.name.split('.xplane')[0] for file in files)}.",
         )
-
-    alone = measure(None)
-    device = alone.recording.device
-    card = options.gpu or (_find_card(device.name) if device.kind == "gpu" else "")
-    if options.jit is None and not alone.ran_xla:
-        options = replace(options, jit=False)
-    source = _capture_source(target, options, card, report)
-    measured = measure(source)
-    batch_size = None if measured.join is None else measured.join.batch_size
-    if options.batch_size is None and batch_size not in (None, source.batch_size):
-        options = replace(options, batch_size=batch_size)
-        measured = measure(_capture_source(target, options, card, report))
-    report("explaining", 1.0)
-    return make_result(measured, path, what_if, search=search)
+    return chosen[0]
 
 
-def _find_card(name: str) -> str:
-    """Return the catalogue's id of a card, or of a stand-in: Grappler needs any GPU."""
-    try:
-        return find_gpu(name).id
-    except InputError:
-        return _STAND_IN
-
-
-def open_with_estimate(path: Path, folder: Path) -> Result:
-    """Explain a trace; one without a graph of its own is joined with that of an estimate's folder.
-
-    Raises:
-        TraceError: there is no readable trace, or no estimate.
-    """
-    from analyzer.tracing.measure.measured_recording import open_measured
-    from analyzer.tracing.parse.run_folder import read_run
-
-    source = _make_source(read_run(folder / RUN_FILE), str(folder))
-    if source is None or is_estimate(path) or find_run_file(find_traces(path)[0]) is not None:
-        return open_result(path)
-    return make_result(open_measured(path, source=source), path)
-
-
-def _capture_source(
-    target: TargetSpec, options: CaptureOptions, card: str, report: Progress
-) -> SourceGraph:
+def _capture_source(target: TargetSpec, options: CaptureOptions, report: Progress) -> SourceGraph:
     from analyzer.tracing.parse.run_folder import read_run
 
     with tempfile.TemporaryDirectory(prefix="analyze-") as place:
         folder = capture(
             target,
-            replace(options, gpu=card, device="gpu" if card else "cpu"),
+            options,
             Path(place) / target.name,
             force=False,
             progress=lambda stage, share: report(stage, 0.8 * share),
             kind="static",
         )
-        note = read_run(folder / RUN_FILE)
-    source = _make_source(note, target.text)
+        source = _make_source(read_run(folder / RUN_FILE), target.text)
     if source is None:
         raise InputError(
             f"{target.text} runs op by op and has no graph.", hint="Leave --target out."
@@ -149,31 +123,37 @@ def _make_source(note: RunNote, name: str) -> SourceGraph | None:
     return SourceGraph(f"the graph of {name}", "target", index, note.step.batch_size)
 
 
-def read_like(path: Path, gpu: str = "") -> LikeNote:
-    """Return the card, the limit and the workspaces of a trace; an empty ``gpu`` is the trace's own.
+def open_with_estimate(path: Path, folder: Path) -> Result:
+    """Explain a trace; one without a graph of its own is joined with that of an estimate's folder."""
+    from analyzer.tracing.measure.measured_recording import open_measured
+    from analyzer.tracing.parse.run_folder import read_run
 
-    Raises:
-        InputError: the trace names no known card.
-        TraceError: there is no readable trace.
-    """
+    source = _make_source(read_run(folder / RUN_FILE), str(folder))
+    if source is None or is_estimate(path) or find_run_file(find_traces(path)[0]) is not None:
+        return open_result(path)
+    return make_result(open_measured(path, source=source), path)
+
+
+def read_like(path: Path, gpu: str = "") -> LikeNote:
+    """Return the card, the limit and the workspaces of a trace; an empty ``gpu`` is the trace's own."""
     from analyzer.tracing.measure.measured_recording import open_measured
 
     recording = open_measured(path).recording
-    try:
-        card = find_gpu(gpu or recording.device.name).id
-    except InputError:
+    device = recording.device
+    card = look_up_gpu(gpu or device.name)
+    if card is None:
         raise InputError(
-            f"{path} names no card of the catalogue ({recording.device.name}).",
+            f"{path} names no card of the catalogue ({device.name}).",
             hint="Add --gpu NAME; `analyze gpus` lists all cards.",
-        ) from None
-    convolutions = _find_convolutions(recording)
+        )
+    convolutions = tuple(_find_convolutions(recording))
     batches = Counter(one.shape[0] for one in convolutions if one.kind == "forward")
     return LikeNote(
         trace=str(path),
-        card=card,
-        memory_limit_bytes=recording.device.memory_limit_bytes,
+        card=card.id,
+        memory_limit_bytes=device.memory_limit_bytes,
         batch_size=batches.most_common(1)[0][0] if batches else None,
-        convolutions=tuple(convolutions),
+        convolutions=convolutions,
     )
 
 
@@ -189,13 +169,13 @@ def _find_convolutions(recording: Recording) -> list[MeasuredConvolution]:
         table = table[table["step"] == table["step"].max()]
     found = []
     for op, rows in table.sort_values("born").groupby("op", observed=True, sort=False):
-        outputs = rows[rows["region"] == "output"]
-        shape = str(outputs["shape"].iloc[0]).strip("[]").split(",") if len(outputs) else [""]
+        shapes = rows.loc[rows["region"] == "output", "shape"]
+        shape = str(next(iter(shapes), "")).strip("[]").split(",")
         if not all(axis.isdecimal() for axis in shape):
             continue
         is_other = rows["role"].isin([TRIAL_ROLE, COPY_ROLE])
-        is_workspace = (rows["category"] == Category.WORKSPACE.value) & ~is_other
-        scratch = rows[is_workspace].sort_values("requested_bytes")
+        scratch = rows[(rows["category"] == Category.WORKSPACE.value) & ~is_other]
+        scratch = scratch.sort_values("requested_bytes")
         role = str(scratch["role"].iloc[-1]) if len(scratch) else ""
         found.append(
             MeasuredConvolution(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,8 +35,6 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from analyzer.simulate.compiler.card_options import CardOptions
-
 
 def trace_target(
     spec: TargetSpec,
@@ -51,22 +49,17 @@ def trace_target(
     """Trace a target's step in a child process and explain it.
 
     ``force`` replaces an earlier run in ``out``. ``save`` writes the report into it; a temporary folder
-    needs none.
-
-    Raises:
-        InputError: the target or ``out`` cannot be used.
-        StepOutOfMemory: the system killed the step's process.
+    needs none. A StepOutOfMemory says that the system killed the step's process.
     """
     report = progress or (lambda stage, share: None)
-    folder = capture(
-        spec, options, out, force=force, progress=lambda stage, share: report(stage, 0.8 * share)
-    )
-    result = open_result(
-        folder,
-        what_if=what_if,
-        progress=lambda stage, share: report(stage, 0.8 + 0.1 * share),
-    )
-    return _finish(result, folder, save, report)
+    capturing, opening = _share(report, 0.0, 0.8), _share(report, 0.8, 0.9)
+    folder = capture(spec, options, out, force=force, progress=capturing)
+    result = open_result(folder, what_if=what_if, progress=opening)
+    if save:
+        report("writing the report", 0.95)
+        save_report(result, folder)
+    report("done", 1.0)
+    return result
 
 
 def trace_script(
@@ -77,14 +70,7 @@ def trace_script(
     force: bool = False,
     what_if: WhatIf | None = None,
 ) -> tuple[ScriptEnd, Result | None]:
-    """Run a script in this terminal, trace a few of its steps and explain them.
-
-    Returns:
-        How the script ended, and the result; None if no step was traced.
-
-    Raises:
-        InputError: ``out`` cannot be used.
-    """
+    """Run a script in this terminal; return its end, and the result of a few traced steps, if any."""
     end = run_script(request, out, force=force)
     if end.folder is None:
         return end, None
@@ -106,88 +92,67 @@ def estimate_target(
     *,
     force: bool = False,
     save: bool = True,
-    threads: int | None = None,
-    what_if: WhatIf | None = None,
-    card_options: CardOptions | None = None,
-    progress: Progress | None = None,
+    **prediction: Unpack[PredictOptions],
 ) -> Result:
     """Capture a target's graph in a child process and predict its memory.
 
     ``threads`` per op are this machine's default if None. ``force`` and ``save`` as in ``trace_target``.
-
-    Raises:
-        InputError: the target or ``out`` cannot be used.
     """
     check_steps(options)
     if options.gpu:
         check_limit(find_gpu(options.gpu), options.memory_limit_bytes)
-    report = progress or (lambda stage, share: None)
-    capture_share = 0.5 if options.gpu else 0.8
-
-    def capture_graph(options: CaptureOptions, place: Path, *, force: bool) -> Path:
-        return capture(
-            spec,
-            options,
-            place,
-            force=force,
-            progress=lambda stage, share: report(stage, capture_share * share),
-            kind="static",
-        )
-
-    folder = capture_graph(options, out, force=force)
+    report = prediction.get("progress") or (lambda stage, share: None)
+    middle = 0.5 if options.gpu else 0.8
+    capturing = _share(report, 0.0, middle)
+    prediction["progress"] = _share(report, middle, 0.9)
+    folder = capture(spec, options, out, force=force, progress=capturing, kind="static")
+    again = replace(options, cpu_plan=True)
     create_cache_folder()
-    with remove_on_failure(folder):
-        result = predict_folder(
-            folder,
-            lambda: capture_graph(replace(options, cpu_plan=True), folder, force=True),
-            threads=threads,
-            what_if=what_if,
-            card_options=card_options,
-            progress=lambda stage, share: report(
-                stage, capture_share + (0.9 - capture_share) * share
-            ),
-        )
-        return _finish(result, folder, save, report)
+    result = predict_folder(
+        folder,
+        lambda: capture(spec, again, folder, force=True, progress=capturing, kind="static"),
+        save=save,
+        **prediction,
+    )
+    report("done", 1.0)
+    return result
 
 
-@contextmanager
-def remove_on_failure(folder: Path) -> Iterator[None]:
-    """Remove a run folder if the block fails, because it holds no result."""
-    try:
-        yield
-    except BaseException:
-        remove_run(folder)
-        raise
+def _share(report: Progress, begin: float, end: float) -> Progress:
+    """Return the progress of a part of the work."""
+    return lambda stage, share: report(stage, begin + (end - begin) * share)
 
 
 def predict_folder(
-    folder: Path, capture_again: Callable[[], Path], **options: Unpack[PredictOptions]
+    folder: Path,
+    capture_again: Callable[[], Path],
+    *,
+    save: bool = True,
+    **options: Unpack[PredictOptions],
 ) -> Result:
-    """Predict from a new run folder; capture again for the CPU's compiler if the card's fails.
+    """Predict from a new run folder and write the report into it; on failure remove the folder.
 
-    ``capture_again`` captures into the same folder, with the plan of the CPU's compiler.
+    If the card's compiler fails, ``capture_again`` captures into the same folder, with the plan of the
+    CPU's compiler.
     """
     options["keep"] = True
     try:
-        return open_estimate(folder, **options)
-    except CompilerUnavailable as reason:
-        from analyzer.simulate.compiler.step_plans import keep_failure
-        from analyzer.simulate.predict.predicted_device import target_of
-        from analyzer.tracing.parse.run_folder import read_run
+        try:
+            result = open_estimate(folder, **options)
+        except CompilerUnavailable as reason:
+            from analyzer.simulate.compiler.step_plans import keep_failure
+            from analyzer.simulate.predict.predicted_device import target_of
+            from analyzer.tracing.parse.run_folder import read_run
 
-        gpu = target_of(read_run(folder / RUN_FILE)).gpu
-        assert gpu is not None
-        capture_again()
-        keep_failure(folder, gpu, reason)
-        return open_estimate(folder, **options)
-
-
-def _finish(result: Result, folder: Path, save: bool, report: Progress) -> Result:
-    if save:
-        report("writing the report", 0.95)
-        save_report(result, folder)
-    report("done", 1.0)
-    return result
+            gpu = target_of(read_run(folder / RUN_FILE)).gpu
+            assert gpu is not None
+            capture_again()
+            keep_failure(folder, gpu, reason)
+            result = open_estimate(folder, **options)
+        return save_report(result, folder) if save else result
+    except BaseException:
+        remove_run(folder)
+        raise
 
 
 def save_report(result: Result, folder: Path) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,10 +38,8 @@ class WorkEngine:
         """Yield the index of each item and the result of ``call``, a module's function, as they finish.
 
         If a process dies, the calls that may have run there are repeated one at a time, so that only
-        the item that kills its process has no result (None).
-
-        Raises:
-            InputError: Dask is not installed, or no scheduler answers.
+        the item that kills its process has no result (None). An InputError says that no scheduler
+        answers.
         """
         if not self.scheduler and (self.workers <= 1 or len(items) <= 1):
             yield from ((index, call(item)) for index, item in enumerate(items))
@@ -120,6 +119,4 @@ def _call(
 
 def local_cores() -> int:
     """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

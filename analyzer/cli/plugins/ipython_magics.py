@@ -13,24 +13,21 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from analyzer.model.errors import AnalyzerError
-
-_BFC: Final = "TF_CPU_ALLOCATOR_USE_BFC"
-_USAGE: Final = "%%memory above a cell, or %memory [-e] TARGET."
 
 
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics, and select the CPU allocator that records memory events."""
-    os.environ.setdefault(_BFC, "1")
+    os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no log lines between the results
 
     def memory(line: str, cell: str | None = None) -> Any:
         """Run the cell and print its memory; without a cell, trace or estimate the target."""
         if cell is None:
-            return _print_errors(lambda: _analyze_target(shell, line))
-        return _print_errors(lambda: _measure_cell(shell, cell))
+            return _print_errors(_analyze_target, shell, line)
+        return _print_errors(_measure_cell, shell, cell)
 
     def device(line: str) -> Any:
         """Print the memory of this process as TensorFlow and the driver count it."""
@@ -42,10 +39,10 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(device, "line", "device")
 
 
-def _print_errors(call: Callable[[], Any]) -> Any:
+def _print_errors(call: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a call; print an error of ours in one line."""
     try:
-        return call()
+        return call(*arguments)
     except AnalyzerError as error:
         print(error, file=sys.stderr)
         return None
@@ -59,7 +56,7 @@ def _analyze_target(shell: Any, line: str) -> Any:
     is_estimate = "-e" in words
     targets = [word for word in words if word != "-e"]
     if len(targets) != 1:
-        print(_USAGE, file=sys.stderr)
+        print("%%memory above a cell, or %memory [-e] TARGET.", file=sys.stderr)
         return None
     target = targets[0]
     if target.isidentifier() and not Path(target).exists():
@@ -69,16 +66,15 @@ def _analyze_target(shell: Any, line: str) -> Any:
 
 def _measure_cell(shell: Any, cell: str) -> None:
     """Run a cell and print its peak, its growth and its largest tensors."""
-    from analyzer.cli.plugins.measured_block import describe_method, tensor_lines, tracing_block
+    from analyzer.cli.plugins.measured_block import tensor_lines, tracing_block
     from analyzer.model.units import format_bytes
 
-    with tracing_block() as block:
+    with tracing_block() as measure:
         ran = shell.run_cell(cell)
     if not ran.success:
         return  # IPython has printed the error
-    measure = block.measure
     print(
         f"Peak {format_bytes(measure.peak_bytes)}, {format_bytes(measure.growth_bytes)} still held."
     )
-    for line in (*tensor_lines(measure.at_peak, "alive at the peak"), describe_method(measure)):
+    for line in (*tensor_lines(measure.at_peak, "alive at the peak"), measure.describe_method()):
         print(line)

@@ -11,7 +11,6 @@ from typing import Final
 
 import pandas as pd
 
-from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
 from analyzer.model.units import format_bytes
 from analyzer.report.untrusted import printable
@@ -20,7 +19,7 @@ from analyzer.tracing.measure.measured_recording import open_measured
 _ROWS: Final = 10
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class BlockMeasure:
     """Requested bytes of a block, beyond the chunk bytes in use at its start.
 
@@ -37,45 +36,43 @@ class BlockMeasure:
     at_peak: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
     left: pd.DataFrame = field(default_factory=pd.DataFrame, repr=False)
 
+    def read(self, folder: Path) -> None:
+        """Fill the figures from the block's trace."""
+        recording = open_measured(folder).recording
+        events, rows = recording.events, main_allocator_rows(recording)
+        own = events[(events["allocator"] == recording.allocator) & (events["kind"] != 0)]
+        first = own.iloc[0]
+        line = timeline(rows, len(events))
+        requested, allocated = (each - each[0] for each in (line.requested, line.allocated))
+        top = int(requested.argmax())
+        born_here = rows[rows["born"] >= 0]
+        self.allocator = recording.allocator
+        self.start_bytes = int(first["in_use_bytes"] - first["kind"] * first["allocated_bytes"])
+        self.peak_bytes, self.peak_chunk_bytes = int(requested[top]), int(allocated.max())
+        self.growth_bytes = int(requested[-1])
+        self.at_peak = alive_at(born_here, top - 1)
+        self.left = alive_at(born_here, len(events) - 1)
 
-@dataclass
-class TracedBlock:
-    """A traced block; ``measure`` is filled when the block ends well."""
-
-    measure: BlockMeasure = field(default_factory=BlockMeasure)
+    def describe_method(self) -> str:
+        """Return one sentence about the source of the figures."""
+        return (
+            f"Measured: bytes requested from TensorFlow's allocator {printable(self.allocator, 60)} "
+            f"beyond the {format_bytes(self.start_bytes)} already in use; at most "
+            f"{format_bytes(self.peak_chunk_bytes)} in chunks. From a profiler trace, not from the "
+            "process's resident memory."
+        )
 
 
 @contextlib.contextmanager
-def tracing_block() -> Iterator[TracedBlock]:
-    """Trace the block, and measure it if it ends well; always remove the trace."""
+def tracing_block() -> Iterator[BlockMeasure]:
+    """Trace the block, and fill the measure if it ends well; always remove the trace."""
     from analyzer.capture.run.profiled_run import trace_block
 
-    block = TracedBlock()
+    measure = BlockMeasure()
     with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
         with trace_block(Path(folder)):
-            yield block
-        block.measure = measure_block(open_measured(Path(folder)).recording)
-
-
-def measure_block(recording: Recording) -> BlockMeasure:
-    """Return the bytes of a recording's main allocator beyond those in use at its start."""
-    events = recording.events
-    own = events[(events["allocator"] == recording.allocator) & (events["kind"] != 0)]
-    first = own.iloc[0]
-    rows = main_allocator_rows(recording)
-    line = timeline(rows, len(events))
-    requested, allocated = (each - each[0] for each in (line.requested, line.allocated))
-    top = int(requested.argmax())
-    born_here = rows[rows["born"] >= 0]
-    return BlockMeasure(
-        allocator=recording.allocator,
-        start_bytes=int(first["in_use_bytes"] - first["kind"] * first["allocated_bytes"]),
-        peak_bytes=int(requested[top]),
-        peak_chunk_bytes=int(allocated.max()),
-        growth_bytes=int(requested[-1]),
-        at_peak=alive_at(born_here, top - 1),
-        left=alive_at(born_here, len(events) - 1),
-    )
+            yield measure
+        measure.read(Path(folder))
 
 
 def describe_excess(measure: BlockMeasure, memory: int | None, growth: int | None) -> str:
@@ -90,36 +87,21 @@ def describe_excess(measure: BlockMeasure, memory: int | None, growth: int | Non
         if limit is not None and size > limit:
             head = f"{words}, limit {_exact(limit)}, {format_bytes(size - limit)} too much."
             parts += [head, *tensor_lines(rows, state)]
-    if parts:
-        parts.append(describe_method(measure))
-    return "\n".join(parts)
-
-
-def describe_method(measure: BlockMeasure) -> str:
-    """Return one sentence about the source of the figures."""
-    return (
-        f"Measured: bytes requested from TensorFlow's allocator {printable(measure.allocator, 60)} "
-        f"beyond the {format_bytes(measure.start_bytes)} already in use; at most "
-        f"{format_bytes(measure.peak_chunk_bytes)} in chunks. From a profiler trace, not from the "
-        "process's resident memory."
-    )
+    return "\n".join([*parts, measure.describe_method()] if parts else [])
 
 
 def tensor_lines(rows: pd.DataFrame, state: str) -> Iterator[str]:
     """Yield a heading with the tensors' state, and one line for each of the largest."""
     if rows.empty:
         return
-    largest = rows.sort_values("requested_bytes", ascending=False, kind="stable")
     count = f"{len(rows):,} tensors" if len(rows) > 1 else "1 tensor"
     yield f"  {count} {state}{'' if len(rows) <= _ROWS else f', the largest {_ROWS}'}:"
-    for row in largest.head(_ROWS).itertuples():
-        shape = printable(f"{_text(row.dtype)}{_text(row.shape)}", 40)
-        name = printable(_text(row.tensor) or _text(row.op) or "(no op)", 60)
+    texts = rows.assign(**rows[["dtype", "shape", "tensor", "op"]].astype(object).fillna(""))
+    largest = texts.sort_values("requested_bytes", ascending=False, kind="stable").head(_ROWS)
+    for row in largest.itertuples():
+        shape = printable(f"{row.dtype}{row.shape}", 40)
+        name = printable(row.tensor or row.op or "(no op)", 60)
         yield f"  {format_bytes(int(row.requested_bytes)):>10}  {shape}  {name}"
-
-
-def _text(value: object) -> str:
-    return "" if value is None or value is pd.NA or value != value else str(value)
 
 
 def _exact(size: int) -> str:

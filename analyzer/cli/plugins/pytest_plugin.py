@@ -23,7 +23,6 @@ MARKS: Final = {
     "limit_growth": "limit_growth(size): fail if more than this size is still allocated after the test, "
     "such as '1 MiB'",
 }
-_BFC: Final = "TF_CPU_ALLOCATOR_USE_BFC"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,7 +35,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Check the marks; measure the marked tests, with the BFC allocator."""
     for item in session.items:
         if limits := _read_limits(item):
-            os.environ.setdefault(_BFC, "1")
+            os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
             # Not a hook wrapper: its form depends on pluggy's version.
             measured = functools.partial(_run_measured, item, item.runtest, limits)
             item.runtest = measured  # type: ignore[method-assign]
@@ -48,15 +47,15 @@ def _run_measured(item: pytest.Item, run: Callable[[], None], limits: dict[str, 
     from analyzer.model.errors import AnalyzerError
 
     try:
-        with tracing_block() as block:
+        with tracing_block() as measure:
             run()
     except AnalyzerError as error:
         pytest.fail(f"{' and '.join(limits)} cannot be measured: {error}", pytrace=False)
     item.user_properties += [
-        ("tf_memory_peak_bytes", block.measure.peak_bytes),
-        ("tf_memory_growth_bytes", block.measure.growth_bytes),
+        ("tf_memory_peak_bytes", measure.peak_bytes),
+        ("tf_memory_growth_bytes", measure.growth_bytes),
     ]
-    excess = describe_excess(block.measure, limits.get("limit_memory"), limits.get("limit_growth"))
+    excess = describe_excess(measure, limits.get("limit_memory"), limits.get("limit_growth"))
     if excess:
         pytest.fail(excess, pytrace=False)
 

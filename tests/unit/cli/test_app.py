@@ -12,7 +12,7 @@ from analyzer.cli.app import COMMANDS, load_command
 def test_the_list_says_what_a_commands_own_help_says(name):
     command = load_command(name)
     assert command.name == name
-    assert command.help.split("\n\n")[0].replace("\n", " ").strip() == COMMANDS[name][1]
+    assert command.help.split("\n\n")[0].replace("\n", " ").strip() == COMMANDS[name]
 
 
 def test_help_loads_nothing_that_a_command_works_with():

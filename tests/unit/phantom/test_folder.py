@@ -158,7 +158,7 @@ def test_what_is_read_off_a_card_was_put_there_or_is_zero(made, tmp_path, monkey
 
 @pytest.mark.parametrize("version", ["8", "8.9.7"])
 def test_an_older_cudnn_is_refused_by_version(cache, tmp_path, monkeypatch, version):
-    info = tmp_path / folder._BUILD_INFO
+    info = tmp_path / "python/platform/build_info.py"
     info.parent.mkdir(parents=True)
     info.write_text(f"build_info = OrderedDict([('cudnn_version', '{version}')])\n")
     monkeypatch.setattr(folder, "find_tensorflow", lambda: tmp_path)

@@ -1,0 +1,165 @@
+"""``analyze gpus`` and ``--gpu list``: the catalogue of cards."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import typer
+
+from analyzer.cards import Gpu, all_gpus, memory_limit
+from analyzer.cards.catalogue import gpus_named
+from analyzer.cards.driver_reading import read_cards
+from analyzer.cli import shared_options as options
+from analyzer.cli.outputs import check_paths, print_answer, write_all
+from analyzer.model.errors import InputError
+from analyzer.model.units import format_bytes
+from analyzer.report.output_files import write_text
+from analyzer.report.untrusted import printable
+
+_NAMED: Final = 5  # other cards of the same name that are printed
+
+
+class CardRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One card of the list: nominal memory, memory that CUDA reports, TensorFlow's default limit.
+
+    ``memory_source`` is empty if ``memory_bytes`` is derived.
+    """
+
+    id: str
+    name: str
+    compute_capability: str
+    nominal_bytes: int
+    memory_bytes: int
+    limit_bytes: int
+    memory_source: str
+
+
+class OwnCard(msgspec.Struct, frozen=True, kw_only=True):
+    """A card of this machine, from NVIDIA's driver: number in bus order, name, whole and free memory.
+
+    ``gpu`` is its name for ``--gpu``; empty if the catalogue does not contain the card.
+    """
+
+    index: int
+    name: str
+    total_bytes: int
+    free_bytes: int
+    gpu: str
+
+
+class CardList(msgspec.Struct, frozen=True, kw_only=True):
+    """The cards of the search, by name, and this machine's own cards."""
+
+    schema_version: int = 1
+    cards: tuple[CardRow, ...]
+    own: tuple[OwnCard, ...] = ()
+
+
+def gpus(
+    search: str = options.argument(
+        "", help="Words of a card's name, or a compute capability: 4090, a100, 8.9."
+    ),
+    json: Path | None = options.JSON,
+    force: bool = options.FORCE,
+) -> None:
+    """List the cards of the catalogue, all or by search words."""
+    check_paths(json, force=force)
+    listing = _list_cards(search)
+    text = msgspec.json.format(msgspec.json.encode(listing), indent=1).decode() + "\n"
+    if not write_all((json, lambda path: write_text(path, text))):
+        _print(listing)
+
+
+def list_gpus(name: str) -> str:
+    """Print every card and exit if the name is ``list``; otherwise return the name."""
+    if name.strip().lower() != "list":
+        return name
+    _print(_list_cards(""))
+    raise typer.Exit
+
+
+def name_variant(name: str) -> None:
+    """Print which card of the catalogue is meant, if several match the name."""
+    card, *others = gpus_named(name)
+    if others:
+        rest = ", ".join(one.id for one in others[:_NAMED])
+        if len(others) > _NAMED:
+            rest += f" and {len(others) - _NAMED} more (--gpu list)"
+        print(f"--gpu {printable(name, 40)} is {card.id} here; also {rest}.", file=sys.stderr)
+
+
+def _list_cards(search: str) -> CardList:
+    """Return the cards with all words in their name, or else the closest names, and own cards."""
+    words = search.lower().split()
+
+    def matches(card: Gpu) -> bool:
+        text = f"{card.id} {card.name.lower()}"
+        return all(word == card.capability_text or word in text for word in words)
+
+    cards = sorted(filter(matches, all_gpus()), key=lambda card: card.id) or gpus_named(search)
+    rows = (
+        CardRow(
+            id=card.id,
+            name=card.name,
+            compute_capability=card.capability_text,
+            nominal_bytes=card.nominal_bytes,
+            memory_bytes=card.memory_bytes,
+            limit_bytes=memory_limit(card).bytes,
+            memory_source=card.memory_source,
+        )
+        for card in cards
+    )
+    return CardList(cards=tuple(rows), own=_read_own_cards())
+
+
+def _read_own_cards() -> tuple[OwnCard, ...]:
+    """Return this machine's cards from the driver; empty without a driver."""
+    cards = []
+    with contextlib.suppress(InputError):
+        for card in read_cards().cards:
+            found: Sequence[Gpu] = ()
+            with contextlib.suppress(InputError):
+                found = gpus_named(card.name)
+            own = OwnCard(
+                index=card.index,
+                name=card.name,
+                total_bytes=card.total_bytes,
+                free_bytes=card.free_bytes,
+                gpu=found[0].id if len(found) == 1 else "",
+            )
+            cards.append(own)
+    return tuple(cards)
+
+
+def _print(listing: CardList) -> None:
+    from analyzer.report.render.sections import Document, Paragraph, Section, Table, TableColumn
+
+    columns = (
+        TableColumn("--gpu", least=max(len(card.id) for card in listing.cards)),
+        TableColumn("card", rank=3),
+        TableColumn("memory", "bytes", rank=1),
+        TableColumn("CUDA's", "bytes", rank=4),
+        TableColumn("limit", "bytes"),
+        TableColumn("capability", "number", rank=2),
+    )
+    rows = tuple(
+        (row.id, row.name, row.nominal_bytes, row.memory_bytes, row.limit_bytes,
+         row.compute_capability)
+        for row in listing.cards
+    )  # fmt: skip
+    lead = tuple(
+        Paragraph(
+            f"This machine's GPU {one.index}: {printable(one.name, 80)}, {format_bytes(one.free_bytes)} "
+            f"free of {format_bytes(one.total_bytes)} "
+            f"({f'--gpu {one.gpu}' if one.gpu else 'not in the catalogue'})"
+        )
+        for one in listing.own
+    )
+    heading = "Cards: nominal memory, memory that CUDA reports, TensorFlow's default limit"
+    document = Document("", "", lead=lead, sections=(Section(heading, (Table(columns, rows),)),))
+    print_answer(document, quiet=False)
