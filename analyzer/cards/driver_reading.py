@@ -1,7 +1,4 @@
-"""Readings of NVML (``nvidia-ml-py``) and ``/proc`` about cards and the processes on them.
-
-They use no memory of a card.
-"""
+"""Readings of NVML (``nvidia-ml-py``) and ``/proc`` about cards; they use no memory of a card."""
 
 from __future__ import annotations
 

@@ -40,10 +40,7 @@ COMMANDS: Final = {
 
 
 class Commands(TyperGroup):
-    """Import a command's module when the command runs; ``--help`` imports none.
-
-    A module imports pandas and NumPy, which would be most of the time of ``--help``.
-    """
+    """Import a command's module, with pandas and NumPy, only when the command runs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -59,6 +59,14 @@ def _show_all(context: typer.Context, is_wanted: bool) -> None:
         raise typer.Exit
 
 
+def _check_scheduler(address: str) -> str:
+    """Return the address of a Dask scheduler."""
+    if address and ":" not in address:
+        hint = "Write it as tcp://10.0.0.1:8786."
+        raise InputError(f"--scheduler {address} is not an address.", hint=hint)
+    return address
+
+
 HELP_ALL: Final = option(
     "Show this message with the rare options, and exit.",
     "--help-all",
@@ -96,6 +104,7 @@ SCHEDULER: Final = in_result(
     default="",
     metavar="ADDRESS",
     is_rare=True,
+    callback=_check_scheduler,
 )
 FORCE: Final = in_result("Replace files that exist.", "--force", default=False)
 QUIET: Final = in_result("Print only the answer, in one line.", "--quiet", "-q", default=False)
@@ -230,7 +239,12 @@ def read_defaults(
     ``[tool.analyze.trace]`` only for ``trace``. Options that name files are not read from there, because
     a project's file should not decide where a command writes. ``kinds`` are the types by name.
     """
-    file = _find_project_file()
+    try:
+        here = Path.cwd()
+    except OSError:
+        return {}
+    files = (folder / "pyproject.toml" for folder in (here, *here.parents))
+    file = next((file for file in files if file.is_file()), None)
     if file is None:
         return {}
     name = command.name
@@ -252,13 +266,3 @@ def read_defaults(
         )
     shared = {key: value for key, value in table.items() if key not in commands}
     return {by_key[key]: value for key, value in {**shared, **own}.items() if key in by_key}
-
-
-def _find_project_file() -> Path | None:
-    """Return the nearest ``pyproject.toml`` of the working folder and its parents."""
-    try:
-        here = Path.cwd()
-    except OSError:
-        return None
-    files = (folder / "pyproject.toml" for folder in (here, *here.parents))
-    return next((file for file in files if file.is_file()), None)

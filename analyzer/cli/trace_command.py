@@ -183,6 +183,9 @@ def _capture_options(
             "--device and --gpu exclude each other: a simulated card is a GPU.",
             hint="Leave one out.",
         )
+    if what_if.growth and what_if.memory_limit_bytes is not None:
+        message = "--limit and --growth exclude each other on a simulated card, as in TensorFlow."
+        raise InputError(message, hint="Leave one out.")
     parse_cards(capture.gpu)
     chosen = replace(
         chosen,

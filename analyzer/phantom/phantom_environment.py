@@ -91,10 +91,7 @@ def make_phantom_environment(
 
 
 def make_tool_environment(folder: Path) -> dict[str, str]:
-    """Return the variables by which ``nvidia-smi`` shows the simulated cards to a process.
-
-    ``folder`` is the process' own, for the program and the file of the memory in use.
-    """
+    """Write ``nvidia-smi`` for simulated cards into a process' folder; return its variables."""
     programs = folder / "bin"
     programs.mkdir(parents=True, exist_ok=True)
     program = programs / "nvidia-smi"

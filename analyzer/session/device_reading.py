@@ -1,7 +1,4 @@
-"""``analyze device`` and ``analyzer.device()``: read the figures and account for a card's memory.
-
-They are read in the user's process, from outside a process, or in a process that is started for it.
-"""
+"""Account for a card's memory: of this process, of another, of the machine, of a run, or measured."""
 
 from __future__ import annotations
 

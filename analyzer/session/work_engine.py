@@ -38,8 +38,7 @@ class WorkEngine:
         """Yield the index of each item and the result of ``call``, a module's function, as they finish.
 
         If a process dies, the calls that may have run there are repeated one at a time, so that only
-        the item that kills its process has no result (None). An InputError says that no scheduler
-        answers.
+        the item that kills its process has no result (None). InputError if no scheduler answers.
         """
         if not self.scheduler and (self.workers <= 1 or len(items) <= 1):
             yield from ((index, call(item)) for index, item in enumerate(items))
