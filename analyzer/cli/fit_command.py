@@ -119,13 +119,11 @@ def _make_question(
             what_if=asked.what_if,
             shape=varied.template,
         )
-    names = parse_remedies(asked.what_if)
     question = FitQuestion(
         limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),
         wanted=None if varied.shapes else asked.batch_size,
         confirm=asked.confirm,
-        remedies=names == (),
-        what_if=names or (),
+        remedies=parse_remedies(asked.what_if),
         varied=varied,
     )
     return chosen, question
