@@ -12,7 +12,6 @@ import gc
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
@@ -21,9 +20,7 @@ ENDING: Final = tuple(
 )
 """The signals that ask a process to end."""
 
-EXIT_BASE: Final = 128
-"""A shell's exit status of a process that a signal ended: this plus the signal's number."""
-
+EXIT_BASE: Final = 128  # a shell's exit status: this plus the number of the signal
 _PR_SET_PDEATHSIG: Final = 1  # option of ``prctl(2)``: the signal sent when the parent ends
 
 _Handler = Callable[[int, FrameType | None], None]
@@ -128,7 +125,7 @@ def freeze_loaded_objects() -> None:
     gc.freeze()
 
 
-@contextmanager
+@contextlib.contextmanager
 def pause_collector() -> Iterator[None]:
     """Disable the collector inside the block and restore its state afterwards."""
     was_on = gc.isenabled()

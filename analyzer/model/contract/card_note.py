@@ -19,8 +19,7 @@ REQUEST_FILE: Final = "request.json"
 ANSWER_FILE: Final = "answer.json"
 MODULE_FILE: Final = "module.hlo.pb"  # the serialized ``HloModuleProto`` before optimisation
 
-Products = Literal["triton", "cublas"]
-"""The implementation of matrix products: Triton kernels of XLA, or cuBLAS."""
+Products = Literal["triton", "cublas"]  # the implementation of matrix products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

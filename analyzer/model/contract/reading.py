@@ -47,9 +47,9 @@ def pack(content: bytes, level: int = 6) -> bytes:
     return packed
 
 
-def unpack(content: bytes, *, most_ratio: int = _MOST_RATIO) -> bytes:
+def unpack(content: bytes) -> bytes:
     """Return the content of a gzip file, or raise a ValueError; see ``_MOST_RATIO``."""
-    limit = min(_FREE_BYTES + most_ratio * len(content), _MOST_BYTES)
+    limit = min(_FREE_BYTES + _MOST_RATIO * len(content), _MOST_BYTES)
     parts: list[bytes] = []
     room, rest = limit, content
     try:

@@ -187,7 +187,8 @@ def _make_rules(card: DnnCard) -> dict[str, Rule]:
     depthwise = "DepthwiseConv2dNative"
     return rule_table(
         (plan_allocation, _ALLOCATING),
-        (gpu_reduction.plan_scan, _SCANS),
+        # CUB's partial results (``where_op_gpu.cu.h``, ``gpu_prim_helpers.h``)
+        (partial(plan_allocation, after_bytes=(gpu_reduction.CUB_BYTES,)), _SCANS),
         (partial(gpu_reduction.plan_reduction, blocks=blocks), cpu.REDUCTIONS),
         *(
             (partial(cudnn.plan_convolution, card=card, direction=direction), types)

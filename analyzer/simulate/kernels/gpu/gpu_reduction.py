@@ -138,11 +138,6 @@ def plan_sum_of_squares(call: Call, blocks: int) -> MemoryPlan:
     return plan_allocation(call, after_bytes=(_whole(elements, _item_bytes(call), blocks),))
 
 
-def plan_scan(call: Call) -> MemoryPlan:
-    """Allocate CUB's partial results (``where_op_gpu.cu.h``, ``gpu_prim_helpers.h``)."""
-    return plan_allocation(call, after_bytes=(CUB_BYTES,))
-
-
 def _item_bytes(call: Call) -> int:
     return ITEM_BYTES.get(call.op.outputs[0].dtype, 4)
 

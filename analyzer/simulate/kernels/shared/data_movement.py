@@ -210,9 +210,8 @@ def plan_einsum(call: Call, find_scratch: Scratch | None = None) -> MemoryPlan:
     bytes of a product's scratch from the left operand's shape in memory and the operands that
     the product reads transposed.
     """
-    shapes = [
-        shape for index in range(len(call.inputs)) if (shape := call.shape(index)) is not None
-    ]
+    known = map(call.shape, range(len(call.inputs)))
+    shapes = [shape for shape in known if shape is not None]
     operands, _, result = str(call.attr("equation", "")).partition("->")
     names = operands.split(",")
     output = allocate(call, region="temp")
@@ -246,9 +245,8 @@ def plan_einsum(call: Call, find_scratch: Scratch | None = None) -> MemoryPlan:
         left.sizes[_BROADCAST] * left.sizes[_BATCH],
         *rows_depth[:: -1 if left.is_swapped else 1],
     )
-    scratch = (
-        (find_scratch(shape, (left.is_swapped, not right.is_swapped)),) if find_scratch else ()
-    )
+    swaps = (left.is_swapped, not right.is_swapped)
+    scratch = (find_scratch(shape, swaps),) if find_scratch else ()
     if not is_copied:
         return MemoryPlan(outputs=(output,), before_bytes=copies, after_bytes=scratch)
     return MemoryPlan(outputs=(output,), before_bytes=(*copies, call.size()), scratch_bytes=scratch)
