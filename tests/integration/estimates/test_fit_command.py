@@ -21,6 +21,7 @@ from analyzer.fitting.remedies import try_remedies
 from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.size_search import tolerance_at
 from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.errors import FailureKind
 from analyzer.session.opening import open_result
 
 MODELS = """
@@ -137,7 +138,7 @@ def check_runs(answer: FitAnswer) -> None:
     assert answer.failing is not None
     runs = {run.size: run for run in answer.confirmation.runs}
     assert runs[answer.largest].ran
-    assert runs[answer.failing].is_out_of_memory
+    assert runs[answer.failing].kind is FailureKind.OUT_OF_MEMORY
     # Far from the prediction the runs may be used up first: their order of ops is chance.
     is_narrow = answer.failing - answer.largest <= tolerance_at(answer.largest)
     assert is_narrow or len(runs) == MOST_RUNS
