@@ -257,8 +257,12 @@ def _state_largest(answer: FitAnswer, *, can_confirm: bool) -> str:
     if answer.confirmation is not None:
         fits = f"{named} ran on {runtime} and fits {where}"
     if answer.failing is None:
-        top = f"sizes above {MOST_SIZE} are not tried"
-        return f"{fits}; {top if answer.largest >= MOST_SIZE else 'larger ones were not tried'}."
+        others = "larger ones were not tried"
+        if answer.largest >= MOST_SIZE:
+            others = f"sizes above {MOST_SIZE} are not tried"
+        elif any(run.size > answer.largest for run in answer.runs):
+            others = "larger ones did not end in time"
+        return f"{fits}; {others}."
     sentences = [f"{fits}; {answer.label(answer.failing)} {_describe_failing(answer)}."]
     has_failed = any(run.has_failed and run.size == answer.failing for run in answer.runs)
     if not has_failed and answer.safe < answer.largest:

@@ -197,6 +197,10 @@ REFUSED = SizeFailure(size=41, kind=FailureKind.INVALID_SHAPE, detail="too long"
             "Batch 40 ran on {by} and fits Tesla T4 (100.0 MiB); 41 may not fit by estimate. "
             "Batch 36 is safe.",
         ),
+        (
+            make_answer({40: True, 41: None}, 40, None),
+            "Batch 40 ran on {by} and fits Tesla T4 (100.0 MiB); larger ones did not end in time.",
+        ),
         (make_answer(None, 0, 1), "Batch 1 may not fit Tesla T4 (100.0 MiB), by estimate."),
         (make_answer(None, 0, 45), "Not even batch 45 fits Tesla T4 (100.0 MiB)."),
     ],
