@@ -190,7 +190,6 @@ def _judge_async(case: OomCase) -> OomVerdict:
 
 
 def _general_reasons(case: OomCase, cause: str) -> Iterator[str]:
-    """Yield reasons for any verdict: contents of the pool, waste, a limit below the card's memory."""
     state, failure, total = case.state, case.failure, case.card_total
     if failure.is_compiled and cause not in (Cause.HOST, Cause.BESIDE_THE_POOL):
         yield write_reason("one_block")
@@ -211,7 +210,6 @@ def _general_reasons(case: OomCase, cause: str) -> Iterator[str]:
 
 
 def _find_missing_lines(case: OomCase) -> Iterator[str]:
-    """Yield the lines that the log lacks and that would give more figures."""
     failure, dump = case.failure, case.failure.dump
     if failure.kind not in (FailedAllocator.POOL, FailedAllocator.UNKNOWN):
         return
@@ -277,7 +275,6 @@ def _find_cause(case: OomCase) -> Cause:
 
 
 def _judge_card(figures: dict[str, Range]) -> Cause:
-    """Return the cause on a card or a TPU; the log may lack each figure."""
     names = ("request", "need", "limit", "total", "free", "hole")
     request, need, limit, total, free, hole = map(figures.get, names)
     if need is not None and limit is not None and need.middle > limit.middle:
@@ -370,7 +367,6 @@ def _find_reasons(case: OomCase, cause: Cause) -> Iterator[str]:
 
 
 def _describe_program(plan: XlaBuffers) -> Iterator[str]:
-    """Yield the parts of a TPU's program, and its largest allocation with its padding."""
     parts = [f"{name} {format_bytes(size.middle)}" for name, size in plan.stats.items()]
     if parts:
         yield write_reason("tpu_parts", parts=", ".join(parts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 from analyzer.model.contract.fields import numpy_name
@@ -149,31 +150,30 @@ def _explain_failure(case: OomCase) -> OomFailure:
 
 
 def _request_of(case: OomCase) -> AskedFor | None:
-    request, tensor = case.request, case.failure.tensor
-    if request is not None:
-        requested = request.requested
-        return AskedFor(
-            requested_bytes=requested.high if requested.width < 256 else requested.middle,
-            rounded_bytes=request.rounded.high,
-            is_exact=requested.is_exact,
-            low_bytes=requested.low,
-            high_bytes=requested.high,
-            basis=request.basis,
-            shape=tensor.shape,
-            dtype=numpy_name(request.dtype or tensor.dtype) or None,
-        )
-    bare = size_without_type(tensor)
-    if bare is None:
+    request, tensor, bare = (
+        case.request,
+        case.failure.tensor,
+        size_without_type(case.failure.tensor),
+    )
+    if request is None and bare is not None:
+        basis = "the shape, with 4 bytes per element; the log does not give its type"
+        requested, likely_bytes = bare, 4 * bare.low
+        rounded_bytes, dtype = round_up_request(likely_bytes), ""
+    elif request is not None:
+        requested, basis, rounded_bytes = request.requested, request.basis, request.rounded.high
+        likely_bytes = requested.high if requested.width < 256 else requested.middle
+        dtype = numpy_name(request.dtype or tensor.dtype)
+    else:
         return None
-    likely_bytes = 4 * bare.low
     return AskedFor(
         requested_bytes=likely_bytes,
-        rounded_bytes=round_up_request(likely_bytes),
-        is_exact=False,
-        low_bytes=bare.low,
-        high_bytes=bare.high,
-        basis="the shape, with 4 bytes per element; the log does not give its type",
+        rounded_bytes=rounded_bytes,
+        is_exact=requested.is_exact,
+        low_bytes=requested.low,
+        high_bytes=requested.high,
+        basis=basis,
         shape=tensor.shape,
+        dtype=dtype or None,
     )
 
 
@@ -191,7 +191,6 @@ def _card_figures(case: OomCase) -> OomCard | None:
 
 
 def _holders(case: OomCase) -> Iterator[OomHolder]:
-    """Yield who holds which part of the card, tensors first."""
     state, failure, total = case.state, case.failure, case.card_total
     if failure.component:
         return
@@ -260,22 +259,19 @@ def _describe_pool_refusals(runs: list[RefusalRun], cards: list[LoggedCard]) -> 
 
 
 def _notes(records: LogRecords) -> Iterator[str]:
+    write = partial(write_sentence, "note")
     for each in records.tolerated:
-        values = {"allocator": each.allocator or "An allocator", "times": times(each.times)}
-        yield write_sentence("note", "tolerated", largest=each.largest, **values)
+        allocator = each.allocator or "An allocator"
+        yield write("tolerated", allocator=allocator, times=times(each.times), largest=each.largest)
     if records.garbage_collections:
-        count = times(records.garbage_collections)
-        yield write_sentence("note", "garbage_collections", times=count)
+        yield write("garbage_collections", times=times(records.garbage_collections))
     host_count, largest = records.large_host
     if host_count:
-        size = Range.exactly(largest)
-        yield write_sentence("note", "large_host", count=host_count, largest=size)
+        yield write("large_host", count=host_count, largest=Range.exactly(largest))
     for budget, reached in records.xla_budgets[:_MOST_BUDGETS]:
-        size = Range.exactly(reached)
-        yield write_sentence("note", "xla_budget", budget=budget, reached=size)
+        yield write("xla_budget", budget=budget, reached=Range.exactly(reached))
     pinned = [run.first_bytes for run in records.refusals if run.is_host]
     if pinned and records.failures:
-        size = Range.exactly(max(pinned))
-        yield write_sentence("note", "pinned", times=times(len(pinned)), largest=size)
+        yield write("pinned", times=times(len(pinned)), largest=Range.exactly(max(pinned)))
     if records.other_resources:
-        yield write_sentence("note", "other_resources", times=times(records.other_resources))
+        yield write("other_resources", times=times(records.other_resources))

@@ -48,10 +48,8 @@ _FIGURES: Final = (
     ("allowed by the limit, not taken", "room_bytes"),
     ("limit minus in use", "left_bytes"),
 )
-_TEXTS: Final = (
-    *(("op", "op"), ("type", "op_type"), ("in full", "requested_by"), ("allocator", "allocator")),
-    *(("device", "device"), ("source", "source"), ("kernel", "kernel")),
-)
+_TEXTS: Final = ("op", "op_type", "requested_by", "allocator", "device", "source", "kernel")
+_LABELS: Final = {"op_type": "type", "requested_by": "in full"}
 _NAME: Final = TableColumn("", least=9)
 _SIZE: Final = TableColumn("size", "bytes")
 _FOOTER: Final = (
@@ -146,11 +144,10 @@ def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
         yield "known by", asked.basis
         if asked.shape is not None:
             yield "shape", f"[{', '.join(map(str, asked.shape))}] {asked.dtype or ''}".strip()
-    for label, name in _TEXTS:
+    for name in _TEXTS:
         text = getattr(failure, name)
-        is_repeated = name in ("op_type", "requested_by") and text == failure.op
-        if text and not is_repeated:
-            yield label, text
+        if text and not (name in _LABELS and text == failure.op):
+            yield _LABELS.get(name, name), text
     if failure.card is not None and (failure.card.name or failure.card.total_bytes):
         yield "card", _card_words(failure.card)
 

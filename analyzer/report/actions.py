@@ -158,7 +158,6 @@ def _check_command(report: ReportFile, remedy: str) -> str:
 
 
 def _evidence_table(finding: Finding) -> Table | None:
-    """Return the rows that prove a finding, for pages; None without any."""
     rows = finding.evidence[:MOST_EVIDENCE]
     if not rows:
         return None

@@ -104,10 +104,10 @@ def _temporary_for(path: Path) -> Path | None:
         status = path.stat()
     except FileNotFoundError:
         return _create_next_to(target, 0o666)  # the system applies the umask
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
-    if not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+    is_folder = stat.S_ISDIR(status.st_mode)
+    if is_folder or not os.access(path, os.W_OK):
+        number = errno.EISDIR if is_folder else errno.EACCES
+        raise OSError(number, os.strerror(number), str(target))
     is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
     if not is_regular(path) or status.st_nlink > 1 or not is_own:
         return None

@@ -60,16 +60,15 @@ def _make_renamer(op_types: set[str]) -> Callable[[str], str]:
     """Return the function that redacts a name part by part, injectively."""
     known: dict[str, str] = {}
 
-    def rename_part(part: str) -> str:
-        if not part or part in _PUBLIC or _NUMBER.sub("", part) in op_types:
-            return part
-        return known.setdefault(part, f"n{len(known) + 1}")
-
     def rename(name: str) -> str:
         path, colon, output = name.rpartition(":")
         if not (colon and output.isdecimal()):
             path, colon, output = name, "", ""
-        return "/".join(map(rename_part, path.split("/"))) + colon + output
+        parts = path.split("/")
+        for place, part in enumerate(parts):
+            if part and part not in _PUBLIC and _NUMBER.sub("", part) not in op_types:
+                parts[place] = known.setdefault(part, f"n{len(known) + 1}")
+        return "/".join(parts) + colon + output
 
     return rename
 

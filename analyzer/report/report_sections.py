@@ -172,7 +172,6 @@ def remedies_sections(remedies: Sequence[StepRemedy], at: str = "") -> Iterator[
 
 
 def _categories_section(report: ReportFile, summary: Summary) -> Section:
-    """Return the requested bytes of each category at the peak."""
     rows: list[tuple[CellValue, ...]] = [
         (
             share.label,

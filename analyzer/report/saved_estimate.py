@@ -56,7 +56,6 @@ def read_analysis(folder: Path, report: ReportFile) -> Analysis:
 
 
 def _analysis(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame]) -> Analysis:
-    """Return the analysis of tables."""
     _check(tables["allocations"], tables["events"], report)
     recording = Recording(
         kind=report.kind,
@@ -89,16 +88,15 @@ def _analysis(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame])
 
 
 def _check(allocations: pd.DataFrame, events: pd.DataFrame, report: ReportFile) -> None:
-    """Check that all values of the tables are possible in a prediction."""
     count, rows = len(events), len(allocations)
     sizes = allocations[["requested_bytes", "allocated_bytes"]]
     instants = pd.Series(
         [at for step in report.steps for at in (step.first_instant, step.last_instant)]
     )
+    born, dies = allocations["born"], allocations["dies"]
     checks = {
-        "instants": allocations["born"].between(-1, count - 1)
-        & (allocations["born"] <= allocations["dies"]),
-        "ends": allocations["dies"].between(0, count),
+        "instants": born.between(-1, count - 1) & (born <= dies),
+        "ends": dies.between(0, count),
         "sizes": sizes.ge(0).all(axis=1) & sizes.le(MOST_BYTES).all(axis=1),
         "turns": allocations["turns_at"].dropna().between(-1, count),
         "parts": allocations["part_of"].dropna().between(0, rows - 1),
@@ -116,7 +114,6 @@ def _check(allocations: pd.DataFrame, events: pd.DataFrame, report: ReportFile) 
 
 
 def _structure(folder: Path) -> GraphIndex:
-    """Return the graph in the folder."""
     structure = index_note_graph(read_run(folder / RUN_FILE))
     if structure is None:
         raise TraceError(

@@ -37,15 +37,8 @@ _LONGEST: Final = 2000  # characters of a text
 _AFFIXES: Final = re.compile(r"^quantity_|(?:_kib|_gib)?(?:_2)?$")
 _LIMIT_LINES: Final = 6  # of a section "Limits:"
 _UNKNOWN: Final = "unknown"  # the row that is tried only if nothing else reads the line
-_LIBRARIES: Final = {
-    "cudnn": "cuDNN",
-    "dnn": "cuDNN",
-    "cublas": "cuBLAS",
-    "cusolver": "cuSOLVER",
-    "cufft": "cuFFT",
-    "cusparse": "cuSPARSE",
-    "curand": "cuRAND",
-}
+_CUDA_LIBRARIES: Final = ("cuDNN", "cuBLAS", "cuSOLVER", "cuFFT", "cuSPARSE", "cuRAND")
+_LIBRARIES: Final = {"dnn": "cuDNN", **{name.lower(): name for name in _CUDA_LIBRARIES}}
 _FACTS: Final = {name: compile_pattern(row.facts) for name, row in COMPONENTS.items() if row.facts}
 
 
@@ -177,7 +170,6 @@ def _add_figures(
 
 
 def _read_figures(name: str, text: str) -> dict[str, Range]:
-    """Return the figures that a row finds in a line, by name."""
     figures: dict[str, Range] = {}
     facts = _FACTS.get(name)
     for match in facts.finditer(text) if facts is not None else ():

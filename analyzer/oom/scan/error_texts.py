@@ -111,11 +111,8 @@ def _may_request(failure: LoggedFailure, shape: tuple[int, ...], dtype: str) -> 
     is_other = failure.kind is FailedAllocator.LIBRARY or failure.is_compiled
     if is_other or failure.has_error_text:
         return False
-    size, rounded, sizes = (
-        failure.tensor.size,
-        failure.tensor.rounded_bytes,
-        possible_bytes(shape, dtype),
-    )
+    size, rounded = failure.tensor.size, failure.tensor.rounded_bytes
+    sizes = possible_bytes(shape, dtype)
     if rounded is not None:
         return any(rounded == round_up_request(size_bytes) for size_bytes in sizes)
     if size is None:
@@ -209,7 +206,6 @@ def _complete(failure: LoggedFailure, process: LogProcess, message: LogMessage) 
 
 # Complex: a flat list of the kinds of lines, in order of precedence.
 def _take_context(records: LogRecords, process: LogProcess, text: str) -> bool:
-    """Read a line around an error text: a node, a traceback, a list of buffers or tensors."""
     if detected := find_any(("node_detected", "node_line"), text):
         process.node = detected["name"]
         return True
@@ -240,17 +236,15 @@ def _take_context(records: LogRecords, process: LogProcess, text: str) -> bool:
         failure.usage.append((row["node"], size))
         return True
     node = find("node", text)
-    if node:
-        name = read_groups(node)["name"]
-        if not _is_requested_by(failure, name):
-            shape = failure.tensor.shape  # another failed request for the same shape
-            requests = (one for one in _recent(records, process) if one.tensor.shape == shape)
-            named = (one for one in requests if one.requested_by)
-            other = next((one for one in named if _is_requested_by(one, name)), None)
-            if other is None:
-                return True
-            failure.reports, other.reports = failure.reports - 1, other.reports + 1
-            failure = process.error = other
+    name = read_groups(node)["name"] if node else ""
+    if node and not _is_requested_by(failure, name):
+        for other in _recent(records, process):  # another failed request for the same shape
+            is_same = other.tensor.shape == failure.tensor.shape and other.requested_by
+            if is_same and _is_requested_by(other, name):
+                failure.reports, other.reports = failure.reports - 1, other.reports + 1
+                process.error = other
+                return _add_names(other, text)
+        return True
     return _add_names(failure, text)
 
 

@@ -227,7 +227,6 @@ def render_inline(
 
 
 def _other_sections(report: ReportFile) -> Iterator[Section]:
-    """Yield the sections below the charts: steps, allocator sizes, op types without a model."""
     if report.steps:
         yield steps_section(report, _STEPS)
     rows: list[tuple[CellValue, ...]] = []

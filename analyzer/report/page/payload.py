@@ -117,15 +117,13 @@ def payload(
     if not table["born"].is_monotonic_increasing:
         table = table.sort_values("born", kind="stable")
     n_states = len(recording.events) + 1
-    if recording.events.empty and len(table):
-        # A prediction without events: the last change is the last instant.
+    if recording.events.empty and len(table):  # a prediction: the last change is the last instant
         n_states = int(table["dies"].max()) + 1
     heaviest = np.argsort(-_weights(table).to_numpy(), kind="stable")[:MAX_BUFFERS]
     is_listed = np.isin(np.arange(len(table)), heaviest)
     listed, folded = table[is_listed], table[~is_listed]
-    kept = (
-        choose_states(listed, report, n_states) if len(folded) else PageStates(np.arange(n_states))
-    )
+    all_states = PageStates(np.arange(n_states))
+    kept = choose_states(listed, report, n_states) if len(folded) else all_states
     why = _reasons(listed, strings, report)
     ops, around = _neighbours(recording.tensor_links, listed, strings)
     around["use_state"] = kept.instants(around["use_state"] - 1) + 1
@@ -146,13 +144,9 @@ def payload(
         "buffers": len(listed),
         "folded_buffers": len(folded),
         "steps": [
-            {
-                "index": step.index,
-                "number": step.number,
-                "first": kept.instant(step.first),
-                "last": kept.instant(step.last),
-            }
-            for step in recording.steps
+            {"index": one.index, "number": one.number}
+            | {"first": kept.instant(one.first), "last": kept.instant(one.last)}
+            for one in recording.steps
         ],
         "ops": ops,
         "backward": _find_backward(recording, kept),
@@ -162,7 +156,6 @@ def payload(
 
 
 def _weights(table: pd.DataFrame) -> pd.Series[Any]:
-    """Return bytes x lifetime of each buffer."""
     return table["requested_bytes"] * (table["dies"] - table["born"]).clip(lower=1)
 
 
@@ -189,17 +182,12 @@ def _neighbours(
             continue
         taken.add(name)
         around["graph_tensor"].append(strings.place(name))
-        around["graph_producer"].append(
-            0 if maker is None else places.setdefault(maker, len(places)) + 1
-        )
+        producer = 0 if maker is None else places.setdefault(maker, len(places)) + 1
+        around["graph_producer"].append(producer)
         around["graph_consumer"] += [places.setdefault(op, len(places)) for op in consumers]
         around["graph_offset"].append(len(around["graph_consumer"]))
-    births = {
-        str(op): np.sort(states.to_numpy(dtype=np.int64))
-        for op, states in (table["born"] + 1).groupby(
-            table["op"].astype(str).to_numpy(dtype=object)
-        )
-    }
+    by_op = (table["born"] + 1).groupby(table["op"].astype(str).to_numpy(dtype=object))
+    births = {str(op): np.sort(states.to_numpy(dtype=np.int64)) for op, states in by_op}
     rows = zip(table["tensor"].astype(str), table["born"] + 1, table["dies"] + 1, strict=True)
     for name, born, dies in rows if links is not None else ():
         consumers = readers.get(name, [])[:MAX_CONSUMERS] if name in taken else []

@@ -94,7 +94,6 @@ def draw_lines(chart: LineChart) -> Drawing:
 
 
 def _draw_axes(chart: LineChart, scale: _Scale) -> Iterator[str]:
-    """Yield the shade of the warm-up, the grid and the labels of both axes."""
     if chart.shaded_to_x is not None and chart.shaded_to_x > scale.first_x:
         width = round(scale.along(chart.shaded_to_x) - _LEFT, 1)
         place = f'x="{_LEFT}" y="{_TOP}" width="{width}" height="{scale.floor - _TOP}"'

@@ -43,8 +43,7 @@ def fill_page(package: str, template: str, *, script: str = "", **values: Any) -
     The template extends ``assets/shell.html``, which needs the values ``title``, ``subtitle``,
     ``badge``, ``footer`` and ``next_command``; ``script`` is JavaScript for ``{{ script }}``.
     """
-    style = asset(SHELL, "assets/shared.css")
-    theme = asset(SHELL, "assets/theme.js")
+    style, theme = asset(SHELL, "assets/shared.css"), asset(SHELL, "assets/theme.js")
     text = (
         templates_of(package)
         .get_template(template)
@@ -68,10 +67,9 @@ def asset(package: str, name: str) -> str:
 @cache
 def templates_of(package: str) -> jinja2.Environment:
     """Return the templates of a package and the shared ones, with escaping."""
+    loaders = [jinja2.PackageLoader(name, ".") for name in dict.fromkeys((package, SHELL))]
     environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(
-            [jinja2.PackageLoader(name, ".") for name in dict.fromkeys((package, SHELL))]
-        ),
+        loader=jinja2.ChoiceLoader(loaders),
         undefined=jinja2.StrictUndefined,
         autoescape=True,
         trim_blocks=True,
