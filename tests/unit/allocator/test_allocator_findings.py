@@ -5,14 +5,14 @@ import pytest
 
 from analyzer.explain.pool_facts import find_allocator
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.model.recording.records import Device, Kind, Recording, Step
+from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 
 MIB = 1 << 20
 
 
-def recording_of(rows, steps=()):
+def recording_of(rows):
     """Return a recording from (op, bytes, born, dies)."""
     table = pd.DataFrame(rows, columns=["op", "requested_bytes", "born", "dies"])
     for name, column in ALLOCATIONS.items():
@@ -30,9 +30,7 @@ def recording_of(rows, steps=()):
         events=empty(EVENTS),
         allocations=conform(table, ALLOCATIONS),
         allocator="bfc",
-        steps=tuple(
-            Step(index=i, number=i, first=first, last=last) for i, (first, last) in enumerate(steps)
-        ),
+        steps=(),
     )
 
 
@@ -42,8 +40,8 @@ HOLES = [
 ]
 
 
-def find(options, rows=HOLES, steps=()):
-    return {finding.id: finding for finding in find_allocator(recording_of(rows, steps), options)}
+def find(options, rows=HOLES):
+    return {finding.id: finding for finding in find_allocator(recording_of(rows), options)}
 
 
 def test_a_request_that_does_not_fit_is_named_with_the_free_bytes():
@@ -57,14 +55,17 @@ def test_too_much_alive_is_told_from_fragmentation():
     assert "need more than this limit" in finding.detail
 
 
-def test_a_restart_is_recommended_where_it_helps():
-    rows, steps = [], []
+def test_the_setting_that_lowers_the_limit_most_is_recommended():
+    rows = []
     for step in range(10):
         rows += [(f"t{step}", (10 - step) * MIB, 3 * step, 3 * step + 2)]
         rows += [(f"keep{step}", 1000, 3 * step + 1, 30)]
-        steps.append((3 * step, 3 * step + 2))
-    found = find(BfcOptions.gpu(64 * MIB, growth=True), rows, steps)
-    assert "restart from a checkpoint" in found["allocator-remedies"].title
+    found = find(BfcOptions.gpu(64 * MIB, growth=True), rows)
+    finding = found["allocator-remedies"]
+    saved = [row["saves_bytes"] for row in finding.evidence]
+    assert saved == sorted(saved, reverse=True)
+    assert finding.saves_bytes == saved[0] > 0
+    assert finding.evidence[0]["way"] in finding.title
 
 
 @pytest.mark.parametrize("limit", [6 * MIB, 64 * MIB])

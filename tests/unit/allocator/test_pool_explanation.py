@@ -49,4 +49,6 @@ def test_remedies_compare_other_settings():
     by_id = {remedy.id: remedy for remedy in found}
     assert by_id["cuda-malloc-async"].minimum_limit_bytes == 20 * MIB + 1000
     assert by_id["no-growth"].peak_pool_bytes == 1 << 30
-    assert by_id["no-growth"].limit_saved_bytes > 0
+    least = by_id["as-is"].minimum_limit_bytes
+    assert all(one.limit_saved_bytes == least - one.minimum_limit_bytes for one in found)
+    assert by_id["cuda-malloc-async"].limit_saved_bytes > 0
