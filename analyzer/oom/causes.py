@@ -62,7 +62,7 @@ def _judge_pool(case: OomCase, request: RequestSize) -> OomVerdict:
     left = case.limit_left
     if state.free is not None:
         if state.room is None and state.pool is not None and state.pool.high < want.low:
-            sizes = {"request": request.shown, "pool": state.pool}
+            sizes = {"request": request.size, "pool": state.pool}
             return _judge_others(case, want) or write_verdict("unknown_limit", **sizes)
         left = state.free + (state.room or Range.exactly(0))
     if left is None:
@@ -72,7 +72,7 @@ def _judge_pool(case: OomCase, request: RequestSize) -> OomVerdict:
     if state.free is not None:
         return _judge_fragmented(case, request, state.free)
     title = "refused_below_limit" if case.refusals else "fragmented_below_limit"
-    return write_verdict(title, request=request.shown, left=left)
+    return write_verdict(title, request=request.size, left=left)
 
 
 def _judge_unknown_request(case: OomCase) -> OomVerdict:
@@ -91,7 +91,7 @@ def _judge_unknown_request(case: OomCase) -> OomVerdict:
 def _judge_larger_than_all(case: OomCase, request: RequestSize) -> OomVerdict | None:
     limit, total, want = case.state.limit, case.card_total, request.rounded
     noun = "block" if case.failure.is_compiled else "tensor"
-    values = {"noun": noun, "request": request.shown, "total": total, "limit": limit}
+    values = {"noun": noun, "request": request.size, "total": total, "limit": limit}
     if total is not None and want.low > total.high and case.is_on_card:
         return write_verdict("larger_than_card", **values)
     if limit is None or want.low <= limit.high:
@@ -119,12 +119,12 @@ def _judge_driver(case: OomCase, request: RequestSize, room: Range) -> OomVerdic
     elif case.is_on_card:
         reasons.append(write_reason("rest_of_card"))
     giver = "driver" if case.is_on_card else "machine"
-    return write_verdict("refused", *reasons, room=room, request=request.shown, giver=giver)
+    return write_verdict("refused", *reasons, room=room, request=request.size, giver=giver)
 
 
 def _judge_by_map(case: OomCase, request: RequestSize) -> OomVerdict:
     """Judge by the map of 100 marks, which is a warning and printed even if the dump is not."""
-    want, shown, cells = request.rounded, request.shown, case.failure.dump.map
+    want, shown, cells = request.rounded, request.size, case.failure.dump.map
     reasons = describe_refusals(case.refusals)
     if case.failure.is_pinned and reasons:
         return write_verdict("refused_pinned", *reasons, request=shown)
@@ -143,7 +143,7 @@ def _judge_by_map(case: OomCase, request: RequestSize) -> OomVerdict:
 def _judge_full(case: OomCase, request: RequestSize, left: Range) -> OomVerdict:
     state, want, waste = case.state, request.rounded, case.state.waste
     least = max(want.high - left.middle, int(_NOTABLE * (case.in_use_bytes or 0)), 1)
-    sizes = {"request": request.shown, "left": left}
+    sizes = {"request": request.size, "left": left}
     if waste is not None and waste.low >= least:
         return write_verdict("wasted", waste=waste, **sizes)
     limit = "" if state.limit is None else f" of {size_words(state.limit)}"
@@ -161,7 +161,7 @@ def _judge_fragmented(case: OomCase, request: RequestSize, free: Range) -> OomVe
         regions = f" in {state.regions:,} regions" if (state.regions or 0) > 1 else ""
         values = {"holes": state.holes, "regions": regions}
         reasons.append(write_reason("free_chunks", free=free, **values))
-    sizes = {"request": request.shown, "free": free}
+    sizes = {"request": request.size, "free": free}
     if free.middle < request.rounded.middle and state.room is not None:
         return write_verdict("fragmented_with_room", *reasons, room=state.room, **sizes)
     piece = "no free chunk is as large"

@@ -147,7 +147,7 @@ class RequestSize:
     dtype: str
 
     @property
-    def shown(self) -> Range:
+    def size(self) -> Range:
         """The size for sentences."""
         return self.requested if self.requested.is_exact else self.rounded
 
