@@ -76,10 +76,7 @@ def build_graph_index(
     table = scopes or ScopeTable()
     gradients, nested = frozenset(gradients), dict.fromkeys(nested_gradients, True)
     by_name = {op.name: op for op in ops}
-    consumers: dict[str, list[str]] = {}
-    for op in ops:
-        for tensor in op.inputs:
-            consumers.setdefault(tensor, []).append(op.name)
+    consumers = find_consumers(ops)
     if not traced:
         traced = [TracedGraph("", tuple(TracedOp(op.name, op.inputs) for op in ops))]
     present = frozenset(
@@ -93,6 +90,15 @@ def build_graph_index(
     layers = {name: table.layer_of(name) for name in by_name}
     layers |= _find_update_layers(by_name, consumers, present, phases, layers)
     return GraphIndex(by_name, consumers, present, phases, layers)
+
+
+def find_consumers(ops: Iterable[Op]) -> dict[str, list[str]]:
+    """Return the ops that use each tensor."""
+    consumers: dict[str, list[str]] = {}
+    for op in ops:
+        for tensor in op.inputs:
+            consumers.setdefault(tensor, []).append(op.name)
+    return consumers
 
 
 def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:

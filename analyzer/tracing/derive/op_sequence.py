@@ -9,6 +9,7 @@ free.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -36,42 +37,41 @@ class OpSequence:
             eager: Types of eager ops. Their runs are numbered in each step: ``Conv2D#7``.
             starts: Start of each step in picoseconds.
         """
+        texts = TextNumbers("")
+
+        def columns(
+            table: pd.DataFrame,
+            time: str,
+            column: str,
+            name: Callable[[str], str],
+            chosen: pd.Series,
+        ) -> tuple[npt.NDArray[np.int64], ...]:
+            numbers = [*(texts.of(name(text)) for text in table[column].cat.categories), 0]
+            op = np.array(numbers, np.int64)[table[column].cat.codes.to_numpy()]
+            known = chosen.to_numpy() & (op > 0)
+            thread = table["thread"].to_numpy().astype(np.int64)
+            return table[time].to_numpy()[known], thread[known], op[known]
+
         events, kernels, runs = raw.events, raw.kernels, raw.op_runs
-        born = (events["kind"] > 0).to_numpy() & (~events["op"].isin(["", RECEIVED])).to_numpy()
-        launched = (kernels["thread"] > 0).to_numpy()
-        annotations = kernels["annotation"].cat.categories
-        self._texts = TextNumbers("")
-        of_annotation = [self._texts.of(_launcher(text)) for text in annotations]
-        of_event = [self._texts.of(text) for text in events["op"].cat.categories]
-        of_run = [self._texts.of(text) for text in runs["op"].cat.categories]
         parts = (
-            _part(events, "time_ps", "op", of_event, born),
-            _part(kernels, "start_ps", "annotation", of_annotation, launched),
-            _part(runs, "start_ps", "op", of_run, np.ones(len(runs), bool)),
+            columns(events, "time_ps", "op", _requester, events["kind"] > 0),
+            columns(kernels, "start_ps", "annotation", _launcher, kernels["thread"] > 0),
+            columns(runs, "start_ps", "op", str, runs["start_ps"].notna()),
         )
         time, thread, op = (np.concatenate(each) for each in zip(*parts, strict=True))
-        known = op > 0
-        order = np.lexsort((time[known], thread[known]))
-        self._time, self._thread, self._op = (each[known][order] for each in (time, thread, op))
-        self._number_eager(eager, starts)
-        self._names = self._texts.texts
-
-    def _number_eager(self, eager: frozenset[str], starts: npt.NDArray[np.int64]) -> None:
-        """Give each run of an eager op a name of its own."""
-        is_eager = np.array([text in eager for text in self._texts.texts], bool)[self._op]
-        if not is_eager.any():
-            return
-        texts = self._texts.texts
-        begins = np.ones(len(self._op), bool)
-        begins[1:] = (np.diff(self._op) != 0) | (np.diff(self._thread) != 0)
-        step = np.searchsorted(starts, self._time, side="right")
+        order = np.lexsort((time, thread))
+        self._time, self._thread, self._op = time[order], thread[order], op[order]
+        is_eager = np.array([text in eager for text in texts.texts], bool)[self._op]
+        begins = np.append(True, (np.diff(self._op) != 0) | (np.diff(self._thread) != 0))
+        step = np.searchsorted(starts, self._time, side="right").tolist()
         counts: dict[int, int] = {}
-        name = 0
+        number = 0
         for at in np.flatnonzero(is_eager).tolist():
             if begins[at]:
-                counts[int(step[at])] = number = counts.get(int(step[at]), 0) + 1
-                name = self._texts.of(f"{texts[self._op[at]]}#{number}")
-            self._op[at] = name
+                counts[step[at]] = counts.get(step[at], 0) + 1
+                number = texts.of(f"{texts.texts[self._op[at]]}#{counts[step[at]]}")
+            self._op[at] = number
+        self._names = texts.texts
 
     def before(
         self, thread: npt.NDArray[np.int64], time: npt.NDArray[np.int64]
@@ -87,33 +87,24 @@ class OpSequence:
                 continue
             rows = np.flatnonzero(thread == number)
             place = first + np.searchsorted(self._time[first:last], time[rows], side="left") - 1
-            for row, at in zip(rows.tolist(), place.tolist(), strict=True):
-                before = int(count[row])
-                own = at >= first and before - np.searchsorted(begun, self._time[at], "right")
-                if at >= first and own < _MOST_LATER:
-                    found[row] = self._names[self._op[at]], True
-                elif before:
-                    found[row] = self._names[latest[before - 1]], False
+            later = count[rows] - np.searchsorted(begun, self._time[place], side="right")
+            is_own = (place >= first) & (later < _MOST_LATER)
+            ops = np.where(is_own, self._op[place], latest[np.maximum(count[rows], 1) - 1])
+            ops[~is_own & (count[rows] == 0)] = 0
+            for row, op, own in zip(rows.tolist(), ops.tolist(), is_own.tolist(), strict=True):
+                found[row] = self._names[op], own
         return found
 
     def first_times(self) -> dict[str, int]:
         """Return the time at which each op began first."""
-        firsts: dict[str, int] = {}
-        for number, time in zip(self._op.tolist(), self._time.tolist(), strict=True):
-            name = self._names[number]
-            firsts[name] = min(time, firsts.get(name, time))
-        return firsts
+        ops, at = np.unique(self._op, return_inverse=True)
+        firsts = np.full(len(ops), np.iinfo(np.int64).max)
+        np.minimum.at(firsts, at, self._time)
+        return {self._names[op]: first for op, first in zip(ops, firsts.tolist(), strict=True)}
 
 
-def _part(
-    table: pd.DataFrame, time: str, column: str, numbers: list[int], chosen: npt.NDArray[np.bool_]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    codes = table[column].cat.codes.to_numpy()[chosen]
-    return (
-        table[time].to_numpy()[chosen],
-        table["thread"].to_numpy().astype(np.int64)[chosen],
-        np.array([*numbers, 0], np.int64)[codes],
-    )
+def _requester(op: str) -> str:
+    return "" if op == RECEIVED else op
 
 
 def _launcher(annotation: str) -> str:
@@ -132,19 +123,17 @@ def find_copies(table: pd.DataFrame, raw: RawTrace) -> dict[int, tuple[str, str,
     )
     kernels = raw.kernels[raw.kernels["annotation"].astype(str).str.contains("#from=")]
     launches = {
-        int(thread): (rows["start_ps"].to_numpy(), rows["annotation"].astype(str).tolist())
+        thread: (rows["start_ps"].to_numpy(), rows["annotation"].astype(str).tolist())
         for thread, rows in kernels.groupby("thread")
     }
-    born = table["born"].to_numpy()[received]
-    times, threads = (raw.events[name].to_numpy()[born] for name in ("time_ps", "thread"))
+    births = raw.events.iloc[table["born"].to_numpy()[received]]
     found = {}
-    for row, time, thread in zip(received.tolist(), times, threads.tolist(), strict=True):
+    for row, time, thread in zip(received.tolist(), births.time_ps, births.thread, strict=True):
         starts, texts = launches.get(thread, (np.zeros(0, np.int64), []))
         at = int(np.searchsorted(starts, time))
         op = split_annotation(texts[at]) if at < len(texts) else None
-        if op is None:
-            continue
-        fields = texts[at].partition("#from=")[2].partition("#")[0]
-        source, _, reader = fields.partition(",to=")
-        found[row] = op[0], source, reader
+        if op is not None:
+            fields = texts[at].partition("#from=")[2].partition("#")[0]
+            source, _, reader = fields.partition(",to=")
+            found[row] = op[0], source, reader
     return found

@@ -7,14 +7,16 @@ summary (``tf.summary.trace_export``), which has the executed graph.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
-from analyzer.model.contract.graph_note import Op
+from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
 from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.tracing.parse.protobuf import decode_text, message_class, read_schema
 from analyzer.tracing.sources.graph_join import TENSORBOARD, SourceGraph
@@ -90,7 +92,13 @@ def read_event_ops(path: Path) -> tuple[Op, ...]:
                                 executed.update(_ops_of(graph))
     except (DecodeError, OSError):
         return ()
-    return tuple((executed or traced).values())
+    ops = executed or traced
+    counts: Counter[str] = Counter()  # of outputs, by their uses
+    for op in ops.values():
+        for name, number in map(split_tensor, op.inputs):
+            counts[name] = max(counts[name], number + 1)
+    unknown = TensorSpec("", None)
+    return tuple(replace(op, outputs=(unknown,) * counts[op.name]) for op in ops.values())
 
 
 def _records(content: bytes) -> Iterator[bytes]:
