@@ -83,17 +83,14 @@ class OpTypes:
 
     def of(self, name: str) -> str:
         """Return an op's type; empty if unknown."""
-        found = self._found.get(name)
-        if found is None:
-            found = self._found[name] = self._find(name.partition("#")[0])
-        return found
-
-    def _find(self, name: str) -> str:
-        known = self._known.get(name) or self._implied.get(name)
-        last = _SUFFIX.sub("", name.rpartition("/")[2][-_LONGEST:])
-        if LAYOUT in name and "Transpose" in name:
-            return known or "Transpose"
-        return known or (last if last[:1].isupper() else "")
+        if name not in self._found:
+            plain = name.partition("#")[0]
+            last = _SUFFIX.sub("", plain.rpartition("/")[2][-_LONGEST:])
+            if LAYOUT in plain and "Transpose" in plain:
+                last = "Transpose"
+            known = self._known.get(plain) or self._implied.get(plain)
+            self._found[name] = known or (last if last[:1].isupper() else "")
+        return self._found[name]
 
 
 def is_apply(op_type: str) -> bool:

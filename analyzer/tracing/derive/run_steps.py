@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -55,9 +56,9 @@ def _find_functions(raw: RawTrace, births: pd.DataFrame) -> tuple[Span, ...]:
 
 def _find_calls(calls: Iterable[Span]) -> tuple[Span, ...]:
     """Return the calls of the JAX function that takes the most time."""
-    times: dict[str, int] = {}
+    times: Counter[str] = Counter()
     for call in calls:
-        times[call.name] = times.get(call.name, 0) + call.end_ps - call.start_ps
+        times[call.name] += call.end_ps - call.start_ps
     longest = max(times, key=lambda name: times[name], default="")
     return _spans((call.start_ps, call.end_ps) for call in calls if call.name == longest)
 
@@ -113,15 +114,13 @@ def name_card(facts: Mapping[str, int | float | str]) -> str:
     described = f"GPU with {units} multiprocessors, {format_bytes(memory)}"
     if facts.get("device_vendor") == "AMD":
         return _AMD.get((*version, units, round(memory / 2**30)), f"AMD {described}")
-    bandwidth = float(facts.get("memory_bandwidth", 0))
+    bandwidth, clock = (float(facts.get(name, 0)) for name in ("memory_bandwidth", "clock_rate"))
     found = {}
     for gpu in all_gpus():
-        if gpu.compute_capability != version or gpu.sm_count != units:
-            continue
         away = [abs(memory / gpu.memory_bytes - 1)]
         if bandwidth:
             away.append(abs(bandwidth / gpu.bandwidth_bytes_s - 1))
-        if max(away) <= _TOLERANCE:
-            clock = float(facts.get("clock_rate", 0)) / 1000
-            found[gpu.name] = sum(away) + abs(clock / gpu.clock_mhz - 1)
+        is_alike = gpu.compute_capability == version and gpu.sm_count == units
+        if is_alike and max(away) <= _TOLERANCE:
+            found[gpu.name] = sum(away) + abs(clock / 1000 / gpu.clock_mhz - 1)
     return min(found, key=lambda name: found[name], default=described)

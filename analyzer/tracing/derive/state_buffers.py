@@ -12,6 +12,7 @@ op that applies it. The remainder stays unknown.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import TensorSpec, split_tensor
+from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform
@@ -31,11 +32,10 @@ _INITIALIZER: Final = "/Initializer/"
 """Part of the name of an op that makes the first value of an optimizer's slot."""
 _LEAST_BYTES: Final = 1024  # size below which other buffers are often as large as a gradient
 _SUM_SETS_PARAMETER: Final = "sgd"
-PARAMETER_ROLE: Final = "size of its gradient"
-SLOT_ROLE: Final = "slot: size of its parameter's gradient"
-NEW_SLOT_ROLE: Final = "new value of a slot"
-NEW_PARAMETER_ROLE: Final = "new value of a parameter"
-
+_PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
+_SLOT: Final = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradient")
+_NEW_PARAMETER: Final = (Category.PARAMETER, "new value of a parameter")
+_NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
 
 _SLOTS: Final = {
     **dict.fromkeys(("GradientDescent", "ProximalGradientDescent"), 0),
@@ -59,55 +59,43 @@ def divide_earlier_memory(
     if structure is None or sums.sum() != 1:
         return table
     whole = table[sums].iloc[0]
-    parts = _parts(structure)
-    for chosen in (parts, [part for part in parts if part[0] is Category.PARAMETER]):
-        left = int(whole["allocated_bytes"]) - sum(
-            round_up(spec.size_bytes or 0) for *_, spec in chosen
-        )
-        if chosen and left >= 0:
+    parts = _find_parts(structure)
+    for chosen in (parts, parts[parts["category"] == Category.PARAMETER.value]):
+        left = int(whole["allocated_bytes"] - chosen["allocated_bytes"].sum())
+        if len(chosen) and left >= 0:
             break
     else:
         return table
-    more = pd.DataFrame([whole.to_dict()] * len(chosen)).assign(
-        category=[category.value for category, *_ in chosen],
-        variable=[name for _, name, _, _ in chosen],
-        layer=[layer for _, _, layer, _ in chosen],
-        role=[PARAMETER_ROLE if one[0] is Category.PARAMETER else SLOT_ROLE for one in chosen],
-        dtype=[spec.dtype for *_, spec in chosen],
-        shape=[spec.shape_text for *_, spec in chosen],
-        requested_bytes=[spec.size_bytes for *_, spec in chosen],
-        allocated_bytes=[round_up(spec.size_bytes or 0) for *_, spec in chosen],
+    more = pd.DataFrame([whole.to_dict()] * len(chosen), chosen.index).assign(**chosen)
+    table = table.assign(
+        requested_bytes=table["requested_bytes"].mask(sums, left),
+        allocated_bytes=table["allocated_bytes"].mask(sums, left),
     )
-    rest = (
-        table[~sums]
-        if not left
-        else table.assign(
-            requested_bytes=table["requested_bytes"].mask(sums, left),
-            allocated_bytes=table["allocated_bytes"].mask(sums, left),
-        )
-    )
+    rest = table if left else table[~sums]
     plain = rest.astype({name: object for name in rest if str(rest[name].dtype) == "category"})
     return conform(pd.concat([plain, more], ignore_index=True), ALLOCATIONS)
 
 
-def _parts(structure: GraphIndex) -> list[tuple[Category, str, str, TensorSpec]]:
-    """Return category, name, layer and size of the variables that the updates imply."""
+def _find_parts(structure: GraphIndex) -> pd.DataFrame:
+    """Return the variables that the updates imply, with columns of ``ALLOCATIONS``."""
     types = {op.name: op.type for op in structure.ops.values() if is_apply(op.type)}
     common = set(types.values())
+    columns = "category role variable layer dtype shape requested_bytes allocated_bytes"
     parts = []
     for tensor in find_gradients(structure).values():
         spec = structure.spec(tensor)
-        layer = structure.layers.get(split_tensor(tensor)[0], "")
         readers = {types[name] for name in structure.consumers.get(tensor, ()) if name in types}
         applied = readers or common
         if spec is None or len(applied) != 1:
             continue
+        layer = structure.layers.get(split_tensor(tensor)[0], "")
+        size = spec.size_bytes or 0
         name = f"{layer or tensor} {spec.shape_text}"
-        parts.append((Category.PARAMETER, name, layer, spec))
-        slots = _SLOTS.get(_APPLY.sub("", next(iter(applied))), 0)
-        for number in range(1, slots + 1):
-            parts.append((Category.OPTIMIZER_STATE, f"{name} slot {number}", layer, spec))
-    return parts
+        facts = (layer, spec.dtype, spec.shape_text, size, round_up(size))
+        parts.append((_PARAMETER[0].value, _PARAMETER[1], name, *facts))
+        for number in range(1, 1 + _SLOTS.get(_APPLY.sub("", next(iter(applied))), 0)):
+            parts.append((_SLOT[0].value, _SLOT[1], f"{name} slot {number}", *facts))
+    return pd.DataFrame(parts, columns=columns.split())
 
 
 def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
@@ -118,13 +106,12 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
     found: dict[tuple[str, int, int], str] = {}
     for tensor in sorted(structure.gradients):
         spec = structure.spec(tensor)
-        size_bytes = spec.size_bytes if spec is not None else None
-        if size_bytes:
+        if spec is not None and spec.size_bytes:
             name, index = split_tensor(tensor)
             users = structure.consumers.get(tensor, ())
             applied = next((user for user in users if is_apply(structure.ops[user].type)), "")
             owner = applied or structure.layers.get(name, "") or name
-            found.setdefault((owner, 0 if applied else index, size_bytes), tensor)
+            found.setdefault((owner, 0 if applied else index, spec.size_bytes), tensor)
     return found
 
 
@@ -139,26 +126,18 @@ def find_state(
     if not steps:
         return {}
     first = steps[0]
-    counts: dict[int, int] = {}
-    for _, _, size_bytes in find_gradients(structure):
-        if size_bytes >= _LEAST_BYTES:
-            counts[size_bytes] = counts.get(size_bytes, 0) + 1
+    counts = Counter(size for _, _, size in find_gradients(structure) if size >= _LEAST_BYTES)
     born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
     is_held = (born >= 0) & (born < first.first) & (dies > first.first)
     ops, sizes = table["op"].astype(str).tolist(), table["requested_bytes"].tolist()
-    seen: dict[int, int] = {}
+    seen: Counter[int] = Counter()
     found: dict[int, tuple[Category, str]] = {}
     for row in np.flatnonzero(is_held)[np.argsort(born[is_held], kind="stable")].tolist():
         if _INITIALIZER in ops[row] and is_in_optimizer(ops[row]):
-            found[row] = Category.OPTIMIZER_STATE, SLOT_ROLE
+            found[row] = _SLOT
         elif sizes[row] in counts and dies[row] > first.last:
-            seen[sizes[row]] = seen.get(sizes[row], 0) + 1
-            is_slot = seen[sizes[row]] > counts[sizes[row]]
-            found[row] = (
-                (Category.OPTIMIZER_STATE, SLOT_ROLE)
-                if is_slot
-                else (Category.PARAMETER, PARAMETER_ROLE)
-            )
+            seen[sizes[row]] += 1
+            found[row] = _SLOT if seen[sizes[row]] > counts[sizes[row]] else _PARAMETER
     ends = np.array([step.last for step in steps])
     number = table["step"].fillna(-1).to_numpy(dtype=np.int64)
     outlives = (number >= 0) & (dies > ends[number])
@@ -166,14 +145,9 @@ def find_state(
         root = find_optimizer(ops[row])
         # Keras 2 assigns new values of both, in a scope inside the optimizer's.
         if root and sizes[row] in counts and ops[row].lower().count(f"{root}/") == 1:
-            found[row] = _new_value(ops[row], root)
+            name = ops[row].rpartition("/")[2]
+            sets_parameter = name.startswith("AssignSubVariableOp") or (
+                name.startswith("AssignAddVariableOp") and root.startswith(_SUM_SETS_PARAMETER)
+            )
+            found[row] = _NEW_PARAMETER if sets_parameter else _NEW_SLOT
     return found
-
-
-def _new_value(op: str, root: str) -> tuple[Category, str]:
-    """Return category and role of a value that an optimizer's op leaves after the step."""
-    name = op.rpartition("/")[2]
-    is_sum = name.startswith("AssignAddVariableOp")
-    if name.startswith("AssignSubVariableOp") or (is_sum and root.startswith(_SUM_SETS_PARAMETER)):
-        return Category.PARAMETER, NEW_PARAMETER_ROLE
-    return Category.OPTIMIZER_STATE, NEW_SLOT_ROLE
