@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -36,33 +36,22 @@ def find_uses(
     """
     if structure is None or sharing is None:
         return {}
-    ends = _last_ends(op_runs, step)
+    if step is not None and step.start_ps is not None and step.end_ps is not None:
+        op_runs = op_runs[op_runs["start_ps"].between(step.start_ps, step.end_ps)]
+    ends = {
+        op: int(end) for op, end in op_runs.groupby("op", observed=True)["end_ps"].max().items()
+    }
     order = {name: number for number, name in enumerate(structure.ops)}
     copies = find_copies_of_inputs(structure)
     uses = {}
     for index, tensor in rows["tensor"].items():
-        if tensor:
-            names = list(sharing.consumers(str(tensor)))
-            if names:
-                use = _use(names, structure, ends, order)
-                uses[int(index)] = replace(use, copied_by=copies.get(str(tensor), ""))
+        names = list(sharing.consumers(str(tensor))) if tensor else []
+        if names:
+            last = max(names, key=lambda name: (ends.get(name, -1), order[name]))
+            uses[int(index)] = BufferUse(
+                waits_for=last,
+                waits_for_type=structure.ops[last].type,
+                consumers=len(names),
+                copied_by=copies.get(str(tensor), ""),
+            )
     return uses
-
-
-def _last_ends(op_runs: pd.DataFrame, step: Step | None) -> dict[str, int]:
-    runs = op_runs
-    if step is not None and step.start_ps is not None and step.end_ps is not None:
-        runs = runs[(runs["start_ps"] >= step.start_ps) & (runs["start_ps"] <= step.end_ps)]
-    return {
-        str(op): int(end) for op, end in runs.groupby("op", observed=True)["end_ps"].max().items()
-    }
-
-
-def _use(
-    names: list[str], structure: GraphIndex, ends: dict[str, int], order: dict[str, int]
-) -> BufferUse:
-    def when(name: str) -> tuple[int, int]:
-        return ends.get(name, -1), order[name]
-
-    last = max(names, key=when)
-    return BufferUse(last, structure.ops[last].type, len(names))
