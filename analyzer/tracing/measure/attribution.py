@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, TensorSpec, split_tensor
+from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, split_tensor
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import (
     GraphIndex,
@@ -77,11 +77,10 @@ def label_graph(
         backward_starts: Step -> instant of the first birth in a backward op.
     """
     values = _Values(structure, sharing, infers=infer)
-    ops = allocations["op"].astype(object).to_numpy()
-    regions = allocations["region"].astype(object).to_numpy()
-    dtypes = allocations["dtype"].astype(object).to_numpy()
+    names = ("op", "dtype", "region")
+    ops, dtypes, regions = (allocations[name].astype(object).to_numpy() for name in names)
     dies = allocations["dies"].to_numpy()
-    steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
+    steps = allocations["step"].fillna(-1).to_numpy(dtype=np.int64).tolist()
     on_card = _is_on_card(allocations)
     for row, name in enumerate(ops):
         op = structure.ops.get(name)
@@ -89,15 +88,17 @@ def label_graph(
             continue
         labels.op_type[row] = op.type
         labels.source[row] = op.source
-        if not labels.layer[row]:
-            labels.layer[row] = structure.layers.get(name, "")
-        tensor = tensors[row]
-        if tensor and not labels.tensor[row]:
-            labels.tensor[row] = tensor
+        labels.layer[row] = labels.layer[row] or structure.layers.get(name, "")
+        labels.tensor[row] = labels.tensor[row] or tensors[row]
         if labels.is_open(row):
-            is_alive = dies[row] > backward_starts.get(int(steps[row]), 1 << 62)
+            is_alive = dies[row] > backward_starts.get(steps[row], 1 << 62)
             category, role = values.describe_buffer(
-                op, tensor, dtypes[row], regions[row], on_card=on_card[row], is_alive=is_alive
+                op,
+                tensors[row],
+                dtypes[row],
+                regions[row],
+                on_card=on_card[row],
+                is_alive=is_alive,
             )
             labels.set(row, category, role=role)
 
@@ -116,21 +117,18 @@ def match_outputs(
 
     ``is_scratch``, shape ``(n,)``, are buffers that their op frees itself; None if unknown.
     """
-    known = allocations["tensor"].astype(object).to_numpy()
-    ops = allocations["op"].astype(object).to_numpy()
-    runs = allocations["run_id"].to_numpy()
-    dtypes = allocations["dtype"].astype(object).to_numpy()
-    shapes = allocations["shape"].astype(object).to_numpy()
-    sizes = allocations["requested_bytes"].to_numpy()
+    names = ("tensor", "op", "run_id", "dtype", "shape", "requested_bytes")
+    columns = (allocations[name].astype(object).tolist() for name in names)
     used: dict[tuple[int, str], set[int]] = {}
     tensors = [""] * len(allocations)
-    for row, name in enumerate(ops):
+    for row, (known, name, run, dtype, shape, size) in enumerate(zip(*columns, strict=True)):
         op = structure.ops.get(name)
-        if known[row]:
-            tensors[row] = str(known[row])
+        if known:
+            tensors[row] = str(known)
         elif op is not None and (is_scratch is None or not is_scratch[row]):
-            seen = used.setdefault((int(runs[row]), name), set())
-            tensors[row] = _match_output(op, seen, dtypes[row], shapes[row], int(sizes[row]))
+            tensors[row] = _match_output(
+                op, used.setdefault((run, name), set()), dtype, shape, size
+            )
     return tensors
 
 
@@ -216,27 +214,22 @@ def _match_output(op: Op, used: set[int], dtype: str, shape: str, size_bytes: in
     A kernel requests outputs in any order, and scratch memory in between; dtype and shape decide, then
     the size. In a loop an op runs often: after all outputs were seen, matching restarts.
     """
-    if not op.outputs:
-        return ""
     if len(used) >= len(op.outputs):
         used.clear()
-    for exact in (True, False):
-        for index, spec in enumerate(op.outputs):
-            if index in used or not _fits(spec, dtype, shape, size_bytes, exact=exact):
-                continue
-            used.add(index)
-            return f"{op.name}:{index}"
-    return ""
-
-
-def _fits(spec: TensorSpec, dtype: str, shape: str, size_bytes: int, *, exact: bool) -> bool:
-    if spec.dtype in ("resource", "variant"):
-        return False
-    if exact:
-        return spec.dtype == dtype and spec.shape_text == shape and bool(shape)
-    if dtype and spec.dtype and dtype != spec.dtype:
-        return False
-    return spec.size_bytes is None or spec.size_bytes == size_bytes
+    left = [
+        (index, spec)
+        for index, spec in enumerate(op.outputs)
+        if index not in used and spec.dtype not in ("resource", "variant")
+    ]
+    found = [
+        index for index, spec in left if shape and spec.dtype == dtype and spec.shape_text == shape
+    ] or [
+        index
+        for index, spec in left
+        if (not dtype or spec.dtype in ("", dtype)) and spec.size_bytes in (None, size_bytes)
+    ]
+    used.update(found[:1])
+    return f"{op.name}:{found[0]}" if found else ""
 
 
 def label_eager(
@@ -299,15 +292,7 @@ def label_eager(
 
 
 class _Lifetimes:
-    """Masks of buffers by their lifetimes and the steps, shape ``(n,)``.
-
-    Attributes:
-        inside: Allocated in a step.
-        short: Allocated and freed in one step.
-        until_next: Allocated in a step and freed by the end of the next one.
-        before: Allocated before the first step and alive in it.
-        over_backward_start: Alive when its step's backward pass begins.
-    """
+    """Masks of buffers by their lifetimes and the steps, shape ``(n,)``."""
 
     def __init__(
         self, allocations: pd.DataFrame, steps: Sequence[Step], backward_starts: dict[int, int]
@@ -315,17 +300,16 @@ class _Lifetimes:
         born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
         step = allocations["step"].fillna(-1).to_numpy(dtype=np.int64)
         ends = np.array([step.last for step in steps] or [-1], np.int64)
-        self.inside: Mask = step >= 0
-        self.short: Mask = self.inside & (dies <= ends[step])
-        has_next = step + 1 < len(ends)
-        next_end = np.where(has_next, ends[(step + 1) % len(ends)], dies)
-        self.until_next: Mask = self.inside & (dies <= next_end)
-        self.before: Mask = ~self.inside & False
-        if steps:
-            self.before = ~self.inside & (born < steps[0].first) & (steps[0].first < dies)
         starts = np.array([backward_starts.get(step.index, -1) for step in steps] or [-1], np.int64)
-        start = starts[step]
-        self.over_backward_start: Mask = (born < start) & (start < dies)
+        self.inside: Mask = step >= 0  # allocated in a step
+        self.short: Mask = self.inside & (dies <= ends[step])  # and freed in it
+        next_end = np.append(ends, np.iinfo(np.int64).max)[step + 1]
+        self.until_next: Mask = self.inside & (dies <= next_end)  # or in the next one
+        first = steps[0].first if steps else -1
+        # Allocated before the first step and alive in it.
+        self.before: Mask = ~self.inside & (born < first) & (first < dies)
+        # Alive when its step's backward pass begins.
+        self.over_backward_start: Mask = (born < starts[step]) & (starts[step] < dies)
 
 
 def _is_on_card(allocations: pd.DataFrame) -> Mask:

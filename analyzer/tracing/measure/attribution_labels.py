@@ -29,25 +29,21 @@ _REPLICA: Final = re.compile(r"/replica_\d+$")
 
 
 class Labels:
-    """Columns of texts with an entry for each buffer.
-
-    Attributes:
-        op_type, layer, source, tensor, variable: Empty if unknown.
-        specs: Dtype and shape of rows for which the trace has neither.
-    """
+    """Columns of texts with an entry for each buffer; empty if unknown."""
 
     def __init__(self, count: int) -> None:
         """Start with ``count`` unattributed buffers."""
         self._category = TextColumn(count, Category.UNATTRIBUTED.value)
-        self._role = TextColumn(count)
         self._turns_at = np.zeros(count, np.int64)
         self._turns = np.zeros(count, bool)
-        self.op_type = TextColumn(count)
-        self.layer = TextColumn(count)
-        self.source = TextColumn(count)
-        self.tensor = TextColumn(count)
+        self._role, self.op_type, self.layer = (
+            TextColumn(count),
+            TextColumn(count),
+            TextColumn(count),
+        )
+        self.source, self.tensor = TextColumn(count), TextColumn(count)
         self.variable = TextColumn(count)
-        self.specs: dict[int, TensorSpec] = {}
+        self.specs: dict[int, TensorSpec] = {}  # of rows for which the trace may have none
 
     def set(
         self, row: int, category: Category | str, *, role: str, turns_at: int | None = None
@@ -77,8 +73,15 @@ class Labels:
 
     def apply(self, allocations: pd.DataFrame) -> pd.DataFrame:
         """Return ``allocations`` with these columns."""
+        if self.specs:
+            dtype, shape = (allocations[key].astype(object).tolist() for key in ("dtype", "shape"))
+            for row, spec in self.specs.items():
+                if not shape[row]:
+                    dtype[row], shape[row] = spec.dtype, spec.shape_text
+            allocations = allocations.assign(
+                dtype=pd.Categorical(dtype), shape=pd.Categorical(shape)
+            )
         return allocations.assign(
-            **self._specified(allocations),
             op_type=self.op_type.category(),
             layer=self.layer.category(),
             source=self.source.category(),
@@ -89,15 +92,6 @@ class Labels:
             turns_at=pd.arrays.IntegerArray(self._turns_at, ~self._turns),
         )
 
-    def _specified(self, allocations: pd.DataFrame) -> dict[str, pd.Categorical]:
-        if not self.specs:
-            return {}
-        dtype, shape = (allocations[key].astype(object).tolist() for key in ("dtype", "shape"))
-        for row, spec in self.specs.items():
-            if not shape[row]:
-                dtype[row], shape[row] = spec.dtype, spec.shape_text
-        return {"dtype": pd.Categorical(dtype), "shape": pd.Categorical(shape)}
-
 
 def label_variables(
     labels: Labels, note: RunNote, holdings: Sequence[Holding], roles: dict[int, tuple[str, str]]
@@ -107,51 +101,26 @@ def label_variables(
     Args:
         roles: Variable -> category and role, if the graph shows more than the note.
     """
-    layers = _layers_by_slot(note)
-    for holding in holdings:
-        variable = note.variables[holding.variable]
-        category, role = roles.get(holding.variable, (variable.category, variable.role))
-        labels.set(holding.row, category, role=role, turns_at=holding.since)
-        labels.variable[holding.row] = variable.path
-        if variable.shape is not None:
-            labels.specs[holding.row] = TensorSpec(variable.dtype, variable.shape)
-        labels.layer[holding.row] = _layer_of_variable(variable.path, variable.category, layers)
-
-
-def _layers_by_slot(note: RunNote) -> dict[str, str]:
-    """Return a parameter's layer by the name that its slot variables contain."""
-    return {
-        _REPLICA.sub("", variable.path).replace("/", "_"): _layer_of(variable.path)
-        for variable in note.variables
+    paths = [_REPLICA.sub("", variable.path) for variable in note.variables]
+    # The layer of a parameter by the name that its slot variables contain.
+    layers = {
+        path.replace("/", "_"): path.rpartition("/")[0]
+        for path, variable in zip(paths, note.variables, strict=True)
         if variable.category == Category.PARAMETER.value
     }
-
-
-def _layer_of(path: str) -> str:
-    return _REPLICA.sub("", path).rpartition("/")[0]
-
-
-def _layer_of_variable(path: str, category: str, layers: dict[str, str]) -> str:
-    if category == Category.PARAMETER.value:
-        return _layer_of(path)
-    name = _REPLICA.sub("", path).rpartition("/")[2]
-    while name:  # adam/conv1_kernel_momentum: find the longest prefix that names a parameter
-        if name in layers:
-            return layers[name]
-        name = name.rpartition("_")[0]
-    return ""
-
-
-def label_inputs(labels: Labels, note: RunNote, rows: Sequence[int | None]) -> None:
-    """Label the buffers of the step's inputs.
-
-    Args:
-        rows: Row of the allocations table of each input, in the note's order; None if not found.
-    """
-    for given, row in zip(note.inputs, rows, strict=True):
-        if row is not None and labels.is_open(row):
-            labels.set(row, Category.INPUT, role="step input")
-            labels.tensor[row] = given.name
+    for row, number, since in holdings:
+        variable = note.variables[number]
+        category, role = roles.get(number, (variable.category, variable.role))
+        labels.set(row, category, role=role, turns_at=since)
+        labels.variable[row] = variable.path
+        if variable.shape is not None:
+            labels.specs[row] = TensorSpec(variable.dtype, variable.shape)
+        layer, _, name = paths[number].rpartition("/")
+        if variable.category != Category.PARAMETER.value:
+            while name and name not in layers:  # adam/conv1_kernel_momentum: the longest prefix
+                name = name.rpartition("_")[0]
+            layer = layers.get(name, "")
+        labels.layer[row] = layer
 
 
 def label_batches(
@@ -176,15 +145,11 @@ def label_batches(
         return
     columns = (allocations[name].astype(object) for name in ("op", "dtype", "shape"))
     for row, (name, dtype, shape) in enumerate(zip(*columns, strict=True)):
-        tensor = outputs.get((dtype, shape)) or outputs.get(
-            (dtype, f"[-1{shape[shape.find(',') :]}")
-        )
+        open_shape = f"[-1{shape[shape.find(',') :]}"
+        tensor = outputs.get((dtype, shape)) or outputs.get((dtype, open_shape))
+        is_copy = name == RECEIVED
         if not tensor or not name or name in structure.ops or not labels.is_open(row):
             continue
-        if name == RECEIVED:
-            labels.set(row, Category.INPUT, role=COPIED_BATCH)
-        elif not by_python[row]:
-            labels.set(row, Category.INPUT, role=BATCH_ROLE)
-        else:
-            continue
-        labels.tensor[row] = tensor
+        if is_copy or not by_python[row]:
+            labels.set(row, Category.INPUT, role=COPIED_BATCH if is_copy else BATCH_ROLE)
+            labels.tensor[row] = tensor
