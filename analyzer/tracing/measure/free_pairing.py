@@ -39,22 +39,17 @@ def sort_simultaneous_events(events: pd.DataFrame) -> pd.DataFrame:
     for code in np.unique(codes):
         rows = np.flatnonzero(codes == code)
         wrong = np.flatnonzero(before[rows[1:]] != after[rows[:-1]]) + 1
-        for first, last in _find_ties(times[rows], wrong):
+        begin = np.searchsorted(times[rows], times[rows[wrong]], side="left").tolist()
+        end = np.searchsorted(times[rows], times[rows[wrong]], side="right").tolist()
+        for first, last in sorted(set(zip(begin, end, strict=True))):
             group = rows[first:last]
             start = after[rows[first - 1]] if first else None
             chain = _chain(group.tolist(), before, after, threads, start)
-            if chain:
+            if len(group) > 1 and chain:
                 order[group] = chain
     if (order == np.arange(len(events))).all():
         return events
     return events.iloc[order].reset_index(drop=True)
-
-
-def _find_ties(times: np.ndarray, wrong: np.ndarray) -> list[tuple[int, int]]:
-    """Return the ranges of equal times, from first to behind last, that contain a wrong event."""
-    first = np.searchsorted(times, times[wrong], side="left").tolist()
-    last = np.searchsorted(times, times[wrong], side="right").tolist()
-    return sorted({(a, b) for a, b in zip(first, last, strict=True) if b - a > 1})
 
 
 def _chain(
@@ -114,60 +109,38 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
     # The event that describes a buffer: its allocation, or its free if it is from before the trace.
     describes = birth | (partner == UNPAIRED)
     origin = np.flatnonzero(describes)
-    born = np.where(birth[origin], origin, -1)
-    dies = np.where(birth[origin], count, origin)
+    is_born = birth[origin]
+    born = np.where(is_born, origin, -1)
+    dies = np.where(is_born, count, origin)
     ending = np.flatnonzero(partner != UNPAIRED)
     row = np.cumsum(describes) - 1
     dies[row[partner[ending]]] = ending
-    return _table(events, origin, born, dies)
+    times = np.append(events["time_ps"].to_numpy(), 1)  # the last entry is that of no event
 
+    def choose_text(name: str) -> pd.Categorical:
+        texts = [*map(str, events[name].cat.categories), ""]
+        codes = events[name].cat.codes.to_numpy()[origin]
+        return text_category(np.where(is_born, codes, len(texts) - 1), texts)
 
-def _table(
-    events: pd.DataFrame, origin: np.ndarray, born: np.ndarray, dies: np.ndarray
-) -> pd.DataFrame:
-    count = len(events)
-    times = events["time_ps"].to_numpy()
-    known_birth, known_death = born >= 0, dies < count
     empty = pd.Categorical.from_codes(np.zeros(len(origin), np.int8), [""])
-    none = np.zeros(len(origin), np.int64)
-    missing = np.ones(len(origin), bool)
-    last = max(count - 1, 0)
+    missing = pd.arrays.IntegerArray(np.zeros(len(origin), np.int64), np.ones(len(origin), bool))
+    numbers = ("address", "requested_bytes", "allocated_bytes")
     columns: dict[str, Any] = {
         "allocator": events["allocator"].iloc[origin].reset_index(drop=True),
-        **{
-            name: events[name].to_numpy()[origin]
-            for name in ("address", "requested_bytes", "allocated_bytes")
-        },
+        **{name: events[name].to_numpy()[origin] for name in numbers},
         "born": born,
         "dies": dies,
-        **{
-            name: _where(times[np.clip(at, 0, last)] if count else none, known)
-            for name, at, known in (("born_ps", born, known_birth), ("dies_ps", dies, known_death))
-        },
-        "step": pd.arrays.IntegerArray(none, missing),
-        "run_id": np.where(known_birth, events["run_id"].to_numpy()[origin], 0),
+        "born_ps": pd.arrays.IntegerArray(times[born], ~is_born),
+        "dies_ps": pd.arrays.IntegerArray(times[dies], dies == count),
+        "step": missing,
+        "run_id": np.where(is_born, events["run_id"].to_numpy()[origin], 0),
         # A free has the name of the op that was running, which is unrelated to the buffer.
-        **{
-            name: _text_where(events[name], origin, known_birth)
-            for name in ("op", "region", "dtype", "shape")
-        },
+        **{name: choose_text(name) for name in ("op", "region", "dtype", "shape")},
         **dict.fromkeys(("op_type", "layer", "source", "tensor", "variable", "role"), empty),
         "category": pd.Categorical.from_codes(np.zeros(len(origin), np.int8), ["unattributed"]),
-        "turns_at": pd.arrays.IntegerArray(none, missing),
+        "turns_at": missing,
     }
     return conform(pd.DataFrame(columns, copy=False), ALLOCATIONS)
-
-
-def _where(numbers: np.ndarray, known: np.ndarray) -> pd.arrays.IntegerArray:
-    """Return numbers, missing if not known."""
-    return pd.arrays.IntegerArray(np.where(known, numbers, 1), ~known)
-
-
-def _text_where(texts: pd.Series[Any], rows: np.ndarray, known: np.ndarray) -> pd.Categorical:
-    """Return the texts of rows, empty if not known."""
-    names = [str(name) for name in texts.cat.categories]
-    numbers = np.where(known, texts.cat.codes.to_numpy()[rows], len(names))
-    return text_category(numbers, [*names, ""])
 
 
 def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...]:
@@ -217,13 +190,6 @@ def find_steps_of_births(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.I
     return pd.arrays.IntegerArray(np.where(outside, 0, result), outside)
 
 
-def find_bytes_before_trace(events: pd.DataFrame) -> dict[str, int]:
-    """Return the allocated bytes in use before the first event, by allocator."""
-    first = events.drop_duplicates("allocator")
-    before = first["in_use_bytes"] - first["kind"] * first["allocated_bytes"]
-    return {str(name): int(size) for name, size in zip(first["allocator"], before, strict=True)}
-
-
 def add_earlier_buffers(
     events: pd.DataFrame, allocations: pd.DataFrame, *known: Mapping[int, int]
 ) -> pd.DataFrame:
@@ -235,50 +201,38 @@ def add_earlier_buffers(
     """
     old = allocations[allocations["born"] < 0]
     freed = old.groupby("allocator", observed=True)["allocated_bytes"].sum()
-    rows: list[dict[str, Any]] = []
+    first = events.drop_duplicates("allocator")
+    before = first["in_use_bytes"] - first["kind"] * first["allocated_bytes"]
+    rows: list[tuple[str, Any, int, int]] = []
     waiting = list(known)
-    for name, before in find_bytes_before_trace(events).items():
-        left = before - int(freed.get(name, 0))
-        if left <= 0:
-            continue
-        for group in tuple(waiting):
+    for name, size_bytes in zip(first["allocator"].astype(str), before.tolist(), strict=True):
+        left = size_bytes - int(freed.get(name, 0))
+        for group in tuple(waiting) if left > 0 else ():
             # Values from NumPy are not in the allocator: if not all fit, add none.
-            chunks = {a: round_up(size) for a, size in group.items()}
-            if sum(chunks.values()) <= left:
+            chunks = [(name, at, size, round_up(size)) for at, size in group.items()]
+            total = sum(chunk for *_, chunk in chunks)
+            if total <= left:
                 waiting.remove(group)
-                for address, size in group.items():
-                    rows.append(_row(name, address, size, chunks[address], len(events)))
-                    left -= chunks[address]
-        if left:
-            rows.append(_row(name, pd.NA, left, left, len(events)))
+                rows += chunks
+                left -= total
+        if left > 0:
+            rows.append((name, pd.NA, left, left))
     if not rows:
         return allocations
-    more = pd.DataFrame(rows)
+    names = ["allocator", "address", "requested_bytes", "allocated_bytes"]
+    more = pd.DataFrame(rows, columns=names).assign(
+        born=-1, dies=len(events), run_id=0, category="unattributed"
+    )
     for column in allocations.columns.difference(more.columns):
         more[column] = "" if ALLOCATIONS[column].dtype == "category" else pd.NA
     added = conform(more, ALLOCATIONS)
     return pd.DataFrame(
-        {name: _joined(allocations[name], added[name]) for name in allocations}, copy=False
+        {name: _join(allocations[name], added[name]) for name in allocations}, copy=False
     )
 
 
-def _joined(column: pd.Series[Any], more: pd.Series[Any]) -> Any:
+def _join(column: pd.Series[Any], more: pd.Series[Any]) -> Any:
     """Return a column with the rows of another one of the same dtype appended."""
     if str(column.dtype) == "category":
         return pd.api.types.union_categoricals([column, more], sort_categories=True)
     return pd.concat([column, more], ignore_index=True)
-
-
-def _row(
-    allocator: str, address: Any, requested: int, allocated: int, count: int
-) -> dict[str, Any]:
-    return {
-        "allocator": allocator,
-        "address": address,
-        "requested_bytes": requested,
-        "allocated_bytes": allocated,
-        "born": -1,
-        "dies": count,
-        "run_id": 0,
-        "category": "unattributed",
-    }

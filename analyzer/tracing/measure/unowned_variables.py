@@ -14,6 +14,7 @@ from analyzer.model.contract.graph_note import Op, split_tensor
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
+from analyzer.tracing.measure.variable_buffers import find_handles
 from analyzer.tracing.parse.run_folder import RunNote
 
 _ADDS: Final = frozenset({"Add", "AddV2", "AddN"})
@@ -24,40 +25,34 @@ _READS: Final = frozenset({"ReadVariableOp", "ResourceGather"})
 
 def find_roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple[str, str]]:
     """Return category and role of the note's plain state variables, by their index in it."""
-    users = _find_users_of_state(note, structure)
+    handles = find_handles(structure)
+    users = {
+        number: _find_users(structure, handles[variable.argument])
+        for number, variable in enumerate(note.variables)
+        if variable.role == "state" and variable.argument in handles
+    }
+    writers = {
+        number: [op for op in found if not op.type.startswith(tuple(_READS))]
+        for number, found in users.items()
+    }
     accumulators = {
         number
-        for number, found in users.items()
-        if any(_accumulates(structure, op, found) for op in _select_writers(found))
+        for number, found in writers.items()
+        if any(_accumulates(structure, op, users[number]) for op in found)
     }
     sums = {op.name for number in accumulators for op in users[number] if op.type in _READS}
     roles = {}
-    for number, found in users.items():
+    for number, found in writers.items():
         if number in accumulators:
             roles[number] = Category.GRADIENT.value, "gradient accumulator"
-        elif note.variables[number].shape == ():
-            continue
-        elif any(_is_of_update(structure, op, sums) for op in _select_writers(found)):
-            roles[number] = Category.OPTIMIZER_STATE.value, "optimizer state"
-        else:
-            roles[number] = Category.PARAMETER.value, "not trainable"
+        elif note.variables[number].shape != ():
+            is_updated = any(_is_of_update(structure, op, sums) for op in found)
+            roles[number] = (
+                (Category.OPTIMIZER_STATE.value, "optimizer state")
+                if is_updated
+                else (Category.PARAMETER.value, "not trainable")
+            )
     return roles
-
-
-def _find_users_of_state(note: RunNote, structure: GraphIndex) -> dict[int, list[Op]]:
-    """Return the ops that use each plain state variable, by its index in the note."""
-    arguments = {
-        op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"
-    }
-    return {
-        number: _users(structure, arguments[variable.argument])
-        for number, variable in enumerate(note.variables)
-        if variable.role == "state" and variable.argument in arguments
-    }
-
-
-def _select_writers(users: list[Op]) -> list[Op]:
-    return [op for op in users if not op.type.startswith(tuple(_READS))]
 
 
 def _is_of_update(structure: GraphIndex, writer: Op, sums: set[str]) -> bool:
@@ -68,23 +63,22 @@ def _is_of_update(structure: GraphIndex, writer: Op, sums: set[str]) -> bool:
     """
     if structure.phases[writer.name] is not Phase.FORWARD:
         return True
-    queue = deque(split_tensor(tensor)[0] for tensor in writer.inputs)
-    seen = set(queue)
-    while queue and sums:
-        name = queue.popleft()
-        if name in sums:
+    seen: set[str] = set()
+    queue = [writer] if sums else []
+    while queue:
+        sources = {split_tensor(tensor)[0] for tensor in queue.pop().inputs} - seen
+        if not sums.isdisjoint(sources):
             return True
-        op = structure.ops.get(name)
-        for tensor in op.inputs if op is not None else ():
-            source = split_tensor(tensor)[0]
-            if source not in seen:
-                seen.add(source)
-                queue.append(source)
+        seen |= sources
+        queue += [structure.ops[name] for name in sources if name in structure.ops]
     return False
 
 
-def _users(structure: GraphIndex, handle: str) -> list[Op]:
-    """Return the ops that use the handle, also through control flow."""
+def _find_users(structure: GraphIndex, handle: str) -> list[Op]:
+    """Return the ops that use the handle, also through control flow.
+
+    The ops of a function that XLA compiles are looked at themselves, instead of its call.
+    """
     users: list[Op] = []
     seen = {handle}
     queue = deque([handle])
@@ -92,15 +86,12 @@ def _users(structure: GraphIndex, handle: str) -> list[Op]:
         maker = structure.ops[queue.popleft()]
         for index in range(max(len(maker.outputs), 1)):
             for name in structure.consumers.get(f"{maker.name}:{index}", ()):
-                if name in seen:
-                    continue
-                seen.add(name)
-                if structure.ops[name].type in ALIAS_OPS:
+                op = structure.ops[name]
+                if name not in seen and op.type in ALIAS_OPS:
                     queue.append(name)
-                elif not structure.ops[name].attrs.get(
-                    "_XlaMustCompile"
-                ):  # its own ops are looked at
-                    users.append(structure.ops[name])
+                elif name not in seen and not op.attrs.get("_XlaMustCompile"):
+                    users.append(op)
+                seen.add(name)
     return users
 
 
@@ -110,10 +101,8 @@ def _accumulates(structure: GraphIndex, op: Op, users: list[Op]) -> bool:
         return False
     if op.type == "AssignAddVariableOp":
         return _is_gradient(structure, op.inputs[1])
-    if op.type != "AssignVariableOp":
-        return False
     total = structure.ops.get(split_tensor(op.inputs[1])[0])
-    if total is None or total.type not in _ADDS:
+    if op.type != "AssignVariableOp" or total is None or total.type not in _ADDS:
         return False
     reads = {user.name for user in users if user.type in _READS}
     terms = [tensor for tensor in total.inputs if split_tensor(tensor)[0] not in reads]

@@ -11,52 +11,41 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from analyzer.model.contract.graph_note import Op, split_tensor
+from analyzer.model.contract.graph_note import Op, op_types, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 
-_DECIDE: Final = {
-    **dict.fromkeys(("Switch", "RefSwitch"), 1),
-    **dict.fromkeys(("LoopCond", "Assert", "If", "StatelessIf", "Case", "StatelessCase"), 0),
-}
-"""Op type -> the input whose value decides the control flow."""
-
-_SIZED: Final = (
-    *("Where", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2"),
-    *("DynamicPartition", "NonMaxSuppressionV2", "NonMaxSuppressionV3", "NonMaxSuppressionV4"),
+_SIZED: Final = op_types(
+    """
+    Where Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 DynamicPartition
+    NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4
+    """
 )
 """Op types whose result size depends on the values of input 0. On a card a kernel counts them and the
 result is read back (``WhereGPUOp``, ``UniqueOpGPU``)."""
 
-_VIEWS: Final = ("Identity", "Reshape", "Squeeze", "ExpandDims", "Pack", "Cast")
-_LOGIC: Final = ("All", "Any", "LogicalAnd", "LogicalOr", "LogicalNot")
-_COMPARES: Final = ("Less", "LessEqual", "Greater", "GreaterEqual", "Equal", "NotEqual")
+_DECIDE: Final = {
+    **dict.fromkeys(("Switch", "RefSwitch"), 1),
+    **dict.fromkeys(("LoopCond", "Assert", "If", "StatelessIf", "Case", "StatelessCase"), 0),
+    **dict.fromkeys(_SIZED, 0),
+}
+"""Op type -> the input whose value decides the control flow or the size."""
+
 _TRUTHS_IN: Final = {"TensorScatterUpdate": (0, 2), "Fill": (1,)}
 """Op type -> the inputs that contain the values of its result."""
 
-_FLOW: Final = ("Enter", "Merge", "NextIteration", "Exit", "Switch", "LoopCond")
-_TRANSPARENT: Final = frozenset((*_VIEWS, *_LOGIC, *_COMPARES, *_FLOW))
-_KNOWN: Final = frozenset({"Const", "HostConst", "IsFinite", "Shape", "ShapeN", "Size", "Rank"})
+_TRANSPARENT: Final = op_types(
+    """
+    Identity Reshape Squeeze ExpandDims Pack Cast
+    All Any LogicalAnd LogicalOr LogicalNot Less LessEqual Greater GreaterEqual Equal NotEqual
+    Enter Merge NextIteration Exit Switch LoopCond
+    """
+)
+"""Views, logic, comparisons and control flow: op types that pass values on."""
+_KNOWN: Final = op_types("Const HostConst IsFinite Shape ShapeN Size Rank")
 _RECEIVES: Final = ("_Recv", "_HostRecv")
 _NUMBER: Final = re.compile(r"/_\d+$")
 _ON_HOST: Final = ("int32", "string", "resource", "variant")
 _MOST_NAMED: Final = 3  # ops in the warning
-
-
-def find_value_dependent_ops(structure: GraphIndex) -> list[str]:
-    """Return the ops that decide by a value of the card, as ``name at file:line``."""
-    found: dict[str, None] = {}
-    for op in structure.ops.values():
-        at = 0 if op.type in _SIZED else _DECIDE.get(op.type)
-        if at is None or at >= len(op.inputs):
-            continue
-        counts_on_card = op.type in _SIZED and "GPU" in op.device
-        if counts_on_card or any(
-            _is_of_card(structure, leaf) for leaf in _leaves(structure, op.inputs[at])
-        ):
-            maker = _maker(structure, op.inputs[at])
-            named = op if maker is None or op.type in _SIZED else maker
-            found[f"{named.name} at {named.source}" if named.source else named.name] = None
-    return list(found)
 
 
 def warn_about_values(structure: GraphIndex | None) -> list[str]:
@@ -72,36 +61,49 @@ def warn_about_values(structure: GraphIndex | None) -> list[str]:
     ]
 
 
-def _leaves(structure: GraphIndex, tensor: str) -> Iterator[str]:
-    """Yield the tensors that a decision depends on, following comparisons and copies."""
+def find_value_dependent_ops(structure: GraphIndex) -> list[str]:
+    """Return the ops that decide by a value of the card, as ``name at file:line``."""
+    found: dict[str, None] = {}
+    for op in structure.ops.values():
+        at = _DECIDE.get(op.type, len(op.inputs))
+        if at >= len(op.inputs):
+            continue
+        is_sized = op.type in _SIZED
+        sources = _find_sources(structure, op.inputs[at])
+        if (is_sized and "GPU" in op.device) or any(_is_of_card(*source) for source in sources):
+            maker = None if is_sized else _find_maker(structure, op.inputs[at])
+            named = maker or op
+            found[f"{named.name} at {named.source}" if named.source else named.name] = None
+    return list(found)
+
+
+def _find_sources(structure: GraphIndex, tensor: str) -> Iterator[tuple[Op, int]]:
+    """Yield the outputs of ops that a decision depends on, following comparisons and copies."""
     queue, seen = [tensor], set()
     while queue:
         name = queue.pop()
         if name in seen or name.startswith("^"):
             continue
         seen.add(name)
-        op = _maker(structure, name)
-        if op is not None and op.type in _TRANSPARENT:
+        op = _find_maker(structure, name)
+        if op is None:
+            continue
+        is_truth = op.type in _TRUTHS_IN and op.outputs and op.outputs[0].dtype == "bool"
+        if op.type in _TRANSPARENT:
             queue.extend(op.inputs)
-        elif op is not None and op.type in _TRUTHS_IN and _is_truth(op):
+        elif is_truth:
             queue.extend(op.inputs[at] for at in _TRUTHS_IN[op.type] if at < len(op.inputs))
         else:
-            yield name
+            yield op, split_tensor(name)[1] if structure.spec(name) is not None else 0
 
 
-def _is_truth(op: Op) -> bool:
-    return bool(op.outputs) and op.outputs[0].dtype == "bool"
-
-
-def _is_of_card(structure: GraphIndex, tensor: str) -> bool:
-    op = _maker(structure, tensor)
-    if op is None or op.type in _KNOWN or not op.outputs:
+def _is_of_card(op: Op, index: int) -> bool:
+    if op.type in _KNOWN or not op.outputs:
         return False
-    index = split_tensor(tensor)[1] if structure.spec(tensor) is not None else 0
     return op.outputs[min(index, len(op.outputs) - 1)].dtype not in _ON_HOST
 
 
-def _maker(structure: GraphIndex, tensor: str) -> Op | None:
+def _find_maker(structure: GraphIndex, tensor: str) -> Op | None:
     """Return the op that makes a tensor; for a tensor sent to the host, the op before the copy.
 
     The partitioner names the receiving op after the sending one (``graph_partition.cc``).

@@ -70,16 +70,17 @@ def find_holdings(
         structure: The graph, to follow variables that could not be read; None without one.
     """
     index = AddressIndex(allocations)
-    born = allocations["born"].to_numpy()
-    dies = allocations["dies"].to_numpy()
-    writers = _find_writers(note, structure)
+    born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
+    last = int(dies.max(initial=0))
+    handles = find_handles(structure) if structure is not None else {}
     found: dict[int, tuple[int, Holding]] = {}  # by buffer, with its last snapshot
     for number, variable in enumerate(note.variables):
-        own_writers = writers.get(number, frozenset())
+        own_writers = _find_writers(structure, handles.get(variable.argument, ""))
         previous: int | None = None
         since: int | None = None
         for turn, (moment, snapshot) in enumerate(zip(moments, note.snapshots, strict=False)):
-            row = _find_in_snapshot(index, snapshot, number, moment)
+            address = snapshot[number] if number < len(snapshot) else None
+            row = None if address is None else index.at(address, moment)
             if row is None and previous is not None:
                 row = previous
                 if dies[previous] <= moment:
@@ -87,37 +88,64 @@ def find_holdings(
             if row is None:
                 continue
             if row != previous:
-                since = None
-                if previous is not None and born[row] < dies[previous] <= moment:
-                    since = int(dies[previous])
+                is_move = previous is not None and born[row] < dies[previous] <= moment
+                since = int(dies[previous]) if is_move else None
                 previous = row
             # Two variables may share a buffer until one of them is written.
             if row not in found or found[row][0] < turn:
                 found[row] = turn, Holding(row, number, since)
         # A failed step has no snapshot after it: find the last move with the graph.
-        last = int(dies.max(initial=0))
         if previous is not None and dies[previous] < last:
             moved = int(dies[previous])
             row = _find_replacement(allocations, variable, own_writers, moved)
             if row is not None and row not in found:
                 found[row] = len(moments), Holding(row, number, moved)
     holdings = [holding for _, holding in found.values()]
-    holdings += _find_copies(allocations, note, structure, holdings)
+    if structure is not None:
+        holdings += _find_copies(allocations, note, structure, handles, holdings)
     return sorted(holdings, key=lambda holding: (holding.variable, int(born[holding.row])))
 
 
-def _find_in_snapshot(
-    index: AddressIndex, snapshot: Sequence[int | None], number: int, moment: int
+def find_handles(structure: GraphIndex) -> dict[object, str]:
+    """Return the argument ops by index."""
+    return {op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"}
+
+
+def _find_writers(structure: GraphIndex | None, handle: str) -> list[str]:
+    """Return the ops whose buffer may become a variable's.
+
+    An in-place update requests a copy while another op reads the variable; an assignment takes the
+    buffer of its value, from the op that made it.
+    """
+    if structure is None:
+        return []
+    users = [structure.ops[user] for user in structure.consumers.get(f"{handle}:0", ())]
+    values = (
+        split_tensor(user.inputs[1])[0]
+        for user in users
+        if user.type == "AssignVariableOp" and len(user.inputs) > 1
+    )
+    return [*(user.name for user in users), *values]
+
+
+def _find_replacement(
+    allocations: pd.DataFrame, variable: VariableNote, writers: list[str], moment: int
 ) -> int | None:
-    """Return the buffer at a variable's address in a snapshot; None if unknown."""
-    address = snapshot[number] if number < len(snapshot) else None
-    return None if address is None else index.at(address, moment)
+    """Return the live buffer of the variable's size that an op writing to it made, or None."""
+    rows = allocations.index[
+        (allocations["born"] <= moment)
+        & (allocations["dies"] > moment)
+        & (allocations["requested_bytes"] == variable_bytes(variable))
+        & allocations["op"].isin(writers)
+    ]
+    return int(rows[-1]) if len(rows) else None
 
 
 def _find_copies(
     allocations: pd.DataFrame,
     note: RunNote,
-    structure: GraphIndex | None,
+    structure: GraphIndex,
+    handles: Mapping[object, str],
     known: Sequence[Holding],
 ) -> list[Holding]:
     """Return copies on write between snapshots.
@@ -125,26 +153,18 @@ def _find_copies(
     An op that adds to a variable in place requests scratch memory of the variable's size only for a copy
     (``PrepareToUpdateVariable``): the variable's new value, once the old one is freed.
     """
-    if structure is None:
-        return []
-    seen = {holding.row for holding in known}
-    born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
-    ops = allocations["op"].astype(object).to_numpy()
-    sizes = allocations["requested_bytes"].to_numpy()
-    copies = np.flatnonzero((allocations["region"] == "temp").to_numpy())
-    by_op: dict[str, list[int]] = {}
-    for row in copies.tolist():
-        if row not in seen:
-            by_op.setdefault(ops[row], []).append(row)
     holders: dict[int, list[int]] = {}
     for holding in known:
         holders.setdefault(holding.variable, []).append(holding.row)
-    handles = _find_handles(structure)
+    is_free = ~allocations.index.isin([holding.row for holding in known])
+    scratch = allocations[is_free & (allocations["region"] == "temp")]
+    by_op = scratch.groupby(scratch["op"].astype(str)).groups
+    born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()
+    sizes = allocations["requested_bytes"].to_numpy()
     found = []
     for number, variable in enumerate(note.variables):
         size_bytes = variable_bytes(variable)
-        handle = handles.get(variable.argument, "")
-        for user in structure.consumers.get(f"{handle}:0", ()):
+        for user in structure.consumers.get(f"{handles.get(variable.argument, '')}:0", ()):
             if structure.ops[user].type not in _ADDS_IN_PLACE:
                 continue
             for row in by_op.get(user, ()):
@@ -152,51 +172,7 @@ def _find_copies(
                     continue
                 before = [other for other in holders.get(number, ()) if born[other] < born[row]]
                 old = max(before, key=lambda other: int(born[other]), default=None)
-                moved = old is not None and dies[old] > born[row]
-                found.append(Holding(row, number, int(dies[old]) if moved else None))
-                holders.setdefault(number, []).append(row)
+                is_move = old is not None and dies[old] > born[row]
+                found.append(Holding(int(row), number, int(dies[old]) if is_move else None))
+                holders.setdefault(number, []).append(int(row))
     return found
-
-
-def _find_handles(structure: GraphIndex) -> dict[object, str]:
-    """Return the argument ops by index."""
-    return {op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"}
-
-
-def _find_writers(note: RunNote, structure: GraphIndex | None) -> Mapping[int, frozenset[str]]:
-    """Return for each variable the ops whose buffer may become the variable's.
-
-    An in-place update requests a copy while another op reads the variable; an assignment takes the
-    buffer of its value, from the op that made it.
-    """
-    if structure is None:
-        return {}
-    by_argument = _find_handles(structure)
-    writers = {}
-    for number, variable in enumerate(note.variables):
-        name = by_argument.get(variable.argument)
-        if name is None or variable.argument is None:
-            continue
-        users = structure.consumers.get(f"{name}:0", ())
-        values = (
-            split_tensor(structure.ops[user].inputs[1])[0]
-            for user in users
-            if structure.ops[user].type == "AssignVariableOp"
-            and len(structure.ops[user].inputs) > 1
-        )
-        writers[number] = frozenset((*users, *values))
-    return writers
-
-
-def _find_replacement(
-    allocations: pd.DataFrame, variable: VariableNote, writers: frozenset[str], moment: int
-) -> int | None:
-    """Return the live buffer of the variable's size that an op writing to it made, or None."""
-    size_bytes = variable_bytes(variable)
-    rows = allocations.index[
-        (allocations["born"] <= moment)
-        & (allocations["dies"] > moment)
-        & (allocations["requested_bytes"] == size_bytes)
-        & allocations["op"].isin(list(writers))
-    ]
-    return int(rows[-1]) if len(rows) else None

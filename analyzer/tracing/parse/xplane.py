@@ -8,13 +8,12 @@ statistics. The profiler does not sample these events.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from google.protobuf.message import DecodeError
 
@@ -23,7 +22,7 @@ from analyzer.model.recording.records import Damage
 from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.protobuf import Event, ModulePlane, Plane, decode_text
 from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader
-from analyzer.tracing.parse.wire.memory_columns import GrowingColumn, KernelColumns, MemoryColumns
+from analyzer.tracing.parse.wire.memory_columns import GrowingTable, KernelColumns, MemoryColumns
 from analyzer.tracing.parse.wire.plane_names import CALL, EXECUTOR, MARK, XLA_STATS, PlaneNames
 from analyzer.tracing.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.wire.plane_names import WATCHED_STEP as WATCHED_STEP
@@ -160,7 +159,7 @@ class _Reading:
         self._kernels, self._ops = KernelColumns(), TextNumbers()
         self._op_types: dict[str, str] = {}
         self._cards: list[dict[str, int | float | str]] = []
-        self._runs = [GrowingColumn(kept) for kept in (np.int32, np.int64, np.int64, np.int32)]
+        self._runs = GrowingTable(op=np.int32, start_ps=np.int64, end_ps=np.int64, thread=np.int32)
         self._marks: list[tuple[int, Span]] = []
         self._steps: list[tuple[int, Span]] = []
         self._calls: list[tuple[int, Span]] = []
@@ -170,13 +169,10 @@ class _Reading:
         self._hostnames: list[str] = []
         self._modules: dict[str, bytes] = {}
         for field in iterate_fields(source, 0, source.size_bytes):
-            if field.wire != BYTES:
-                continue
-            if field.number == _PLANES:
+            if field.wire == BYTES and field.number == _PLANES:
                 self._planes.append(self._plane(field))
-            elif field.number == _HOSTNAMES:
-                name = source.read(field.start, field.end)
-                self._hostnames.append(decode_text(name))
+            elif field.wire == BYTES and field.number == _HOSTNAMES:
+                self._hostnames.append(decode_text(source.read(field.start, field.end)))
         has_tpu = any(plane.name.startswith(_TPU) for plane, _ in self._planes)
         self._memory = MemoryColumns("TPU" if has_tpu else "device")
 
@@ -229,107 +225,90 @@ class _Reading:
                 if self._events > before:
                     filled.append(reader.timestamp_ns)
                 times_ns.append(reader.timestamp_ns)
-                self._progress(line.end / self._source.size_bytes)
         self._progress(1.0)
-        origin_ns = _origin_ns(filled)
-        return self._whole([(time_ns - origin_ns) * 1000 for time_ns in times_ns])
+        # The profiler writes times since its own start, other writers times since 1970, which do not
+        # fit 64 bits in picoseconds.
+        origin_ns = min(filled) if filled and max(filled) * 1000 >= _MOST_PS else 0
+        base_ps = [(time_ns - origin_ns) * 1000 for time_ns in times_ns]
+        if any(abs(base) >= _MOST_PS for base in base_ps):
+            raise ValueError("times that lie months apart")
+        return self._whole(np.array(base_ps, np.int64))
 
     def _add(self, block: EventBlock, line: int, names: PlaneNames) -> None:
         """Add the events of one block of a line."""
         self._events += len(block.name_id)
         if self._events * _LEAST_EVENT_BYTES > self._source.size_bytes:
             raise ValueError(f"{self._events} almost empty events")
-        far = np.abs(block.offset_ps) >= _MOST_PS
-        if (far | (np.abs(block.duration_ps) >= _MOST_PS)).any():
+        if (np.abs((block.offset_ps, block.duration_ps)) >= _MOST_PS).any():
             raise ValueError("times that lie months apart")
         place, known = names.event_places(block.name_id)
         self._unnamed += int((~known).sum())
-        kind = _look_up(names.kind, place, known, 0)
+        # Without any name, all events are unknown.
+        place = np.where(known, place, -1)
+        kind = np.append(names.kind, np.int8(0))[place]
         memory = np.where(np.abs(kind) == 1, kind, 0)
         if memory.any():
             self._memory.add(block, memory, line, names)
         stat_names = block.stat_names((memory == 0)[block.stat_event])
+        is_other = (memory == 0) & (kind != MARK)
         is_step = np.zeros(len(kind), bool)
         if names.is_host and names.step_stat is not None:
             is_step[block.stat_event[stat_names == names.step_stat]] = True
-            is_step &= (memory == 0) & (kind != MARK)
+            is_step &= is_other
         marks = ((kind == MARK, self._marks), (is_step, self._steps), (kind == CALL, self._calls))
         for rows, spans in marks:
             for row in np.flatnonzero(rows).tolist():
                 spans.append((line, _span(block, row, line, names)))
-        self._kernels.add(block, stat_names, line, names)
-        if names.is_host and (kind == EXECUTOR).any():
-            self._kernels.add_runs(block, kind == EXECUTOR, line, names)
         if len(self._steps) + len(self._calls) > _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS:,} step markers")
+        self._kernels.add(block, stat_names, line, names)
         if names.is_host:
-            op = _look_up(names.op, place, known, -1)
-            rows = np.flatnonzero((op >= 0) & (memory == 0) & (kind != MARK) & ~is_step)
-            start = block.offset_ps[rows]
-            lines = np.full(len(rows), line, np.int32)
-            columns = (op[rows], start, start + block.duration_ps[rows], lines)
-            for column, values in zip(self._runs, columns, strict=True):
-                column.extend(values)
+            if (kind == EXECUTOR).any():
+                self._kernels.add_runs(block, kind == EXECUTOR, line, names)
+            op = np.append(names.op, np.int32(-1))[place]
+            ran = np.flatnonzero((op >= 0) & is_other & ~is_step)
+            start = block.offset_ps[ran]
+            end = start + block.duration_ps[ran]
+            self._runs.extend(len(ran), op=op[ran], start_ps=start, end_ps=end, thread=line + 1)
 
-    def _whole(self, base_ps: Sequence[int]) -> RawTrace:
-        if any(abs(base) >= _MOST_PS for base in base_ps):
-            raise ValueError("times that lie months apart")
-        bases = np.array(base_ps, np.int64)
-        damages = self._memory.damages(self._unnamed)
-        steps, marks, calls = (
-            [
-                replace(
-                    span,
-                    start_ps=span.start_ps + base_ps[line],
-                    end_ps=span.end_ps + base_ps[line],
-                )
-                for line, span in spans
+    def _whole(self, base_ps: Positions) -> RawTrace:
+        def sort(spans: list[tuple[int, Span]]) -> tuple[Span, ...]:
+            moved = [
+                replace(one, start_ps=one.start_ps + base, end_ps=one.end_ps + base)
+                for line, one in spans
+                for base in (int(base_ps[line]),)
             ]
-            for spans in (self._steps, self._marks, self._calls)
-        )
+            return tuple(sorted(moved, key=lambda one: (one.start_ps, -one.end_ps)))
+
+        planes = (decode_text(plane.name) for plane, _ in self._planes)
         return RawTrace(
-            events=self._memory.table(bases),
-            step_markers=tuple(sorted(steps, key=lambda span: (span.start_ps, -span.end_ps))),
-            markers=tuple(sorted(marks, key=lambda span: span.start_ps)),
-            op_runs=self._op_runs(bases),
+            events=self._memory.table(base_ps),
+            step_markers=sort(self._steps),
+            markers=sort(self._marks),
+            op_runs=self._op_runs(base_ps),
             op_types=self._op_types,
-            kernels=self._kernels.kernels(bases),
-            function_runs=self._kernels.function_runs(bases),
-            calls=tuple(sorted(calls, key=lambda span: (span.start_ps, -span.end_ps))),
+            kernels=self._kernels.kernels(base_ps),
+            function_runs=self._kernels.function_runs(base_ps),
+            calls=sort(self._calls),
             cards=tuple(self._cards),
-            devices=tuple(
-                decode_text(plane.name)
-                for plane, _ in self._planes
-                if plane.name.startswith(b"/device:")
-            ),
+            devices=tuple(name for name in planes if name.startswith("/device:")),
             hostnames=tuple(self._hostnames),
-            damages=damages,
+            damages=self._memory.damages(self._unnamed),
             modules=self._modules,
             ran_xla=self._ran_xla,
         )
 
     def _op_runs(self, base_ps: Positions) -> pd.DataFrame:
         """Return the runs of ops, sorted by start."""
-        op, start, end, line = (column.release() for column in self._runs)
-        start += base_ps[line]
-        end += base_ps[line]
+        thread, start = self._runs.pop("thread"), self._runs.pop("start_ps")
+        base = base_ps[thread - 1]
+        start += base
         order = np.argsort(start, kind="stable")
-        columns = {"op": op, "start_ps": start, "end_ps": end, "thread": line}
-        del op, start, end, line
-        for name in tuple(columns):  # one by one, so that none is held twice
-            columns[name] = columns[name][order]
-        columns["thread"] += 1
-        runs = pd.Categorical.from_codes(columns["op"], self._ops.texts)
-        return pd.DataFrame({**columns, "op": runs}, copy=False)
-
-
-def _look_up(column: npt.NDArray[Any], place: Positions, known: Any, otherwise: Any) -> Any:
-    """Return the column's value at each position, or ``otherwise`` if it is not known."""
-    return (
-        np.where(known, column[place], otherwise)
-        if len(column)
-        else np.full_like(place, otherwise, dtype=column.dtype)
-    )
+        end = self._runs.pop("end_ps")
+        end += base
+        runs = pd.Categorical.from_codes(self._runs.pop("op")[order], self._ops.texts)
+        columns = {"start_ps": start[order], "end_ps": end[order], "thread": thread[order]}
+        return pd.DataFrame({"op": runs, **columns}, copy=False)
 
 
 def _span(block: EventBlock, row: int, line: int, names: PlaneNames) -> Span:
@@ -354,14 +333,3 @@ def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int |
             yield name, decode_text(stat.str_value)
         else:
             yield name, stat.int64_value or stat.uint64_value or stat.double_value or 0
-
-
-def _origin_ns(times_ns: Sequence[int]) -> int:
-    """Return the origin of all times: 0, unless times would not fit 64 bits.
-
-    The profiler writes times since its own start, other writers times since 1970.
-
-    Args:
-        times_ns: The times of the lines with events.
-    """
-    return min(times_ns) if times_ns and max(times_ns) * 1000 >= _MOST_PS else 0

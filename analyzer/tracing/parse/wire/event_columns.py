@@ -18,17 +18,25 @@ from analyzer.tracing.parse.wire.wire_fields import (
     EIGHT_BYTES,
     VARINT,
     ByteSource,
+    FieldColumns,
     Positions,
     WireBlock,
     WireError,
+    read_field,
     read_varint,
-    signed,
 )
 
 _BLOCK_BYTES: Final = 1 << 22
 _EVENT_KEY: Final = 4 << 3 | BYTES
-_NAME_KEY: Final = 1 << 3 | VARINT
+_STAT_KEY: Final = 4 << 3 | BYTES
 _TIMESTAMP_KEY: Final = 3 << 3 | VARINT
+_NAME_KEY: Final = 1 << 3 | VARINT
+_STAT_KEYS: Final = (
+    _NAME_KEY,
+    *(2 << 3 | EIGHT_BYTES, 3 << 3 | VARINT, 4 << 3 | VARINT),  # double, unsigned, signed
+    7 << 3 | VARINT,  # key of a text
+)
+_TEXT_KEY: Final = 5 << 3 | BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +75,23 @@ class EventBlock:
 
     def stats(self, chosen: npt.NDArray[np.bool_]) -> StatColumns:
         """Return the statistics in a mask of shape ``(m,)``; raise a WireError if one is no message."""
-        return _stats(
-            self.block,
-            self.stat_event[chosen],
-            self.stat_start[chosen],
-            self.stat_end[chosen],
+        event = self.stat_event[chosen]
+        columns = {key: np.zeros(len(event), np.int64) for key in _STAT_KEYS}
+        text_start, text_end = np.zeros((2, len(event)), np.int64)
+        for rows, fields in _walk_messages(
+            self.block, self.stat_start[chosen], self.stat_end[chosen]
+        ):
+            for key, column in columns.items():
+                here = fields.key == key
+                if here.any():
+                    column[rows[here]] = fields.value[here]
+            here = fields.key == _TEXT_KEY
+            if here.any():
+                text_start[rows[here]], text_end[rows[here]] = fields.start[here], fields.end[here]
+        name_id, real, unsigned, integer, ref = columns.values()
+        integer = np.where(integer != 0, integer, unsigned)
+        return StatColumns(
+            event, name_id, integer, real.view(np.float64), ref, text_start, text_end
         )
 
 
@@ -118,7 +138,7 @@ class LineReader:
                 continue
             self.at, room = self.at + until, _BLOCK_BYTES
             if starts:
-                yield _events(WireBlock(window), np.array(starts), np.array(ends))
+                yield _read_events(WireBlock(window), np.array(starts), np.array(ends))
 
     def _walk(self, window: bytes) -> tuple[list[int], list[int], int]:
         """Return the positions of the events in a window, and the end of the last whole field."""
@@ -140,9 +160,11 @@ class LineReader:
                     at = place + length
                     ends.append(at)
                 else:
-                    until = self._other_field(window, at)
+                    key, value, _, until = read_field(window, at)
                     if until > limit:
                         break
+                    if key == _TIMESTAMP_KEY:
+                        self.timestamp_ns = value - (value >> 63 << 64)  # its bits, signed
                     at = until
             except (WireError, IndexError):  # the end of the window, or no field
                 if limit - at > 32:
@@ -150,76 +172,35 @@ class LineReader:
                 break
         return starts, ends, at
 
-    def _other_field(self, window: bytes, at: int) -> int:
-        """Read a field that is no event; return its end."""
-        key, place = read_varint(window, at)
-        wire = key & 7
-        if not key >> 3 or wire not in (VARINT, EIGHT_BYTES, BYTES, 5):
-            raise ValueError("bytes that are no line")
-        if wire == VARINT:
-            value, place = read_varint(window, place)
-            if key == _TIMESTAMP_KEY:
-                self.timestamp_ns = signed(value)
-            return place
-        if wire == BYTES:
-            length, place = read_varint(window, place)
-            return place + length
-        return place + (8 if wire == EIGHT_BYTES else 4)
 
-
-def _events(block: WireBlock, start: Positions, end: Positions) -> EventBlock:
-    """Return the columns of the events at ``start``; each round reads one field of each event."""
-    columns = {number: np.zeros(len(start), np.int64) for number in (1, 2, 3)}
-    stats: list[tuple[Positions, Positions, Positions]] = []
+def _walk_messages(
+    block: WireBlock, start: Positions, end: Positions
+) -> Iterator[tuple[Positions, FieldColumns]]:
+    """Yield the next field of each message that has one, with its row, until all are read."""
     rows = np.flatnonzero(start < end)
     at, until = start[rows], end[rows]
     while len(rows):
         fields = block.next_fields(at)
         if (fields.end > until).any():
             raise WireError
-        is_stat = fields.key == 4 << 3 | BYTES
+        yield rows, fields
+        more = fields.end < until
+        rows, at, until = rows[more], fields.end[more], until[more]
+
+
+def _read_events(block: WireBlock, start: Positions, end: Positions) -> EventBlock:
+    """Return the columns of the events at ``start``."""
+    name, offset, duration = columns = np.zeros((3, len(start)), np.int64)
+    none = np.zeros(0, np.int64)
+    stats: list[tuple[Positions, Positions, Positions]] = [(none, none, none)]
+    for rows, fields in _walk_messages(block, start, end):
+        is_stat = fields.key == _STAT_KEY
         if is_stat.all():
             stats.append((rows, fields.start, fields.end))
-        else:
-            for number, column in columns.items():
-                here = fields.key == number << 3 | VARINT
-                column[rows[here]] = fields.value[here]
-            stats.append((rows[is_stat], fields.start[is_stat], fields.end[is_stat]))
-        more = fields.end < until
-        rows, at, until = rows[more], fields.end[more], until[more]
-    none = np.zeros(0, np.int64)
-    event, first, last = (
-        (np.concatenate(part) for part in zip(*stats, strict=True)) if stats else (none,) * 3
-    )
-    return EventBlock(block, start, end, columns[1], columns[2], columns[3], event, first, last)
-
-
-def _stats(block: WireBlock, event: Positions, start: Positions, end: Positions) -> StatColumns:
-    """Return the columns of the statistics at ``start``."""
-    count = len(event)
-    integers = {number: np.zeros(count, np.int64) for number in (1, 2, 3, 4, 7)}
-    text_start, text_end = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    rows = np.flatnonzero(start < end)
-    at, until = start[rows], end[rows]
-    while len(rows):
-        fields = block.next_fields(at)
-        if (fields.end > until).any():
-            raise WireError
-        for number, column in integers.items():
-            here = fields.key == number << 3 | (EIGHT_BYTES if number == 2 else VARINT)
-            if here.any():
-                column[rows[here]] = fields.value[here]
-        here = fields.key == 5 << 3 | BYTES
-        if here.any():
-            text_start[rows[here]], text_end[rows[here]] = fields.start[here], fields.end[here]
-        more = fields.end < until
-        rows, at, until = rows[more], fields.end[more], until[more]
-    return StatColumns(
-        event,
-        integers[1],
-        np.where(integers[4] != 0, integers[4], integers[3]),
-        integers[2].view(np.float64),
-        integers[7],
-        text_start,
-        text_end,
-    )
+            continue
+        for number, column in enumerate(columns, 1):
+            here = fields.key == number << 3 | VARINT
+            column[rows[here]] = fields.value[here]
+        stats.append((rows[is_stat], fields.start[is_stat], fields.end[is_stat]))
+    event, first, last = (np.concatenate(part) for part in zip(*stats, strict=True))
+    return EventBlock(block, start, end, name, offset, duration, event, first, last)

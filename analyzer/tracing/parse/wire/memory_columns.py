@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -25,31 +26,33 @@ _GROWTH: Final = 1.25
 _FIRST_ROWS: Final = 4096
 
 
-class GrowingColumn:
-    """A column of numbers that grows in place.
+class GrowingTable:
+    """Columns of numbers that grow in place.
 
     Joining separate pieces at the end would need twice the memory; the system moves a large array
     without copying it.
     """
 
-    def __init__(self, kept: Any) -> None:
-        """Start without rows; ``kept`` is the NumPy type of the numbers."""
-        self._numbers: npt.NDArray[Any] = np.zeros(_FIRST_ROWS, kept)
+    def __init__(self, **kept: Any) -> None:
+        """Start without rows; ``kept`` are the NumPy types of the columns."""
+        self._columns: dict[str, npt.NDArray[Any]] = {
+            name: np.zeros(_FIRST_ROWS, dtype) for name, dtype in kept.items()
+        }
         self._count = 0
 
-    def extend(self, numbers: npt.NDArray[Any]) -> None:
-        """Append numbers, shape ``(n,)``."""
-        until = self._count + len(numbers)
-        if until > len(self._numbers):
-            self._numbers.resize(max(until, int(len(self._numbers) * _GROWTH)), refcheck=False)
-        self._numbers[self._count : until] = numbers
+    def extend(self, count: int, **numbers: Any) -> None:
+        """Append rows: arrays of shape ``(count,)``, or a number for all rows."""
+        until = self._count + count
+        for name, column in self._columns.items():
+            if until > len(column):
+                column.resize(max(until, int(len(column) * _GROWTH)), refcheck=False)
+            column[self._count : until] = numbers[name]
         self._count = until
 
-    def release(self) -> npt.NDArray[Any]:
-        """Return the column and release it."""
-        numbers = self._numbers
+    def pop(self, name: str) -> npt.NDArray[Any]:
+        """Return a column and remove it, so that no copy of it is held."""
+        numbers = self._columns.pop(name)
         numbers.resize(self._count, refcheck=False)
-        self._numbers = np.zeros(0, numbers.dtype)
         return numbers
 
 
@@ -61,15 +64,14 @@ DTYPE_NAMES: Final = {**dict(enumerate(_DTYPES.split(), 1)), 29: "int4", 30: "ui
 """TensorFlow's number of an element type (``tensorflow/core/framework/types.proto``) -> its name."""
 
 
-_OWN: Final = {"time_ps": np.int64, "kind": np.int8, "line": np.int32}
 _TYPES: Final = {
-    **_OWN,
+    "time_ps": np.int64,
+    "kind": np.int8,
+    "line": np.int32,
     **dict.fromkeys(INTEGER_STATS.values(), np.int64),
     **dict.fromkeys(TEXT_STATS.values(), np.int32),
     **dict.fromkeys(REAL_STATS.values(), np.float64),
 }
-
-
 _STACK_ADDRESS: Final = 1 << 62  # no address of a device
 _NULL: Final = "(null)"  # text of TensorFlow 2.18 and 2.19 for an op or a region without annotation
 
@@ -81,8 +83,7 @@ class MemoryColumns:
         """Start without rows; devices without an allocator's name are called ``device_kind:0``..."""
         self.texts = TextNumbers("")
         self._device_kind = device_kind
-        self._columns = {name: GrowingColumn(kept) for name, kept in _TYPES.items()}
-        self._without_address = 0
+        self._table = GrowingTable(**_TYPES)
         self._unreadable = 0
 
     def add(
@@ -109,20 +110,15 @@ class MemoryColumns:
         columns = {name: np.zeros(len(rows), kept) for name, kept in _TYPES.items()}
         columns["time_ps"], columns["kind"] = events.offset_ps[rows], kind[rows]
         columns["line"][:] = line
-        number_of = (
-            np.where(known, names.column[at], 0) if len(names.column) else np.zeros(0, np.int8)
-        )
+        number_of = np.where(known, names.column[at], 0) if len(names.column) else at[:0]
         has_address = np.zeros(len(rows), bool)
         for number, name in enumerate(COLUMNS[1:], 1):
             here = np.flatnonzero(number_of == number)
-            values: npt.NDArray[Any]
+            values: npt.NDArray[Any] = stats.integer[here]
             if name in TEXT_STATS.values():
                 values = self._texts(events, stats, here, names, refers, has_text)
             elif name in REAL_STATS.values():
-                real, whole = stats.real[here], stats.integer[here]
-                values = np.where(real != 0, real, whole)
-            else:
-                values = stats.integer[here]
+                values = np.where(stats.real[here] != 0, stats.real[here], values)
             columns[name][owner[here]] = values + (name == "device")  # 0 is none
             if name == "address":
                 has_address[owner[here]] = True
@@ -130,10 +126,9 @@ class MemoryColumns:
         for number in np.unique(nameless[nameless > 0]).tolist():
             name = f"{self._device_kind}:{number - 1}"
             columns["allocator"][nameless == number] = self.texts.of(name)
-        self._without_address += int((~has_address).sum())
-        self._unreadable += int((unreadable & has_address).sum())
-        for name, column in self._columns.items():
-            column.extend(columns[name][has_address])
+        self._unreadable += int((unreadable | ~has_address).sum())
+        chosen = {name: column[has_address] for name, column in columns.items()}
+        self._table.extend(int(has_address.sum()), **chosen)
 
     def _texts(
         self,
@@ -156,7 +151,7 @@ class MemoryColumns:
 
     def damages(self, unnamed: int) -> tuple[Damage, ...]:
         """Return the unreadable events; ``unnamed`` is the number of events without a known name."""
-        count = self._without_address + self._unreadable + unnamed
+        count = self._unreadable + unnamed
         return (Damage(reason=DamageReason.UNREADABLE_EVENTS, count=count),) if count else ()
 
     def table(self, base_ps: Positions) -> pd.DataFrame:
@@ -167,40 +162,34 @@ class MemoryColumns:
         Args:
             base_ps: The time of each line, picoseconds, shape ``(lines,)``.
         """
-        line = self._whole("line", None)
-        time_ps = self._whole("time_ps", None)
+        line, time_ps = self._table.pop("line"), self._table.pop("time_ps")
         time_ps += base_ps[line]
         order = None if (np.diff(time_ps) >= 0).all() else np.argsort(time_ps, kind="stable")
+
+        def sort(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return column if order is None else column[order]
+
         texts = ["" if text == _NULL else text for text in self.texts.texts]
-        columns: dict[str, Any] = {}
+        columns: dict[str, Any] = {
+            "time_ps": sort(time_ps),
+            "thread": sort(line).astype(np.int64) + 1,
+        }
         for name, column in EVENTS.items():
-            if name == "time_ps":
-                columns[name] = time_ps if order is None else time_ps[order]
-            elif name == "thread":
-                numbers = line if order is None else line[order]
-                columns[name] = numbers.astype(np.int64) + 1
-            elif name == "dtype":
-                columns[name] = _dtypes(self._whole(name, order))
+            if name in columns:
+                continue
+            numbers = sort(self._table.pop(name))
+            if name == "dtype":
+                known = [DTYPE_NAMES.get(number, "") for number in range(max(DTYPE_NAMES) + 1)]
+                is_known = (numbers >= 0) & (numbers < len(known))
+                columns[name] = text_category(np.where(is_known, numbers, 0), known)
             elif name == "shape":  # some writers put spaces between the axes
-                shapes = [text.replace(" ", "") for text in texts]
-                columns[name] = text_category(self._whole(name, order), shapes)
-            elif column.dtype == "category":
-                columns[name] = text_category(self._whole(name, order), texts)
+                columns[name] = text_category(numbers, [text.replace(" ", "") for text in texts])
             else:
-                columns[name] = self._whole(name, order)
-        events = pd.DataFrame(columns, copy=False)
-        reserved = self._whole("reserved_bytes", order)
+                is_text = column.dtype == "category"
+                columns[name] = text_category(numbers, texts) if is_text else numbers
+        events = pd.DataFrame({name: columns.pop(name) for name in EVENTS}, copy=False)
+        reserved = sort(self._table.pop("reserved_bytes"))
         return _with_reserved(events, reserved) if reserved.any() else events
-
-    def _whole(self, name: str, order: Positions | None) -> npt.NDArray[Any]:
-        column = self._columns.pop(name).release()
-        return column if order is None else column[order]
-
-
-def _dtypes(numbers: npt.NDArray[np.int64]) -> pd.Categorical:
-    known = [DTYPE_NAMES.get(number, "") for number in range(max(DTYPE_NAMES) + 1)]
-    inside = (numbers >= 0) & (numbers < len(known))
-    return text_category(np.where(inside, numbers, 0).astype(np.int32), known)
 
 
 def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
@@ -232,13 +221,7 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
                 )
             )
     whole = pd.concat(rows).sort_values("at").reset_index(drop=True).drop(columns="at")
-    texts = whole["op"].astype("category")
-    return whole.assign(op=texts)
-
-
-_OP_STATS: Final = ("annotation", "tf_op")
-_NUMBER: Final = "correlation_id"
-_RUN: Final = "id"
+    return whole.assign(op=whole["op"].astype("category"))
 
 
 class KernelColumns:
@@ -246,53 +229,49 @@ class KernelColumns:
 
     def __init__(self) -> None:
         self._texts = TextNumbers("")
-        self._kernels = [GrowingColumn(kind) for kind in (np.int64, np.int32, np.int32)]
-        self._launches = [GrowingColumn(kind) for kind in (np.int64, np.int64, np.int32)]
-        self._runs = [GrowingColumn(kind) for kind in (np.int64, np.int64, np.int64, np.int32)]
+        self._kernels = GrowingTable(number=np.int64, op=np.int32, kernel=np.int32)
+        self._launches = GrowingTable(number=np.int64, start=np.int64, line=np.int32)
+        self._runs = GrowingTable(run=np.int64, start=np.int64, end=np.int64, line=np.int32)
 
     def add(self, block: EventBlock, stat_names: Positions, line: int, names: PlaneNames) -> None:
         """Add the events of one block; ``stat_names`` are the keys of its statistics' names."""
-        number = names.stat_key(_NUMBER)
+        number = names.stat_key("correlation_id")
         if number is None:
             return
-        wanted = [number]
-        if not names.is_host:
-            wanted += [key for name in _OP_STATS if (key := names.stat_key(name)) is not None]
-        is_wanted = stat_names == number
-        for key in wanted[1:]:
-            is_wanted |= stat_names == key
+        op_keys = [] if names.is_host else [names.stat_key("annotation"), names.stat_key("tf_op")]
+        is_wanted = np.isin(stat_names, [number, *(key for key in op_keys if key is not None)])
         if not is_wanted.any():
             return
         stats = block.stats(is_wanted)
         numbered = stats.name_id == number
         events, numbers = stats.event[numbered], stats.integer[numbered]
         if names.is_host:
-            lines = np.full(len(events), line, np.int32)
-            _extend(self._launches, numbers, block.offset_ps[events], lines)
+            start = block.offset_ps[events]
+            self._launches.extend(len(events), number=numbers, start=start, line=line)
             return
         ops = np.zeros(len(block.name_id), np.int32)
-        for key in reversed(wanted[1:]):
+        for key in reversed(op_keys):  # the annotation is preferred
             here = (stats.name_id == key) & (stats.ref != 0)
-            refs, texts = np.unique(stats.ref[here], return_inverse=True)
-            own = [self._texts.of(names.stats.get(ref, "")) for ref in refs.tolist()]
-            ops[stats.event[here]] = np.array(own, np.int32)[texts]
-        keys, texts = np.unique(block.name_id[events], return_inverse=True)
-        own = [self._texts.of(names.events.get(key, "")) for key in keys.tolist()]
-        _extend(self._kernels, numbers, ops[events], np.array(own, np.int32)[texts])
+            ops[stats.event[here]] = self._number(stats.ref[here], names.stats)
+        kernels = self._number(block.name_id[events], names.events)
+        self._kernels.extend(len(events), number=numbers, op=ops[events], kernel=kernels)
+
+    def _number(self, keys: Positions, names: Mapping[int, str]) -> npt.NDArray[np.int32]:
+        """Return the numbers of the names of keys."""
+        known, places = np.unique(keys, return_inverse=True)
+        numbers = [self._texts.of(names.get(key, "")) for key in known.tolist()]
+        return np.array(numbers, np.int32)[places]
 
     def add_runs(
         self, block: EventBlock, rows: npt.NDArray[np.bool_], line: int, names: PlaneNames
     ) -> None:
         """Add the executor's events, a mask of shape ``(n,)``."""
-        run = names.stat_key(_RUN)
-        if run is None:
-            return
         stats = block.stats(rows[block.stat_event])
-        chosen = stats.name_id == run
+        chosen = stats.name_id == names.stat_key("id")
         event = stats.event[chosen]
         start = block.offset_ps[event]
-        lines = np.full(len(event), line, np.int32)
-        _extend(self._runs, stats.integer[chosen], start, start + block.duration_ps[event], lines)
+        end = start + block.duration_ps[event]
+        self._runs.extend(len(event), run=stats.integer[chosen], start=start, end=end, line=line)
 
     def kernels(self, base_ps: Positions) -> pd.DataFrame:
         """Return the launches of kernels and copies in order of time.
@@ -301,36 +280,28 @@ class KernelColumns:
             ``annotation``, ``kernel``, ``start_ps`` of the call on the host, ``thread``. Kernels without
             a known call are at the start with the thread 0.
         """
-        number, op, kernel = (column.release() for column in self._kernels)
-        called, offset, line = (column.release() for column in self._launches)
+        called, offset, line = (self._launches.pop(one) for one in ("number", "start", "line"))
         order = np.argsort(called, kind="stable")
-        called, start, thread = called[order], (offset + base_ps[line])[order], line[order] + 1
-        place = np.minimum(np.searchsorted(called, number), max(len(called) - 1, 0))
-        known = called[place] == number if len(called) else np.zeros(len(number), bool)
-        start = np.where(known, start[place] if len(called) else 0, 0)
-        thread = np.where(known, thread[place] if len(called) else 0, 0)
+        # The last entry is that of no call.
+        called = np.append(called[order], np.iinfo(np.int64).max)
+        start, thread = np.append((offset + base_ps[line])[order], 0), np.append(line[order] + 1, 0)
+        number = self._kernels.pop("number")
+        place = np.searchsorted(called[:-1], number)
+        place = np.where(called[place] == number, place, len(called) - 1)
         table = pd.DataFrame(
             {
-                "annotation": pd.Categorical.from_codes(op, self._texts.texts),
-                "kernel": pd.Categorical.from_codes(kernel, self._texts.texts),
-                "start_ps": start,
-                "thread": thread,
+                "annotation": pd.Categorical.from_codes(self._kernels.pop("op"), self._texts.texts),
+                "kernel": pd.Categorical.from_codes(self._kernels.pop("kernel"), self._texts.texts),
+                "start_ps": start[place],
+                "thread": thread[place],
             }
         )
         return table.sort_values("start_ps", kind="stable", ignore_index=True)
 
     def function_runs(self, base_ps: Positions) -> pd.DataFrame:
         """Return ``run_id``, ``start_ps`` and ``end_ps`` of each function's run, by start."""
-        run, start, end, line = (column.release() for column in self._runs)
-        runs, place = np.unique(run, return_inverse=True)
-        first, last = np.full(len(runs), 1 << 62), np.full(len(runs), -(1 << 62))
-        np.minimum.at(first, place, start + base_ps[line])
-        np.maximum.at(last, place, end + base_ps[line])
-        order = np.argsort(first, kind="stable")
-        columns = {"run_id": runs, "start_ps": first, "end_ps": last}
-        return pd.DataFrame({name: column[order] for name, column in columns.items()})
-
-
-def _extend(columns: list[GrowingColumn], *values: npt.NDArray[np.integer]) -> None:
-    for column, numbers in zip(columns, values, strict=True):
-        column.extend(numbers)
+        run, start, end, line = (self._runs.pop(one) for one in ("run", "start", "end", "line"))
+        base = base_ps[line]
+        table = pd.DataFrame({"run_id": run, "start_ps": start + base, "end_ps": end + base})
+        runs = table.groupby("run_id", as_index=False).agg({"start_ps": "min", "end_ps": "max"})
+        return runs.sort_values("start_ps", kind="stable", ignore_index=True)

@@ -82,28 +82,21 @@ class PlaneNames:
         step_stat: Key of the step number; None if the plane has none.
     """
 
-    # Complex: one comprehension per column, and each is simple by itself.
     def __init__(self, plane: Any, ops: TextNumbers, texts: TextNumbers) -> None:
         """Read the names of ``plane``; ``ops`` and ``texts`` number those of all planes."""
         self.is_host = not plane.name.startswith(b"/device:")
         names = {entry.key: bytes(entry.value.name) for entry in plane.event_metadata}
         self.stats = {entry.key: decode_text(entry.value.name) for entry in plane.stat_metadata}
         self.events = {key: decode_text(name) for key, name in names.items()}
-        self._event_keys, self._stat_keys = _sorted(names), _sorted(self.stats)
-        ordered = [names[key] for key in self._event_keys.tolist()]
-        self.kind = np.array([_find_kind(name) for name in ordered], np.int8)
-        found = [split_annotation(name) for name in self.events.values()]
-        types = dict(one for one in found if one is not None)
-        op_of = {
-            key: one[0] for key, one in zip(self.events, found, strict=True) if one is not None
-        }
-        self.op = np.array(
-            [ops.of(op_of[key]) if key in op_of else -1 for key in self._event_keys.tolist()],
-            np.int32,
-        )
-        named = [self.stats[key] for key in self._stat_keys.tolist()]
-        annotations = (split_annotation(name) for name in named)
-        self.op_types = {**types, **dict(one for one in annotations if one is not None)}
+        self._event_keys = np.array(sorted(names), np.int64)
+        self._stat_keys = np.array(sorted(self.stats), np.int64)
+        self.kind = np.array([_find_kind(names[key]) for key in sorted(names)], np.int8)
+        ran = {key: split_annotation(name) for key, name in self.events.items()}
+        numbers = [ops.of(found[0]) if (found := ran[key]) else -1 for key in sorted(names)]
+        self.op = np.array(numbers, np.int32)
+        named = [self.stats[key] for key in sorted(self.stats)]
+        annotations = (*ran.values(), *map(split_annotation, named))
+        self.op_types = dict(found for found in annotations if found is not None)
         self.column = np.array([COLUMNS.index(_STATS.get(name, "")) for name in named], np.int8)
         self.has_name = np.array([bool(name) for name in named], bool)
         self.text = np.array([texts.of(name) for name in named], np.int32)
@@ -127,10 +120,6 @@ def _find_kind(name: bytes) -> int:
     if name.startswith(_MARK):
         return MARK
     return CALL if name.startswith(_CALL) else _KINDS.get(name, 0)
-
-
-def _sorted(names: dict[int, Any]) -> Positions:
-    return np.array(sorted(names), np.int64)
 
 
 def _places(known: Positions, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:

@@ -8,6 +8,7 @@ read with a few array operations.
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import stat
 import zlib
@@ -51,9 +52,8 @@ class Field(NamedTuple):
 
     number: int
     wire: int
-    start: int
+    start: int  # of its value
     end: int
-    value: int  # value of a varint, unsigned; 0 for others
     begins: int
 
 
@@ -67,19 +67,27 @@ def iterate_fields(source: ByteSource, start: int, end: int) -> Iterator[Field]:
     while at < end:
         if at - base + _HEAD_BYTES > len(window) and base + len(window) < end:
             base, window = at, source.read(at, min(at + _WINDOW_BYTES, end))
-        key, place = read_varint(window, at - base)
-        wire, value, until = key & 7, 0, 0
-        if wire == VARINT:
-            value, until = read_varint(window, place)
-        elif wire == BYTES:
-            length, place = read_varint(window, place)
-            until = place + length
-        elif wire in (EIGHT_BYTES, FOUR_BYTES):
-            until = place + (8 if wire == EIGHT_BYTES else 4)
-        if not key >> 3 or until <= 0 or base + until > end:
+        key, _, place, until = read_field(window, at - base)
+        if base + until > end:
             raise WireError
-        yield Field(key >> 3, wire, base + place, base + until, value, at)
+        yield Field(key >> 3, key & 7, base + place, base + until, at)
         at = base + until
+
+
+def read_field(content: bytes, at: int) -> tuple[int, int, int, int]:
+    """Return key, varint (0 for others), start and end of the value of the field at a position."""
+    key, start = read_varint(content, at)
+    wire, value, end = key & 7, 0, 0
+    if wire == VARINT:
+        value, end = read_varint(content, start)
+    elif wire == BYTES:
+        length, start = read_varint(content, start)
+        end = start + length
+    elif wire in (EIGHT_BYTES, FOUR_BYTES):
+        end = start + (8 if wire == EIGHT_BYTES else 4)
+    if not key >> 3 or not end:
+        raise WireError
+    return key, value, start, end
 
 
 def read_varint(content: bytes, at: int) -> tuple[int, int]:
@@ -91,11 +99,6 @@ def read_varint(content: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return value & ((1 << 64) - 1), at + shift // 7
     raise WireError
-
-
-def signed(value: int) -> int:
-    """Return the signed 64-bit integer with the bits of an unsigned one."""
-    return value - (1 << 64) if value >> 63 else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +191,11 @@ class WireBlock:
 _PIECE_BYTES: Final = 1 << 22
 _HELD_BYTES: Final = 1 << 26
 """Unpacked content up to this size is held in memory, larger content in a temporary file."""
-
 _FREE_BYTES: Final = 8 << 20
 
 
 class ByteSource:
-    """Bytes of an open file.
-
-    Attributes:
-        size_bytes: Their number; bytes that are appended later are ignored.
-    """
+    """The first ``size_bytes`` of an open file; bytes that are appended later are ignored."""
 
     def __init__(self, file: IO[bytes], size_bytes: int) -> None:
         """Read from ``file``; the caller closes it."""
@@ -232,34 +230,14 @@ def open_source(path: Path, *, most_ratio: int) -> Iterator[ByteSource]:
             return
         limit = _FREE_BYTES + most_ratio * there.st_size
         with SpooledTemporaryFile(_HELD_BYTES) as unpacked:
-            for piece in _unpacked(iter(lambda: file.read(_PIECE_BYTES), b"")):
-                unpacked.write(piece)
-                if unpacked.tell() > limit:
-                    raise ValueError(f"it unpacks to more than {limit >> 20} MiB")
+            try:
+                packed = gzip.GzipFile(fileobj=file)
+                while piece := packed.read(_PIECE_BYTES):
+                    unpacked.write(piece)
+                    if unpacked.tell() > limit:
+                        raise ValueError(f"it unpacks to more than {limit >> 20} MiB")
+            except EOFError:
+                raise ValueError("it is truncated") from None
+            except (gzip.BadGzipFile, zlib.error) as error:
+                raise ValueError(f"its compression is damaged: {error}") from None
             yield ByteSource(unpacked, unpacked.tell())
-
-
-def _unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the content of gzipped pieces, which may contain several gzip members.
-
-    Raises:
-        ValueError: It is no gzip file, or is truncated.
-    """
-    member = zlib.decompressobj(wbits=31)
-    try:
-        for piece in pieces:
-            rest = piece
-            while rest:
-                if member.eof:
-                    rest = rest.lstrip(b"\0")
-                    if not rest:
-                        break
-                    member = zlib.decompressobj(wbits=31)
-                yield member.decompress(rest, _PIECE_BYTES)
-                rest = member.unused_data if member.eof else member.unconsumed_tail
-            while not member.eof and (more := member.decompress(b"", _PIECE_BYTES)):
-                yield more
-    except zlib.error as error:
-        raise ValueError(f"its compression is damaged: {error}") from None
-    if not member.eof:
-        raise ValueError("it is truncated")
