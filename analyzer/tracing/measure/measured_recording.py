@@ -14,7 +14,7 @@ from msgspec import structs
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.report.subject import PhantomNotice
-from analyzer.model.contract.run_note import TargetNote
+from analyzer.model.contract.run_note import PhantomNote, TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
@@ -58,8 +58,7 @@ class Measured:
     sharing: Sharing | None
     op_runs: pd.DataFrame  # runs of ops: ``op``, ``start_ps``, ``end_ps``, ``thread``
     note: RunNote | None  # the capture's note; None for a trace of another program
-    # the join with a graph from outside the trace; None without one
-    join: JoinedGraph | None = None
+    join: JoinedGraph | None = None  # the join with a graph from outside the trace
     ran_xla: bool = False  # whether XLA compiled any function of the trace
 
 
@@ -84,12 +83,11 @@ def open_measured(
     """
     files = find_traces(path)
     chosen = [file for file in files if file.name.startswith(host)]
+    names = ", ".join(file.name.split(".xplane")[0] for file in chosen or files)
     if not chosen:
-        names = ", ".join(file.name.split(".xplane")[0] for file in files)
         raise TraceError(f"The run has no host {host!r}.", hint=f"It has {names}.")
     warnings: list[str] = []
     if len(chosen) > 1:
-        names = ", ".join(file.name.split(".xplane")[0] for file in chosen)
         warnings.append(f"The run has several hosts ({names}); this is {chosen[0].name}.")
     raw = read_trace(chosen[0], progress=progress)
     note_path = find_run_file(chosen[0])
@@ -128,15 +126,21 @@ def measure(
     table, structure, join = find_graph(table, raw, note, steps, source)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table, raw.kernels)
-    table = divide_earlier_memory(table, structure, main) if note is None else table
-    modules = _find_modules(table, raw, note)
+    if note is None:
+        # Plans of compiled functions: the capture's, else those of the trace's modules.
+        table = divide_earlier_memory(table, structure, main)
+        modules = name_module_buffers(table, raw)
+    else:
+        modules = ModuleBuffers(table, build_plans(note), note.step)
     table, plans = modules.table, modules.plans
     infer = note is not None and note.is_inference
     shown = divide_temporaries(table, events, steps, plans, structure, allocator=main, infer=infer)
     if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown.allocations))
+    phantom = note.phantom if note is not None else None
+    says = (*(note.notes if note is not None else ()), *((join.says,) if join is not None else ()))
     recording = Recording(
-        kind=Kind.PHANTOM if note is not None and note.phantom is not None else Kind.TRACE,
+        kind=Kind.TRACE if phantom is None else Kind.PHANTOM,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
         step_config=modules.step_config,
@@ -150,42 +154,31 @@ def measure(
             *warnings,
             *_find_warnings(events, table, steps, note, main),
             *modules.warnings,
-            *(warn_about_values(structure) if note is not None and note.phantom else ()),
+            *(warn_about_values(structure) if phantom is not None else ()),
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
         recompiled_functions=find_recompiled_functions(note, plans) if note is not None else (),
         integrity=integrity,
-        notes=(*_notes_of(note), *_notes_of(join)) or describe_graph(structure),
-        phantom=_phantom(note),
-        phantom_run=note.phantom if note is not None else None,
+        notes=says or describe_graph(structure),
+        phantom=_describe_phantom(phantom) if phantom is not None else None,
+        phantom_run=phantom,
         watch=note.watch if note is not None else None,
     )
     return Measured(recording, structure, sharing, raw.op_runs, note, join, raw.ran_xla)
 
 
-def _notes_of(source: RunNote | JoinedGraph | None) -> tuple[str, ...]:
-    if source is None:
-        return ()
-    return source.notes if isinstance(source, RunNote) else (source.says,)
-
-
-def _find_modules(table: pd.DataFrame, raw: RawTrace, note: RunNote | None) -> ModuleBuffers:
-    """Return the plans of compiled functions: the capture's, else those of the trace's modules."""
-    if note is None:
-        return name_module_buffers(table, raw)
-    return ModuleBuffers(table, build_plans(note), note.step)
-
-
 def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
     """Return the step marks; in a watched program only the capture's, or one for its whole run."""
-    if note is not None and note.watch is not None and note.watch.whole_run:
+    if note is None or note.watch is None:
+        return raw.step_markers
+    if note.watch.whole_run:
         last_ps = int(raw.events["time_ps"].max())
         ends = [(span.start_ps, span.thread) for span in find_marks(raw.markers, "snapshot")]
         end_ps, thread = max(ends, default=(last_ps, 0))
         return (Span(name=WATCHED_STEP, start_ps=0, end_ps=end_ps, thread=thread, stats={}),)
     own = tuple(mark for mark in raw.step_markers if mark.name == WATCHED_STEP)
-    return own if note is not None and note.watch is not None and own else raw.step_markers
+    return own or raw.step_markers
 
 
 def _find_earlier_buffers(
@@ -201,36 +194,34 @@ def _find_earlier_buffers(
         return {}, {}
     index = AddressIndex(table)
     instant = find_instant(raw.events["time_ps"].to_numpy(), moments[0])
+
+    def is_new(address: int | None) -> bool:
+        return address is not None and index.at(address, instant) is None
+
     variables = {
         address: size
         for address, variable in zip(note.snapshots[0], note.variables, strict=False)
-        if address is not None
-        and (size := variable_bytes(variable))
-        and index.at(address, instant) is None
+        if (size := variable_bytes(variable)) and is_new(address) and address is not None
     }
     # An input may lie in NumPy's memory at any address; chunks begin at multiples of 256 bytes.
     places = set((raw.events["address"] % GRANULE_BYTES).tolist())
     inputs = {
         given.address: size
         for given in note.inputs
-        if given.address is not None
-        and (size := TensorSpec(given.dtype, given.shape).size_bytes)
+        if (size := TensorSpec(given.dtype, given.shape).size_bytes)
+        and is_new(given.address)
+        and given.address is not None
         and given.address % GRANULE_BYTES in places
         and given.address not in variables
-        and index.at(given.address, instant) is None
     }
     return variables, inputs
 
 
-def _phantom(note: RunNote | None) -> PhantomNotice | None:
-    """Return the notice about simulated cards; None for real devices."""
-    if note is None or note.phantom is None:
-        return None
-    cards = note.phantom.cards
-    named = cards[0] if len(cards) == 1 else ", ".join(cards)
+def _describe_phantom(run: PhantomNote) -> PhantomNotice:
+    """Return the notice about simulated cards."""
     return PhantomNotice(
-        says=f"TensorFlow's own GPU runtime on a simulated {named}; no kernel ran",
-        cards=cards,
+        says=f"TensorFlow's own GPU runtime on a simulated {', '.join(run.cards)}; no kernel ran",
+        cards=run.cards,
         assumed=(
             "no workspace for cuFFT, cuSOLVER and cuSPARSE",
             "the first algorithm that is tried counts as the fastest",
@@ -247,27 +238,19 @@ def _target(note: RunNote | None, named: Path, trace: Path) -> TargetNote:
 
 
 def _device(events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote | None) -> Device:
-    rows = events[events["allocator"] == allocator]
-    last = rows.iloc[-1]
-    limit = int(last["in_use_bytes"]) + int(last["available_bytes"])
+    last = events[events["allocator"] == allocator].iloc[-1]
+    available = int(last["available_bytes"])
     is_host = allocator in HOST_ALLOCATORS
-    noted = note.device.name if note is not None else ""
-    name = noted or ("host" if is_host else _card_of(raw, allocator) or allocator)
+    # The card that an allocator such as ``GPU_0_bfc`` belongs to.
+    plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
+    own = (card for card in raw.cards if str(card["plane"]).endswith(plane) or len(raw.cards) == 1)
+    named = "host" if is_host else next(map(name_card, own), "")
     return Device(
         kind="cpu" if is_host else "gpu",
-        name=name,
+        name=(note.device.name if note is not None else "") or named or allocator,
         # Allocators without statistics record no available bytes.
-        memory_limit_bytes=limit if int(last["available_bytes"]) else None,
+        memory_limit_bytes=int(last["in_use_bytes"]) + available if available else None,
     )
-
-
-def _card_of(raw: RawTrace, allocator: str) -> str:
-    """Return the name of the card that an allocator such as ``GPU_0_bfc`` belongs to."""
-    number = allocator.removeprefix("GPU_").partition("_")[0]
-    for facts in raw.cards:
-        if str(facts["plane"]).endswith(f":{number}") or len(raw.cards) == 1:
-            return name_card(facts)
-    return ""
 
 
 def _find_warnings(
@@ -277,11 +260,6 @@ def _find_warnings(
     note: RunNote | None,
     main: str,
 ) -> list[str]:
-    """Return warnings about a trace.
-
-    Args:
-        note: The run note; None for a trace of another program.
-    """
     warnings = []
     watch = note.watch if note is not None else None
     if watch is not None and watch.is_cut and watch.whole_run:

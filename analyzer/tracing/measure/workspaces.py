@@ -18,7 +18,6 @@ requests bypass the op's context, so that they have no region in a trace:
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
@@ -58,42 +57,32 @@ def label_workspaces(table: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame
     own = table["op_type"].isin(CONVOLUTIONS) & on_card
     if not own.any():
         return table
-    region = table["region"].astype(str)
-    is_trial = own & region.isin(["", TRIAL]) & (table["born"] >= 0)
+    is_trial = own & table["region"].astype(str).isin(["", TRIAL]) & (table["born"] >= 0)
     category, role = table["category"].astype(object), table["role"].astype(object)
     category[is_trial] = Category.WORKSPACE.value
     role[is_trial] = TRIAL_ROLE
-    launches = _launches_by_op(kernels)
+    found = [split_annotation(text) or ("", "") for text in kernels["annotation"].cat.categories]
+    names = [op if op_type in CONVOLUTIONS else "" for op, op_type in found]
+    ops = np.array([*names, ""], object)[kernels["annotation"].cat.codes.to_numpy()]
+    launches = dict(iter(kernels[ops != ""].groupby(ops[ops != ""])))
     is_workspace = own & (category == Category.WORKSPACE.value) & ~is_trial & (role != COPY_ROLE)
     for row in table.index[is_workspace]:
-        born, dies = table.at[row, "born_ps"], table.at[row, "dies_ps"]
-        times, names = launches.get(str(table.at[row, "op"]).partition("#")[0], ((), ()))
-        ends = times[-1] if times and pd.isna(dies) else dies
-        algorithm = find_algorithm(names[bisect_left(times, born) : bisect_right(times, ends)])
-        if algorithm:
-            role[row] = f"{role[row]}, {algorithm}"
+        rows = launches.get(str(table.at[row, "op"]).partition("#")[0])
+        if rows is not None:
+            dies = table.at[row, "dies_ps"]
+            until = rows["start_ps"].iloc[-1] if pd.isna(dies) else dies
+            inside = rows["start_ps"].between(table.at[row, "born_ps"], until)
+            algorithm = find_algorithm(rows.loc[inside, "kernel"].astype(str).tolist())
+            role[row] = f"{role[row]}, {algorithm}" if algorithm else role[row]
     return table.assign(category=category.astype("category"), role=role.astype("category"))
-
-
-def _launches_by_op(kernels: pd.DataFrame) -> dict[str, tuple[list[int], list[str]]]:
-    """Return the times and the names of each convolution's kernels, in order of time."""
-    launches: dict[str, tuple[list[int], list[str]]] = {}
-    columns = (kernels[name].tolist() for name in ("annotation", "kernel", "start_ps"))
-    for annotation, kernel, time in zip(*columns, strict=True):
-        found = split_annotation(str(annotation))
-        if found is not None and found[1] in CONVOLUTIONS:
-            times, names = launches.setdefault(found[0], ([], []))
-            times.append(time)
-            names.append(str(kernel))
-    return launches
 
 
 def find_algorithm(kernels: Sequence[str]) -> str:
     """Return cuDNN's algorithm of some kernels; empty if unknown."""
-    for pattern, name in _ALGORITHMS:
-        if any(pattern.search(kernel) for kernel in kernels):
-            return name
-    return ""
+    return next(
+        (name for pattern, name in _ALGORITHMS if any(map(pattern.search, kernels))),
+        "",
+    )
 
 
 def mark_trials(table: pd.DataFrame) -> pd.DataFrame:

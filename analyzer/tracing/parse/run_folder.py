@@ -67,8 +67,11 @@ def read_run(path: Path) -> RunNote:
         for tensor in (*run.gradients, *run.nested_gradients):
             check_tensor(tensor)
         graph = read_graph_file(sibling_file(path, run.graph)) if run.graph else GraphFile(ops=())
-        compiled = tuple(_compiled(path, row) for row in run.xla)
-        _check_constants(run, graph)
+        compiled = tuple(_read_compiled(path, row) for row in run.xla)
+        kept = run.kept_by_tracing + run.kept_by_slots
+        most = _KEPT_BY_AN_OP * (1 + sum(len(one.ops) for one in graph.traced))
+        if kept > most:
+            raise ValueError(f"{kept} constants kept by a graph that can keep {most}")
     except (OSError, ValueError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
     return RunNote(
@@ -80,15 +83,7 @@ def read_run(path: Path) -> RunNote:
     )
 
 
-def _check_constants(run: RunFile, graph: GraphFile) -> None:
-    """Raise a ValueError if tracing kept more constants than its ops can request."""
-    most = _KEPT_BY_AN_OP * (1 + sum(len(one.ops) for one in graph.traced))
-    kept = run.kept_by_tracing + run.kept_by_slots
-    if kept > most:
-        raise ValueError(f"{kept} constants kept by a graph that can keep {most}")
-
-
-def _compiled(path: Path, row: CompiledFunction) -> CompiledNote:
+def _read_compiled(path: Path, row: CompiledFunction) -> CompiledNote:
     plan = read_hlo(unpack(read_regular_file(sibling_file(path, row.plan)))) if row.plan else None
     return CompiledNote(
         ops=row.ops,

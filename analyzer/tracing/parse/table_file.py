@@ -24,9 +24,18 @@ _UNPACKED_SHARE: Final = 100  # limit of the ratio of compression above that siz
 def write_tables(path: Path, tables: Mapping[str, pd.DataFrame]) -> None:
     """Write tables, by name, into ``path``, an ``.npz``."""
     arrays: dict[str, np.ndarray] = {}
-    for name, table in tables.items():
+    for table_name, table in tables.items():
         for column in table.columns:
-            arrays.update(_arrays(f"{name}.{column}", table[column]))
+            name, values = f"{table_name}.{column}", table[column]
+            if str(values.dtype) == "category":
+                texts = json.dumps([str(category) for category in values.cat.categories])
+                arrays[name] = values.cat.codes.to_numpy(np.int32)
+                arrays[f"{name}.texts"] = np.frombuffer(texts.encode(), dtype=np.uint8)
+            elif str(values.dtype) == "Int64":
+                arrays[name] = values.fillna(0).to_numpy(np.int64)
+                arrays[f"{name}.missing"] = values.isna().to_numpy()
+            else:
+                arrays[name] = values.to_numpy()
     with path.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
@@ -37,7 +46,10 @@ def read_tables(path: Path, schemas: Mapping[str, Mapping[str, Column]]) -> dict
     Raises:
         Exception: It is damaged; an exception of zipfile, zlib, NumPy or JSON, or a missing column.
     """
-    _refuse_bombs(path)
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(entry.file_size for entry in archive.infolist())
+    if unpacked > _LEAST_ROOM_BYTES + _UNPACKED_SHARE * path.stat().st_size:
+        raise ValueError(f"it unpacks to {unpacked} bytes")
     with np.load(path, allow_pickle=False) as arrays:
         return {
             name: conform(
@@ -51,27 +63,6 @@ def read_tables(path: Path, schemas: Mapping[str, Mapping[str, Column]]) -> dict
             )
             for name, schema in schemas.items()
         }
-
-
-def _refuse_bombs(path: Path) -> None:
-    with zipfile.ZipFile(path) as archive:
-        unpacked = sum(entry.file_size for entry in archive.infolist())
-    if unpacked > _LEAST_ROOM_BYTES + _UNPACKED_SHARE * path.stat().st_size:
-        raise ValueError(f"it unpacks to {unpacked} bytes")
-
-
-def _text(values: Any) -> np.ndarray:
-    return np.frombuffer(json.dumps(values).encode(), dtype=np.uint8)
-
-
-def _arrays(name: str, column: pd.Series[Any]) -> dict[str, np.ndarray]:
-    if str(column.dtype) == "category":
-        categories = [str(category) for category in column.cat.categories]
-        return {name: column.cat.codes.to_numpy(np.int32), f"{name}.texts": _text(categories)}
-    if str(column.dtype) == "Int64":
-        missing = column.isna().to_numpy()
-        return {name: column.fillna(0).to_numpy(np.int64), f"{name}.missing": missing}
-    return {name: column.to_numpy()}
 
 
 def _series(arrays: Any, name: str, dtype: str) -> pd.Series[Any]:

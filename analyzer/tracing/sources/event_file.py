@@ -64,9 +64,8 @@ types with several results; another name has the index itself."""
 def find_event_graph(trace: Path) -> SourceGraph | None:
     """Return the newest graph in the event files near a trace; None if there is none."""
     for folder in list(trace.parents)[: _PARENTS + 1]:
-        files = [file for file in folder.glob("events.out.tfevents.*") if file.is_file()]
-        for file in sorted(files, key=lambda file: file.name, reverse=True):
-            ops = read_event_ops(file)
+        for file in sorted(folder.glob("events.out.tfevents.*"), reverse=True):
+            ops = read_event_ops(file) if file.is_file() else ()
             if ops:
                 index = build_graph_index(ops)
                 return SourceGraph(f"the graph in {file.name}", TENSORBOARD, index)
@@ -83,13 +82,13 @@ def read_event_ops(path: Path) -> tuple[Op, ...]:
         for content in _records(path.read_bytes()):
             event = _Event.FromString(content)
             if event.graph_def:
-                traced.update(_ops_of(_GraphDef.FromString(event.graph_def)))
+                traced.update(_read_ops(_GraphDef.FromString(event.graph_def)))
             for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name == b"graph_run_metadata_graph":
-                    for text in value.tensor.string_val:
-                        for graphs in _RunMetadata.FromString(text).function_graphs:
-                            for graph in (*graphs.partition_graphs, graphs.post):
-                                executed.update(_ops_of(graph))
+                is_graph = value.metadata.plugin_data.plugin_name == b"graph_run_metadata_graph"
+                for text in value.tensor.string_val if is_graph else ():
+                    for graphs in _RunMetadata.FromString(text).function_graphs:
+                        for graph in (*graphs.partition_graphs, graphs.post):
+                            executed.update(_read_ops(graph))
     except (DecodeError, OSError):
         return ()
     ops = executed or traced
@@ -112,14 +111,13 @@ def _records(content: bytes) -> Iterator[bytes]:
         at = start + size + _TAIL_BYTES
 
 
-def _ops_of(graph: Any) -> dict[str, Op]:
+def _read_ops(graph: Any) -> dict[str, Op]:
     nodes = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
     ops = {}
     for node in nodes:
-        inputs = [decode_text(one) for one in node.input]
-        name = decode_text(node.name)
-        ops[name] = Op(
-            name,
+        inputs = list(map(decode_text, node.input))
+        ops[decode_text(node.name)] = Op(
+            decode_text(node.name),
             decode_text(node.op),
             tuple(_tensor(one) for one in inputs if not one.startswith("^")),
             tuple(one[1:] for one in inputs if one.startswith("^")),

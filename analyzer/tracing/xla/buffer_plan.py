@@ -38,12 +38,14 @@ class ValueUse(Choice):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A value that lies in an allocation for some time."""
+    """A value that lies in an allocation for some time.
+
+    It holds its bytes at the moments ``m`` with ``first <= m < last``. Of several values that share
+    bytes, the last one holds them.
+    """
 
     size_bytes: int
     offset_bytes: int
-    # it holds its bytes at the moments ``m`` with ``first <= m < last``. Of several values that
-    # share bytes, the last one holds them.
     first: int
     last: int
     # end of the last of the values that reuse its bytes without a gap, such as a loop's values in
@@ -54,7 +56,7 @@ class Holder:
     op_name: str  # the framework's op; empty if XLA names none
     op_type: str
     dtype: str
-    shape: tuple[int, ...] | None  # none for a tuple
+    shape: tuple[int, ...] | None  # None for a tuple
     argument: int | None = None  # number of the parameter that it copies; None for others
 
 
