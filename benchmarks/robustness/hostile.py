@@ -42,7 +42,7 @@ import numpy as np
 
 from analyzer.model.contract.report.writing import DIGESTS_FILE, convert_report, encode_digests
 from analyzer.model.errors import AccountingError, AnalyzerError
-from analyzer.tracing.parse.hloproto import Hlo
+from analyzer.tracing.parse.hlo import HloProto
 from analyzer.tracing.parse.protobuf import Space
 
 ROOT: Final = Path(__file__).parents[2]
@@ -216,7 +216,7 @@ def _damaged(file: Path, content: bytes, rng: random.Random) -> tuple[str, bytes
         if head and rng.random() < 0.3:
             name, changed = _json(head, rng)
             return name, changed.replace(b"\n", b" ") + b"\n" + rest
-        name, changed = _proto(Hlo.FromString(rest), rng)
+        name, changed = _proto(HloProto.FromString(rest), rng)
         if head:
             changed = _head_of(head, changed) + changed
         return name, changed

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from analyzer.cards.xla_compiler import path_flag, read_flags
-from analyzer.tracing.parse.hloproto import Hlo
+from analyzer.tracing.parse.hlo import HloProto
 
 _OURS: Final = re.compile(r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto$')
 
@@ -36,7 +36,7 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
         return b"", ""
     # "sm_7.5_gpu_after_optimizations" (``GpuCompiler``), "cpu_after_optimizations" (``CpuCompiler``)
     platform = "gpu" if "gpu_after_optimizations" in files[-1].name else "cpu"
-    return pack(Hlo.FromString(files[-1].read_bytes())), platform
+    return pack(HloProto.FromString(files[-1].read_bytes())), platform
 
 
 def count_dumps(dump: Path, function: str) -> int:

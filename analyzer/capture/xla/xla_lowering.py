@@ -42,7 +42,7 @@ from analyzer.model.contract.graph_note import (
 )
 from analyzer.model.contract.run_note import CompiledFunction
 from analyzer.model.errors import TargetError
-from analyzer.tracing.parse.hloproto import Hlo
+from analyzer.tracing.parse.hlo import HloProto
 
 _FUNCTION: Final = "__inference_"
 _MAX_VALUES: Final = 64
@@ -281,7 +281,7 @@ def _compile(
             file.unlink(missing_ok=True)
     if not plan:
         # The first stage has the buffer assignment, with a module from before the last passes.
-        proto = Hlo()
+        proto = HloProto()
         proto.ParseFromString(compiled)
         proto.hlo_module.Clear()
         proto.hlo_module.ParseFromString(get_stage("optimized_hlo_serialized"))

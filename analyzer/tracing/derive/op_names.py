@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -44,53 +44,45 @@ def find_gradient_kernel(name: str) -> str:
     return found[1] if found is not None else ""
 
 
-class OpTypes:
-    """The types of ops: from annotations, else from the names."""
+def make_type_finder(
+    annotated: Mapping[str, str],
+    requesters: Collection[str],
+    guarded: Iterable[str],
+    copies: Collection[str],
+) -> Callable[[str], str]:
+    """Return a function from an op's name to its type; empty if unknown.
 
-    def __init__(
-        self,
-        annotated: Mapping[str, str],
-        requesters: Collection[str],
-        guarded: Iterable[str],
-        copies: Collection[str],
-    ) -> None:
-        """Collect the types.
+    An op of the tape implies its forward op's type: ``gradient_tape/a/b/Conv2DBackpropFilter`` that
+    of ``a/b``. If ``a/b`` did not run, Grappler fused it into another op of ``a`` (``remapper.cc``).
 
-        An op of the tape implies its forward op's type: ``gradient_tape/a/b/Conv2DBackpropFilter`` that
-        of ``a/b``. If ``a/b`` did not run, Grappler fused it into another op of ``a`` (``remapper.cc``).
+    Args:
+        annotated: Op -> type, of events and kernels.
+        guarded: Ops that request guarded buffers; only convolutions do (``RedzoneAllocator``).
+    """
+    implied = {
+        name: "_FusedConv2D" if name.rpartition("/")[2] in FUSED_INTO else "Conv2D"
+        for name in guarded
+    }
+    for name in {*requesters, *annotated}:
+        kernel = find_gradient_kernel(name) if "/" in name else ""
+        if kernel and is_in_gradient_scope(name):
+            scope = plain_scope(name)
+            implied[scope] = op_type = re.sub(r"(Grad(V\d)?$|Backprop.*)", "", kernel)
+            if op_type in CONVOLUTIONS and scope not in requesters:
+                layer = scope.rpartition("/")[0]
+                fused = {f"{layer}/{last}" for last in FUSED_INTO}.intersection(requesters)
+                implied.update(dict.fromkeys(fused, "_FusedConv2D"))
+    known = {**implied, **annotated, **dict.fromkeys(copies, "_Recv")}
 
-        Args:
-            annotated: Op -> type, of events and kernels.
-            guarded: Ops that request guarded buffers; only convolutions do (``RedzoneAllocator``).
-        """
-        self._known = {**annotated, **dict.fromkeys(copies, "_Recv")}
-        self._found: dict[str, str] = {}
-        self._implied = {
-            name: "_FusedConv2D" if name.rpartition("/")[2] in FUSED_INTO else "Conv2D"
-            for name in guarded
-        }
-        for name in {*requesters, *annotated}:
-            implied = find_gradient_kernel(name) if "/" in name else ""
-            if not implied or not is_in_gradient_scope(name):
-                continue
-            forward, op_type = plain_scope(name), implied.partition("Backprop")[0]
-            op_type = re.sub(r"Grad(V\d)?$", "", op_type)
-            self._implied[forward] = op_type
-            if op_type in CONVOLUTIONS and forward not in requesters:
-                scope = forward.rpartition("/")[0]
-                fused = {f"{scope}/{last}" for last in FUSED_INTO}.intersection(requesters)
-                self._implied.update(dict.fromkeys(fused, "_FusedConv2D"))
+    @cache
+    def find_type(name: str) -> str:
+        plain = name.partition("#")[0]
+        last = _SUFFIX.sub("", plain.rpartition("/")[2][-_LONGEST:])
+        if LAYOUT in plain and "Transpose" in plain:
+            last = "Transpose"
+        return known.get(plain) or (last if last[:1].isupper() else "")
 
-    def of(self, name: str) -> str:
-        """Return an op's type; empty if unknown."""
-        if name not in self._found:
-            plain = name.partition("#")[0]
-            last = _SUFFIX.sub("", plain.rpartition("/")[2][-_LONGEST:])
-            if LAYOUT in plain and "Transpose" in plain:
-                last = "Transpose"
-            known = self._known.get(plain) or self._implied.get(plain)
-            self._found[name] = known or (last if last[:1].isupper() else "")
-        return self._found[name]
+    return find_type
 
 
 def is_apply(op_type: str) -> bool:

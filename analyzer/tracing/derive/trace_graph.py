@@ -1,8 +1,9 @@
 """The graph of a trace without a capture note.
 
 Ops come from the names of allocations and kernels, their outputs from the allocations, and edges from
-three sources: the op before a buffer's free is its last user, a copy names its source and reader, and an
-op of the gradient tape contains the name of its forward op.
+three sources: the op before a buffer's free is its last user (``free``, or ``order`` if another thread
+frees), a copy names its source and reader (``copy``), and an op of the gradient tape contains the name
+of its forward op (``name``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analyzer.model.choice import Choice
 from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex, build_graph_index
 from analyzer.model.graph.phases import Phase, ScopeTable, is_in_gradient_scope
@@ -26,12 +26,12 @@ from analyzer.tracing.derive.op_names import (
     GUARDS_BYTES,
     LAYOUT,
     PARAMETER_GRADIENTS,
-    OpTypes,
     find_forward_op,
     find_gradient_kernel,
     find_scopes,
     is_apply,
     is_in_optimizer,
+    make_type_finder,
     plain_scope,
     read_shape,
 )
@@ -43,15 +43,6 @@ _CALL: Final = "StatefulPartitionedCall/"  # prefix of the ops of an inlined fun
 _MOST_OUTPUTS: Final = 64
 """Limit of the outputs of one op; a loop's buffers are its outputs in turn."""
 _NEVER: Final = 1 << 62  # a time after the trace
-
-
-class EdgeSource(Choice):
-    """The evidence of an edge: see the module; ``order`` is only the time of a buffer's free."""
-
-    FREE = "free"
-    ORDER = "order"
-    COPY = "copy"
-    NAME = "name"
 
 
 def derive_graph(
@@ -80,9 +71,8 @@ def derive_graph(
         gradients=building.gradients.union(note.gradients if note is not None else ()),
         scopes=ScopeTable(noted) if noted else find_scopes(ops, known),
     )
-    evidence = {edge: source.value for edge, source in building.edges.items()}
     phases = building.find_phases([op.name for op in ops], known)
-    return table, replace(index, phases=phases, evidence=evidence)
+    return table, replace(index, phases=phases, evidence=building.edges)
 
 
 class _Building:
@@ -136,11 +126,11 @@ class _Building:
         for row, size in self._size.items():
             self._sizes.setdefault(names[row], set()).add(size)
         copied = {name for name, _, _ in self._copies.values()}
-        self._types = OpTypes(raw.op_types, self._sizes, guarded, copied)
+        self._find_type = make_type_finder(raw.op_types, self._sizes, guarded, copied)
         self.outputs: dict[str, list[TensorSpec]] = {}
         self.inputs: dict[str, list[str]] = {}
         self.tensors: dict[int, str] = {}
-        self.edges: dict[tuple[str, str], EdgeSource] = {}
+        self.edges: dict[tuple[str, str], str] = {}
 
     def named_ops(self) -> np.ndarray:
         """Return the op of each row of the table, with the names of copies and of eager runs."""
@@ -156,14 +146,14 @@ class _Building:
         for row, (user, is_own) in self._users.items():
             tensor = self.tensors.get(row)
             if tensor is not None and split_tensor(tensor)[0] != user:
-                self._connect(tensor, user, EdgeSource.FREE if is_own else EdgeSource.ORDER)
+                self._connect(tensor, user, "free" if is_own else "order")
         for row, (_, source, reader) in self._copies.items():
-            self._connect(f"{source}:0", self._names[row], EdgeSource.COPY)
+            self._connect(f"{source}:0", self._names[row], "copy")
             self.outputs.setdefault(source, [TensorSpec("", None)])
             if reader and row in self.tensors:
-                self._connect(self.tensors[row], reader, EdgeSource.COPY)
+                self._connect(self.tensors[row], reader, "copy")
 
-    def _connect(self, tensor: str, op: str, source: EdgeSource) -> None:
+    def _connect(self, tensor: str, op: str, source: str) -> None:
         if (tensor, op) not in self.edges:
             self.edges[tensor, op] = source
             self.inputs.setdefault(op, []).append(tensor)
@@ -200,16 +190,16 @@ class _Building:
 
     def list_ops(self, known: set[str]) -> list[Op]:
         """Return the ops in the order in which they began."""
-        updates = {name for name in self._first if is_apply(self._types.of(name))}
+        updates = {name for name in self._first if is_apply(self._find_type(name))}
         names = {*self.outputs, *self.inputs, *updates}
         ops = []
         for name in sorted(names, key=lambda name: (self._first.get(name, _NEVER), name)):
             forward = find_forward_op(name, known)
             controls = (forward,) if forward in self.outputs else ()
             if controls:
-                self.edges[forward, name] = EdgeSource.NAME
+                self.edges[forward, name] = "name"
             inputs, outputs = self.inputs.get(name, ()), self.outputs.get(name, ())
-            op_type = self._types.of(name)
+            op_type = self._find_type(name)
             ops.append(Op(name, op_type, tuple(inputs), controls, outputs=tuple(outputs)))
         return ops
 
@@ -276,7 +266,7 @@ class _Building:
                 continue
             step = self._step_at(time)
             backward, update = bounds.get(step, (_NEVER, _NEVER))
-            op_type = self._types.of(name)
+            op_type = self._find_type(name)
             if is_apply(op_type):
                 update = min(update, time)
             elif find_gradient_kernel(op_type) == op_type != "":
@@ -290,7 +280,7 @@ class _Building:
         found = set()
         for row, tensor in self.tensors.items():
             name, index = split_tensor(tensor)
-            op_type, is_eager = self._types.of(name), "#" in name
+            op_type, is_eager = self._find_type(name), "#" in name
             is_backward = is_in_gradient_scope(name) or (
                 is_eager and self._find_eager_phase(name) is Phase.BACKWARD
             )
@@ -339,7 +329,7 @@ class _Building:
         return batches
 
     def _is_update(self, name: str) -> bool:
-        return is_in_optimizer(name) or is_apply(self._types.of(name))
+        return is_in_optimizer(name) or is_apply(self._find_type(name))
 
 
 def _is_in_graph(table: pd.DataFrame) -> np.ndarray:

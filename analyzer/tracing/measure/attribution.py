@@ -103,13 +103,6 @@ def label_graph(
             labels.set(row, category, role=role)
 
 
-def _find_copy_role(op: Op, structure: GraphIndex) -> str:
-    """Return the role of a copy to the device if it copies an input; else empty."""
-    sources = (structure.ops.get(split_tensor(tensor)[0]) for tensor in op.inputs)
-    types = {source.type for source in sources if source is not None}
-    return COPIED_BATCH if ITERATOR in types else COPIED_INPUT if types & INPUT_TYPES else ""
-
-
 def match_outputs(
     allocations: pd.DataFrame, structure: GraphIndex, is_scratch: Mask | None = None
 ) -> list[str]:
@@ -141,6 +134,7 @@ class _Values:
         self._gradient_ops = find_gradient_ops(structure)
         self._reduced = find_all_reduce_roles(structure)
 
+    # Complex: one rule after another.
     def describe_buffer(
         self, op: Op, tensor: str, dtype: str, region: str, *, on_card: bool, is_alive: bool
     ) -> tuple[Category, str]:
@@ -149,36 +143,31 @@ class _Values:
         ``tensor`` is the output that it holds, empty for none; ``is_alive`` says whether it is alive
         when the backward pass begins.
         """
-        is_temp = region == "temp"
-        is_scratch = not tensor or (is_temp and tensor not in self._structure.consumers)
-        phase = self._structure.phases[op.name]
+        structure, phase = self._structure, self._structure.phases[op.name]
+        is_temp, is_convolution = region == "temp", op.type in CONVOLUTIONS
+        is_scratch = not tensor or (is_temp and tensor not in structure.consumers)
         if op.type in CONSTANTS:
             return Category.CONSTANT, "constant"
-        if op.type in CONVOLUTIONS and dtype == "uint8":
+        if is_convolution and dtype == "uint8":
             return Category.WORKSPACE, f"{phase} workspace"
-        if op.type in CONVOLUTIONS and is_scratch and is_temp and on_card:
+        if is_convolution and is_scratch and is_temp and on_card:
             return Category.WORKSPACE, COPY_ROLE
         if op.type == ITERATOR:
             return Category.INPUT, BATCH_ROLE
-        if op.type == "_Recv" and (role := _find_copy_role(op, self._structure)):
-            return Category.INPUT, role
+        if op.type == "_Recv":
+            sources = (structure.ops.get(split_tensor(one)[0]) for one in op.inputs)
+            types = {source.type for source in sources if source is not None}
+            if ITERATOR in types or types & INPUT_TYPES:
+                return Category.INPUT, COPIED_BATCH if ITERATOR in types else COPIED_INPUT
         if tensor in self._reduced:
             return Category.GRADIENT, self._reduced[tensor]
         if is_scratch:
             return Category.TEMPORARY, f"{phase} scratch"
-        # TensorFlow prunes an op whose only result no op reads. A convolution may replace its output.
-        is_read = bool(self._structure.evidence) and region == "output" and len(op.outputs) == 1
-        is_read &= op.type not in CONVOLUTIONS
-        return self._describe_output(op, tensor, dtype, is_read=is_read, is_alive=is_alive)
-
-    def _describe_output(
-        self, op: Op, tensor: str, dtype: str, *, is_read: bool, is_alive: bool
-    ) -> tuple[Category, str]:
-        phases = self._structure.phases
-        phase = phases[op.name]
         members = self._sharing.members(tensor) if phase is Phase.BACKWARD else (tensor,)
-        readers = {phases[user] for user in self._sharing.consumers(tensor)}
-        is_read = (is_read or bool(readers)) and is_float(dtype)
+        readers = {structure.phases[user] for user in self._sharing.consumers(tensor)}
+        # TensorFlow prunes an op whose only result no op reads. A convolution may replace its output.
+        is_result = bool(structure.evidence) and region == "output" and len(op.outputs) == 1
+        is_read = (bool(readers) or (is_result and not is_convolution)) and is_float(dtype)
         return describe_value(
             phase,
             infers=self._infers,

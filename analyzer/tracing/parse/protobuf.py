@@ -19,13 +19,7 @@ Enumerations are read as ``int64``, which has the same encoding, and maps as rep
 fields ``key`` (1) and ``value`` (2).
 """
 
-_TYPES: Final = {
-    "bool": descriptor_pb2.FieldDescriptorProto.TYPE_BOOL,
-    "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
-    "double": descriptor_pb2.FieldDescriptorProto.TYPE_DOUBLE,
-    "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
-    "uint64": descriptor_pb2.FieldDescriptorProto.TYPE_UINT64,
-}
+_Field: Final = descriptor_pb2.FieldDescriptorProto
 _pool = descriptor_pool.DescriptorPool()
 
 
@@ -40,20 +34,16 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
     )
     for message_name, fields in messages.items():
         message = file.message_type.add(name=message_name)
-        for field_name, (number, type_name) in fields.items():
+        for name, (number, type_name) in fields.items():
             base = type_name.removesuffix("[]")
-            field = message.field.add(
-                name=field_name,
+            is_message = base in messages
+            message.field.add(
+                name=name,
                 number=number,
-                label=descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
-                if type_name.endswith("[]")
-                else descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+                label=_Field.LABEL_OPTIONAL if base == type_name else _Field.LABEL_REPEATED,
+                type=getattr(_Field, "TYPE_MESSAGE" if is_message else f"TYPE_{base.upper()}"),
+                type_name=f".{package}.{base}" if is_message else None,
             )
-            if base in _TYPES:
-                field.type = _TYPES[base]
-            else:
-                field.type = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-                field.type_name = f".{package}.{base}"
     _pool.Add(file)
     return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{package}.{root}"))
 

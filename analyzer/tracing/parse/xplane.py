@@ -102,44 +102,35 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
     try:
         with open_source(path, most_ratio=_MOST_RATIO) as source:
             is_open = True
-            return _read(source, path, progress or (lambda share: None))
+            reading = _Reading(source, progress or (lambda share: None))
+            if not source.size_bytes:
+                raise TraceError(
+                    f"{path} is empty.",
+                    hint="The profiler probably stopped before it wrote; repeat the trace.",
+                )
+            if not reading.has_planes:
+                raise TraceError(
+                    f"{path} holds no profiler planes.",
+                    hint="Expected the .xplane.pb of tf.profiler; repeat the trace.",
+                )
+            raw = reading.trace()
     except OSError as error:
         raise TraceError(
             f"{path} cannot be read: {error.strerror or error}.",
             hint="Name an existing .xplane.pb, run folder or logdir.",
         ) from None
-    except ValueError as error:
-        if is_open:
-            raise
-        raise TraceError(
-            f"{path} is a truncated or damaged gzip file ({error}).",
-            hint="Copy the file again from its source.",
-        ) from None
-
-
-def _read(source: ByteSource, path: Path, progress: Callable[[float], None]) -> RawTrace:
-    if not source.size_bytes:
-        raise TraceError(
-            f"{path} is empty.",
-            hint="The profiler probably stopped before it wrote; repeat the trace.",
-        )
-    try:
-        reading = _Reading(source, progress)
-        raw = reading.trace() if reading.has_planes else None
     except (WireError, DecodeError):
         raise TraceError(
             f"{path} is not a profiler trace, or is truncated.",
             hint="Expected the .xplane.pb of tf.profiler; copy the file or repeat the trace.",
         ) from None
     except ValueError as error:
-        raise TraceError(
-            f"{path} is damaged: it holds {error}.", hint="Copy the file or repeat the trace."
-        ) from None
-    if raw is None:
-        raise TraceError(
-            f"{path} holds no profiler planes.",
-            hint="Expected the .xplane.pb of tf.profiler; repeat the trace.",
-        )
+        if is_open:
+            what, hint = f"damaged: it holds {error}", "Copy the file or repeat the trace."
+        else:
+            what = f"a truncated or damaged gzip file ({error})"
+            hint = "Copy the file again from its source."
+        raise TraceError(f"{path} is {what}.", hint=hint) from None
     if raw.events.empty:
         raise TraceError(
             f"{path} holds no memory events.",

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.simulate.compiler.step_plans import unpack_plan
-from analyzer.tracing.parse.hlo import Hlo, read_hlo
-from analyzer.tracing.parse.hloproto import Hlo as HloProto
+from analyzer.tracing.parse.hlo import Hlo, HloProto, read_hlo
 from analyzer.tracing.xla.compile_trials import GUARD_BYTES, find_trials
 
 DATA = Path(__file__).parent / "data"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.model.errors import TraceError
-from analyzer.tracing.parse.hlo import read_hlo
-from analyzer.tracing.parse.hloproto import Hlo
+from analyzer.tracing.parse.hlo import HloProto, read_hlo
 
 PLAN = Path(__file__).parents[1] / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
 
@@ -69,7 +68,7 @@ def test_what_is_no_module_is_refused_in_one_line(damaged: bytes) -> None:
 
 
 def test_a_buffer_of_an_unknown_instruction_is_refused() -> None:
-    proto = Hlo()
+    proto = HloProto()
     proto.ParseFromString(content())
     proto.buffer_assignment.logical_buffers[0].defined_at.instruction_id = 77 << 40
     with pytest.raises(TraceError, match="cannot be read"):

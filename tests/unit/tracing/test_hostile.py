@@ -18,8 +18,7 @@ from analyzer.model.contract.reading import pack, unpack
 from analyzer.model.errors import AnalyzerError, TraceError
 from analyzer.model.graph.phases import ScopeTable
 from analyzer.session.opening import open_result
-from analyzer.tracing.parse.hlo import read_hlo
-from analyzer.tracing.parse.hloproto import Hlo
+from analyzer.tracing.parse.hlo import HloProto, read_hlo
 from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.xla.assignment import build_plan
 from benchmarks.robustness import hostile
@@ -70,7 +69,7 @@ def test_modules_that_are_damaged() -> None:
     ended = set()
     for seed in range(120):
         rng = random.Random(seed)
-        _, damaged = hostile._proto(Hlo.FromString(content), rng)
+        _, damaged = hostile._proto(HloProto.FromString(content), rng)
         told = refusal(lambda content=damaged: build_plan(read_hlo(content), platform="cpu"))
         assert "\n" not in told, seed
         ended.add(bool(told))

@@ -9,8 +9,7 @@ import pytest
 
 from analyzer.model.errors import AccountingError, TraceError
 from analyzer.tracing.measure.measured_recording import open_measured
-from analyzer.tracing.parse.hlo import read_hlo
-from analyzer.tracing.parse.hloproto import Hlo
+from analyzer.tracing.parse.hlo import HloProto, read_hlo
 from analyzer.tracing.xla.assignment import build_plan
 from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse, occupied_bytes
 
@@ -27,7 +26,7 @@ def made(
     *events: tuple[int, int, int], sizes: dict[int, tuple[int, int]], total: int
 ) -> BufferPlan:
     """Return the plan of a module with these values (offset, bytes) and heap events."""
-    proto = Hlo()
+    proto = HloProto()
     module = proto.hlo_module
     module.name, module.entry_computation_id = b"made", ENTRY
     computation = module.computations.add(id=ENTRY, root_id=max(sizes))
