@@ -54,10 +54,7 @@ def make_type_finder(
 
     An op of the tape implies its forward op's type: ``gradient_tape/a/b/Conv2DBackpropFilter`` that
     of ``a/b``. If ``a/b`` did not run, Grappler fused it into another op of ``a`` (``remapper.cc``).
-
-    Args:
-        annotated: Op -> type, of events and kernels.
-        guarded: Ops that request guarded buffers; only convolutions do (``RedzoneAllocator``).
+    Only convolutions request ``guarded`` buffers (``RedzoneAllocator``).
     """
     implied = {
         name: "_FusedConv2D" if name.rpartition("/")[2] in FUSED_INTO else "Conv2D"

@@ -31,11 +31,9 @@ class OpSequence:
     """The ops of a trace by thread and time, from allocations, launches and executor events."""
 
     def __init__(self, raw: RawTrace, eager: frozenset[str], starts: npt.NDArray[np.int64]) -> None:
-        """Collect the ops of ``raw``.
+        """Collect the ops; the runs of ``eager`` types are numbered in each step: ``Conv2D#7``.
 
-        Args:
-            eager: Types of eager ops. Their runs are numbered in each step: ``Conv2D#7``.
-            starts: Start of each step in picoseconds.
+        ``starts`` are the starts of the steps in picoseconds.
         """
         texts = TextNumbers("")
 

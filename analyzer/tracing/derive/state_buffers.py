@@ -118,11 +118,7 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
 def find_state(
     table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
 ) -> dict[int, tuple[Category, str]]:
-    """Return category and role of the rows that hold parameters and optimizer state.
-
-    Args:
-        table: The allocations, with the ops of copies.
-    """
+    """Return category and role of the rows that hold parameters and optimizer state."""
     if not steps:
         return {}
     first = steps[0]

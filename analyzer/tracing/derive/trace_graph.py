@@ -52,9 +52,6 @@ def derive_graph(
 
     The table gets the graph's names of ops and tensors. Eager ops are part of the graph if there is no
     note, and its gradients and scopes are used if there is one.
-
-    Args:
-        table: Allocations with the column ``step``.
     """
     building = _Building(table, raw, steps, with_eager=note is None)
     building.connect()

@@ -70,11 +70,9 @@ def label_graph(
     infer: bool,
     backward_starts: dict[int, int],
 ) -> None:
-    """Label the buffers of ops in the graph.
+    """Label the buffers of ops in the graph, with the ``tensors`` that ``match_outputs`` finds.
 
-    Args:
-        tensors: The tensor of each buffer (``match_outputs``).
-        backward_starts: Step -> instant of the first birth in a backward op.
+    ``backward_starts``: step -> instant of the first birth in a backward op.
     """
     values = _Values(structure, sharing, infers=infer)
     names = ("op", "dtype", "region")

@@ -48,11 +48,7 @@ class Labels:
     def set(
         self, row: int, category: Category | str, *, role: str, turns_at: int | None = None
     ) -> None:
-        """Set the category of one buffer.
-
-        Args:
-            turns_at: Instant from which it is valid; None for the birth.
-        """
+        """Set the category of one buffer, from the instant ``turns_at`` (None: from its birth)."""
         self._category[row] = Category(category).value
         self._role[row] = role
         self._turns[row] = turns_at is not None
@@ -96,11 +92,7 @@ class Labels:
 def label_variables(
     labels: Labels, note: RunNote, holdings: Sequence[Holding], roles: dict[int, tuple[str, str]]
 ) -> None:
-    """Label the buffers that hold variables.
-
-    Args:
-        roles: Variable -> category and role, if the graph shows more than the note.
-    """
+    """Label the buffers that hold variables; ``roles`` are those that the graph shows instead."""
     paths = [_REPLICA.sub("", variable.path) for variable in note.variables]
     # The layer of a parameter by the name that its slot variables contain.
     layers = {
@@ -129,10 +121,8 @@ def label_batches(
     """Label the batches of a data set: made in its own threads, or copied to the card in the step.
 
     A data set is not in the step's graph, and a copy has no name of its own. So the buffers are found by
-    type and shape, which are those of the iterator's outputs.
-
-    Args:
-        by_python: Buffers requested on the thread that marks the steps, shape ``(n,)``.
+    type and shape, which are those of the iterator's outputs. ``by_python``, shape ``(n,)``, are buffers
+    requested on the thread that marks the steps.
     """
     outputs = {
         (spec.dtype, spec.shape_text): f"{op.name}:{index}"

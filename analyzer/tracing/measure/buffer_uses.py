@@ -31,8 +31,7 @@ def find_uses(
 ) -> dict[int, BufferUse]:
     """Return the uses of the buffers in ``rows``, by their index in the allocations table.
 
-    Args:
-        step: The step to look at; None for the whole trace.
+    ``step`` is None for the whole trace.
     """
     if structure is None or sharing is None:
         return {}

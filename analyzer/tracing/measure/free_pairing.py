@@ -148,9 +148,6 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
 
     Marks may be nested (``fit`` inside a user's mark): only the outermost ones count. A mark that ends
     before it begins is ignored.
-
-    Args:
-        markers: Spans with a ``step_num`` statistic.
     """
     times = events["time_ps"].to_numpy()
     steps: list[Step] = []
@@ -174,11 +171,7 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
 
 
 def find_steps_of_births(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.IntegerArray:
-    """Return the index of the step of each birth, missing outside steps.
-
-    Args:
-        born: Instants, int64, shape ``(n,)``.
-    """
+    """Return the index of the step of each birth (an instant), missing outside steps."""
     full = [step for step in steps if step.last >= step.first]
     if not full:
         return pd.arrays.IntegerArray(np.zeros(len(born), np.int64), np.ones(len(born), bool))
@@ -195,9 +188,8 @@ def add_earlier_buffers(
 ) -> pd.DataFrame:
     """Return ``allocations`` with rows for buffers from before the trace.
 
-    Args:
-        known: Address -> requested bytes of buffers without events, in groups; a group is added as a
-            whole or not at all.
+    ``known`` are groups of address -> requested bytes of buffers without events; a group is added as a
+    whole or not at all.
     """
     old = allocations[allocations["born"] < 0]
     freed = old.groupby("allocator", observed=True)["allocated_bytes"].sum()

@@ -72,11 +72,8 @@ def open_measured(
 ) -> Measured:
     """Read the trace at ``path`` (a file, a run folder or a logdir).
 
-    Args:
-        host: Prefix of the trace file's name, if a run has one file for each host.
-        allocator: The allocator to look at; empty for the device's own.
-        source: A graph to join with the trace; None for none.
-        progress: Called with the share of the work that is done, 0 to 1.
+    ``host`` is a prefix of the file's name, an empty ``allocator`` the device's own, ``source`` a graph
+    to join, and ``progress`` is called with the share of the work that is done, 0 to 1.
 
     Raises:
         TraceError: There is no readable trace, or no such host or allocator.

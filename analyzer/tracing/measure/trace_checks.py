@@ -41,12 +41,8 @@ def check_trace(
 ) -> Integrity:
     """Check whether a trace is complete.
 
-    Args:
-        allocations: The buffers of its events, with those from before the trace.
-        note: The note of the capture; None for a trace of another program.
-
-    Raises:
-        TraceError: A size is negative or above 16 TiB.
+    ``allocations`` are the buffers of its events, with those from before the trace; ``note`` is None for
+    a trace of another program. A TraceError says that a size is negative or above 16 TiB.
     """
     events, counters, damages = raw.events, [], list(raw.damages)
     for column in ("requested_bytes", "allocated_bytes"):
@@ -110,8 +106,7 @@ def _check_events(
 ) -> Iterator[tuple[DamageReason, Mask]]:
     """Yield the events of one allocator that contradict others or themselves, shape ``(n,)``.
 
-    Args:
-        from_start: Whether the trace should contain all events of the process.
+    ``from_start`` says whether the trace should contain all events of the process.
     """
     names = ("kind", "address", "requested_bytes", "allocated_bytes", "in_use_bytes")
     kind, address, requested, allocated, in_use = (own[one].to_numpy(np.int64) for one in names)

@@ -66,8 +66,7 @@ def find_holdings(
 ) -> list[Holding]:
     """Return the buffers that hold variables, in order of time for each variable.
 
-    Args:
-        structure: The graph, to follow variables that could not be read; None without one.
+    ``structure`` is the graph, to follow variables that could not be read; None without one.
     """
     index = AddressIndex(allocations)
     born, dies = allocations["born"].to_numpy(), allocations["dies"].to_numpy()

@@ -49,8 +49,7 @@ _ALGORITHMS: Final = tuple(
 def label_workspaces(table: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """Return the attributed allocations with category and role of convolutions' scratch memory.
 
-    Args:
-        kernels: Launches of kernels: ``annotation``, ``kernel``, ``start_ps``.
+    ``kernels`` are launches: ``annotation``, ``kernel``, ``start_ps``.
     """
     table = mark_trials(table)
     on_card = ~table["allocator"].isin(list(HOST_ALLOCATORS))

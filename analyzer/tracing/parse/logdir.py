@@ -21,12 +21,8 @@ def is_trace(path: Path) -> bool:
 def find_traces(path: Path) -> list[Path]:
     """Return the trace files of the newest run at ``path``, one for each host, sorted by name.
 
-    Args:
-        path: A trace file, a run folder, a folder of a profiler run, or a logdir with
-            ``plugins/profile/RUN/HOST.xplane.pb`` in it.
-
-    Raises:
-        TraceError: There is none.
+    ``path`` is a trace file, a run folder, a folder of a profiler run, or a logdir with
+    ``plugins/profile/RUN/HOST.xplane.pb`` in it. A TraceError says that there is none.
     """
     if path.is_file():
         return [path]

@@ -7,9 +7,8 @@ statistics. The profiler does not sample these events.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +43,7 @@ _LEAST_EVENT_BYTES: Final = 8
 millions of empty ones would only fill memory."""
 
 _MOST_PS: Final = 1 << 61  # limit of times in picoseconds: 26 days
-_PLANES, _HOSTNAMES, _LINES = 1, 4, 3  # field numbers (``xplane.proto``) of a trace and of a plane
+_PLANES, _LINES = 1, 3  # field numbers (``xplane.proto``) of a trace and of a plane
 
 _TPU: Final = b"/device:TPU:"
 _MODULES: Final = b"/host:metadata"
@@ -72,28 +71,22 @@ class RawTrace:
     events: pd.DataFrame  # table with the columns of ``EVENTS``, sorted by time
     step_markers: tuple[Span, ...]
     markers: tuple[Span, ...]
-    # runs of ops on the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, sorted by start
-    op_runs: pd.DataFrame
-    # op name -> type, from the names of events and the annotations of kernels
-    op_types: Mapping[str, str]
+    op_runs: pd.DataFrame  # on the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, by start
+    op_types: Mapping[str, str]  # op -> type, from names of events and annotations of kernels
     kernels: pd.DataFrame  # launches of kernels and copies; see ``KernelColumns.kernels``
     function_runs: pd.DataFrame  # runs of functions; see ``KernelColumns.function_runs``
     calls: tuple[Span, ...] = ()
-    # properties of each GPU, such as ``core_count``
-    cards: tuple[Mapping[str, int | float | str], ...] = ()
+    cards: tuple[Mapping[str, int | float | str], ...] = ()  # properties such as ``core_count``
     devices: tuple[str, ...] = ()  # names of the device planes, such as ``/device:GPU:0``
-    hostnames: tuple[str, ...] = ()
     damages: tuple[Damage, ...] = ()
-    # name -> HloProto of the modules that XLA compiled
-    modules: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    modules: Mapping[str, bytes] = field(default_factory=dict)  # name -> compiled HloProto
     ran_xla: bool = False  # whether any event names an HLO module
 
 
 def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -> RawTrace:
     """Read one ``.xplane.pb`` or ``.xplane.pb.gz``.
 
-    Args:
-        progress: Called with the share of the work that is done, 0 to 1.
+    ``progress`` is called with the share of the work that is done, 0 to 1.
 
     Raises:
         TraceError: It is no trace, is truncated, or holds no memory events.
@@ -151,19 +144,14 @@ class _Reading:
         self._op_types: dict[str, str] = {}
         self._cards: list[dict[str, int | float | str]] = []
         self._runs = GrowingTable(op=np.int32, start_ps=np.int64, end_ps=np.int64, thread=np.int32)
-        self._marks: list[tuple[int, Span]] = []
-        self._steps: list[tuple[int, Span]] = []
-        self._calls: list[tuple[int, Span]] = []
+        self._spans: dict[str, list[tuple[int, Span]]] = {"marks": [], "steps": [], "calls": []}
         self._unnamed, self._ran_xla = 0, False
         self._events = 0
         self._planes: list[tuple[Any, list[Field]]] = []
-        self._hostnames: list[str] = []
         self._modules: dict[str, bytes] = {}
-        for field in iterate_fields(source, 0, source.size_bytes):
-            if field.wire == BYTES and field.number == _PLANES:
-                self._planes.append(self._plane(field))
-            elif field.wire == BYTES and field.number == _HOSTNAMES:
-                self._hostnames.append(decode_text(source.read(field.start, field.end)))
+        for one in iterate_fields(source, 0, source.size_bytes):
+            if one.wire == BYTES and one.number == _PLANES:
+                self._planes.append(self._plane(one))
         has_tpu = any(plane.name.startswith(_TPU) for plane, _ in self._planes)
         self._memory = MemoryColumns("TPU" if has_tpu else "device")
 
@@ -177,11 +165,11 @@ class _Reading:
         lines = []
         rest = bytearray()
         start = whole.start
-        for field in iterate_fields(self._source, whole.start, whole.end):
-            if field.number == _LINES and field.wire == BYTES:
-                lines.append(field)
-                rest += self._source.read(start, field.begins)
-                start = field.end
+        for one in iterate_fields(self._source, whole.start, whole.end):
+            if one.number == _LINES and one.wire == BYTES:
+                lines.append(one)
+                rest += self._source.read(start, one.begins)
+                start = one.end
         rest += self._source.read(start, whole.end)
         plane = Plane.FromString(bytes(rest))
         if plane.name == _MODULES:
@@ -192,12 +180,7 @@ class _Reading:
         return plane, lines
 
     def trace(self) -> RawTrace:
-        """Read the events of all lines.
-
-        Raises:
-            ValueError: No profiler writes such events.
-            WireError: A line is truncated.
-        """
+        """Read the events of all lines."""
         times_ns: list[int] = []
         filled: list[int] = []
         for plane, lines in self._planes:
@@ -246,11 +229,11 @@ class _Reading:
         if names.is_host and names.step_stat is not None:
             is_step[block.stat_event[stat_names == names.step_stat]] = True
             is_step &= is_other
-        marks = ((kind == MARK, self._marks), (is_step, self._steps), (kind == CALL, self._calls))
-        for rows, spans in marks:
+        found = {"marks": kind == MARK, "steps": is_step, "calls": kind == CALL}
+        for name, rows in found.items():
             for row in np.flatnonzero(rows).tolist():
-                spans.append((line, _span(block, row, line, names)))
-        if len(self._steps) + len(self._calls) > _MOST_STEPS:
+                self._spans[name].append((line, _span(block, row, line, names)))
+        if len(self._spans["steps"]) + len(self._spans["calls"]) > _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS:,} step markers")
         self._kernels.add(block, stat_names, line, names)
         if names.is_host:
@@ -263,10 +246,10 @@ class _Reading:
             self._runs.extend(len(ran), op=op[ran], start_ps=start, end_ps=end, thread=line + 1)
 
     def _whole(self, base_ps: Positions) -> RawTrace:
-        def sort(spans: list[tuple[int, Span]]) -> tuple[Span, ...]:
+        def sort(name: str) -> tuple[Span, ...]:
             moved = [
                 replace(one, start_ps=one.start_ps + base, end_ps=one.end_ps + base)
-                for line, one in spans
+                for line, one in self._spans[name]
                 for base in (int(base_ps[line]),)
             ]
             return tuple(sorted(moved, key=lambda one: (one.start_ps, -one.end_ps)))
@@ -274,16 +257,15 @@ class _Reading:
         planes = (decode_text(plane.name) for plane, _ in self._planes)
         return RawTrace(
             events=self._memory.table(base_ps),
-            step_markers=sort(self._steps),
-            markers=sort(self._marks),
+            step_markers=sort("steps"),
+            markers=sort("marks"),
             op_runs=self._op_runs(base_ps),
             op_types=self._op_types,
             kernels=self._kernels.kernels(base_ps),
             function_runs=self._kernels.function_runs(base_ps),
-            calls=sort(self._calls),
+            calls=sort("calls"),
             cards=tuple(self._cards),
             devices=tuple(name for name in planes if name.startswith("/device:")),
-            hostnames=tuple(self._hostnames),
             damages=self._memory.damages(self._unnamed),
             modules=self._modules,
             ran_xla=self._ran_xla,

@@ -69,12 +69,7 @@ class JoinedGraph:
 
 
 def join_graph(table: pd.DataFrame, derived: GraphIndex | None, source: SourceGraph) -> JoinedGraph:
-    """Join a trace with a graph.
-
-    Args:
-        table: Allocations with the columns ``op``, ``step`` and ``shape``.
-        derived: The graph from the trace's own names, whose other ops stay; None without one.
-    """
+    """Join a trace with a graph; other ops of the graph ``derived`` from its own names stay."""
     rows = table[(table["op"].astype(str) != "") & (table["born"] >= 0)]
     in_steps = rows[rows["step"].notna()]
     rows = in_steps if len(in_steps) else rows
@@ -154,9 +149,8 @@ def _rename(source: SourceGraph, found: Mapping[str, str]) -> GraphIndex:
 def _merge(index: GraphIndex, derived: GraphIndex, *, has_facts: bool) -> GraphIndex:
     """Return a graph with the ops of the derived one that it lacks, and their edges.
 
-    Args:
-        has_facts: Whether the graph has shapes, layers and gradients. If it has only names and edges,
-            the derived graph's facts and further edges of its ops are added.
+    If the graph has only names and edges, no shapes, layers and gradients (``has_facts``), the derived
+    graph's facts and further edges of its ops are added.
     """
     ops = dict(index.ops)
     for name, op in derived.ops.items():

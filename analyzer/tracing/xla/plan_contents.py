@@ -8,14 +8,9 @@ assumed to begin at the moment that minimises the bytes of values on the wrong s
 before and still alive then is kept for it. Others are classified by the phase (``value_roles``).
 
 The allocator sees one request for all temporaries. To show the values, *moments* are inserted between
-the events of the buffer's birth and death (rows of kind 0 in the events table), and rows into the
-allocations table, each ``part_of`` the buffer's row:
-
-- a row for each value, alive between the moments of the compiler's heap trace;
-- rows for idle bytes: gaps between values and the surplus of the chunk.
-
-At every moment the parts add up to the buffer, requested and allocated, so that sums over the table
-without divided rows do not change. A replay of the allocator uses the rows that are no part.
+the events of the buffer's birth and death (rows of kind 0), and rows into the allocations table, each
+``part_of`` the buffer's row: one for each value, and others for idle bytes (gaps between values and the
+surplus of the chunk). At every moment the parts add up to the buffer, requested and allocated.
 """
 
 from __future__ import annotations

@@ -58,11 +58,7 @@ class EventBlock:
         return self.block.text(int(self.start[row]), int(self.end[row]))
 
     def stat_names(self, chosen: npt.NDArray[np.bool_]) -> Positions:
-        """Return the key of the name of each chosen statistic and -1 for others, shape ``(m,)``.
-
-        Raises:
-            WireError: One of them is no message.
-        """
+        """Return the key of the name of each chosen statistic and -1 for others, shape ``(m,)``."""
         names = np.full(len(chosen), -1, np.int64)
         at, until = self.stat_start[chosen], self.stat_end[chosen]
         if (at < until).all():
@@ -122,11 +118,7 @@ class LineReader:
         self.timestamp_ns, self.at = 0, start
 
     def blocks(self) -> Iterator[EventBlock]:
-        """Yield the line's events in blocks.
-
-        Raises:
-            WireError: It is no line, or is truncated.
-        """
+        """Yield the line's events in blocks."""
         room = _BLOCK_BYTES
         while self.at < self._end:
             window = self._source.read(self.at, min(self.at + room, self._end))

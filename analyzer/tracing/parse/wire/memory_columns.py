@@ -91,11 +91,7 @@ class MemoryColumns:
     ) -> None:
         """Append the memory events of a block.
 
-        Args:
-            kind: 1 for an allocation, -1 for a free, 0 for other events; shape ``(n,)``.
-
-        Raises:
-            WireError: A statistic of one of them is no message.
+        ``kind`` is 1 for an allocation, -1 for a free, 0 for other events; shape ``(n,)``.
         """
         rows = np.flatnonzero(kind)
         place = np.zeros(len(kind), np.int64)
@@ -157,10 +153,8 @@ class MemoryColumns:
     def table(self, base_ps: Positions) -> pd.DataFrame:
         """Return the events sorted by time; simultaneous events keep the order of the file.
 
-        Columns are released one by one, so that none is held twice.
-
-        Args:
-            base_ps: The time of each line, picoseconds, shape ``(lines,)``.
+        Columns are released one by one, so that none is held twice. ``base_ps`` are the times of the
+        lines in picoseconds.
         """
         line, time_ps = self._table.pop("line"), self._table.pop("time_ps")
         time_ps += base_ps[line]
@@ -196,9 +190,7 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
     """Return the events with the memory reserved for programs as buffers of the op ``stack``.
 
     Like XProf, count it as in use. The events before which it changes get a free and an allocation.
-
-    Args:
-        reserved: Reserved bytes after each event, shape ``(n,)``.
+    ``reserved`` are the reserved bytes after each event, shape ``(n,)``.
     """
     in_use = events["in_use_bytes"].to_numpy()
     rows = [events.assign(in_use_bytes=in_use + reserved, at=2.0 * np.arange(len(events)))]
@@ -274,11 +266,9 @@ class KernelColumns:
         self._runs.extend(len(event), run=stats.integer[chosen], start=start, end=end, line=line)
 
     def kernels(self, base_ps: Positions) -> pd.DataFrame:
-        """Return the launches of kernels and copies in order of time.
+        """Return ``annotation``, ``kernel``, ``start_ps`` and ``thread`` of launches, by time.
 
-        Returns:
-            ``annotation``, ``kernel``, ``start_ps`` of the call on the host, ``thread``. Kernels without
-            a known call are at the start with the thread 0.
+        The time is that of the call on the host; kernels without a known call have the thread 0.
         """
         called, offset, line = (self._launches.pop(one) for one in ("number", "start", "line"))
         order = np.argsort(called, kind="stable")

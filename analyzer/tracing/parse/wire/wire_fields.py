@@ -58,11 +58,7 @@ class Field(NamedTuple):
 
 
 def iterate_fields(source: ByteSource, start: int, end: int) -> Iterator[Field]:
-    """Yield the fields of the message between ``start`` and ``end``.
-
-    Raises:
-        WireError: It is no message.
-    """
+    """Yield the fields of the message between ``start`` and ``end``."""
     at, base, window = start, start, b""
     while at < end:
         if at - base + _HEAD_BYTES > len(window) and base + len(window) < end:
@@ -158,9 +154,6 @@ class WireBlock:
 
         Most varints are single bytes. Otherwise the first of eight bytes without its high bit ends the
         number, and groups of seven bits are joined pairwise. A longer one has one or two more bytes.
-
-        Raises:
-            WireError: There is none at one position.
         """
         first = self._bytes[at]
         if (first < 128).all():
