@@ -132,7 +132,6 @@ class _Values:
         self._gradient_ops = find_gradient_ops(structure)
         self._reduced = find_all_reduce_roles(structure)
 
-    # Complex: one rule after another.
     def describe_buffer(
         self, op: Op, tensor: str, dtype: str, region: str, *, on_card: bool, is_alive: bool
     ) -> tuple[Category, str]:

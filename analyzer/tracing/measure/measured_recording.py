@@ -96,7 +96,7 @@ def open_measured(
     )
 
 
-# Complex: a flat list of a recording's fields, most of them empty without a note.
+# Long: a flat list of a recording's fields, most of them empty without a note.
 def measure(
     raw: RawTrace,
     note: RunNote | None,
