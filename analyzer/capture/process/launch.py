@@ -51,13 +51,7 @@ from analyzer.model.contract.child_messages import (
     StageBegun,
     write_message,
 )
-from analyzer.model.errors import (
-    AnalyzerError,
-    ExitCode,
-    FailureKind,
-    StepOutOfMemory,
-    TargetError,
-)
+from analyzer.model.errors import AnalyzerError, ExitCode, FailureKind, StepOutOfMemory, TargetError
 from analyzer.model.user_cache import cache_folder
 from analyzer.tracing.parse.logdir import RUN_FILE
 

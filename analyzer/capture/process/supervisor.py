@@ -45,10 +45,7 @@ class Supervised:
 
     def __init__(self, command: list[str]) -> None:
         self.pid = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
+            command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent
         ).pid
         self.code: int | None = None
         self.peak_rss_bytes = 0

@@ -108,12 +108,7 @@ def _get_spec(tensor: Any, fed: Any = None) -> TensorSpec:
 
 
 def compile_calls(
-    function: Any,
-    ops: Sequence[Op],
-    dump: Path | None,
-    args: Sequence[Any],
-    *,
-    plans: bool,
+    function: Any, ops: Sequence[Op], dump: Path | None, args: Sequence[Any], *, plans: bool
 ) -> tuple[list[LoweredFunction], list[str]]:
     """Lower and compile every function of a step that XLA compiles.
 
