@@ -42,7 +42,6 @@ from tensorflow.python.profiler import trace as python_trace
 from tensorflow.python.trackable import base as trackable_base
 
 __all__ = ["autograph_loader", "grappler_cluster", "keras_backend", "keras_trainer"]
-
 CheckpointInitialValueCallable: Final = trackable_base.CheckpointInitialValueCallable
 Function: Final = polymorphic_function.Function
 UnliftedInitializerVariable: Final = polymorphic_function.UnliftedInitializerVariable
@@ -57,10 +56,8 @@ keras_nn: Final = getattr(keras_tensorflow, "ops", keras_tensorflow).nn
 """The module of convolutions, which Keras 3.16 moved into ``ops``."""
 keras_rnn: Final = importlib.import_module("keras.src.backend.tensorflow.rnn")
 """The module: ``keras.src.backend.tensorflow`` has a function of that name."""
-
 READ_IN: Final[Mapping[str, tuple[int, int]]] = {"TensorFlow": (2, 21), "Keras": (3, 15)}
 """The newest supported release of each package, major and minor."""
-
 RESOLVE_JIT: Final = "_resolve_auto_jit_compile"
 """Method of Keras' ``Trainer``: resolves ``jit_compile="auto"``."""
 CPU_ONLY: Final = "_cpu_only"
@@ -246,22 +243,16 @@ def _make_reader(*names: str, default: Any = None) -> Callable[..., Any]:
     return read
 
 
-holds_recording = _make_reader("_tape")
-"""The record of a ``GradientTape``, while it holds one."""
-get_functions = _make_reader("_functions", default={})
-"""The functions inside a graph, by name."""
-get_handle_data = _make_reader("_handle_data")
-"""Dtype and shape behind a resource handle."""
+holds_recording = _make_reader("_tape")  # the record of a ``GradientTape``, while it holds one
+get_functions = _make_reader("_functions", default={})  # the functions inside a graph, by name
+get_handle_data = _make_reader("_handle_data")  # dtype and shape behind a resource handle
 is_persistent = _make_reader("_persistent", default=False)
 """Whether a ``GradientTape`` keeps its record after computing a gradient."""
-get_keras_value = _make_reader("_value")
-"""The ``tf.Variable`` that holds a Keras variable's value."""
+get_keras_value = _make_reader("_value")  # the ``tf.Variable`` that holds a Keras variable's value
 get_uncast_variable = _make_reader("_variable")
 """The variable inside Keras 2's ``AutoCastVariable``."""
-is_distributed = _make_reader("_distribute_strategy")
-"""The strategy that a model was made under."""
-get_chosen_jit = _make_reader("_jit_compile")
-"""The set or resolved value of ``Model.jit_compile``."""
+is_distributed = _make_reader("_distribute_strategy")  # the strategy that a model was made under
+get_chosen_jit = _make_reader("_jit_compile")  # the set or resolved value of ``Model.jit_compile``
 get_built_variables = _make_reader("_trainable_variables")
 """The variables that an optimizer was built for."""
 get_build_shapes = _make_reader("_build_shapes_dict")

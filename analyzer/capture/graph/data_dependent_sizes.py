@@ -89,8 +89,6 @@ def infer_sizes(
 
 @dataclass(slots=True)
 class _Sizing:
-    """The rounds of inference for one graph."""
-
     function: Any
     graph_def: Any
     given: Sequence[Any]

@@ -177,7 +177,6 @@ def _trace(program: Program, births: Births) -> tuple[Any, int]:
 def _build_graph(
     program: Program, function: Any, gpu: Gpu | None, options: CaptureOptions
 ) -> StaticStep:
-    """Return the graph that the executor would run, on the CPU or on a card."""
     if gpu is not None and not program.config.jit:
         limit_bytes, assumed = options.memory_limit_bytes, options.assume
         return build_gpu_graph(function, gpu, limit_bytes, given=program.args, assumed=assumed)

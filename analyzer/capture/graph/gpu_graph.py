@@ -143,7 +143,6 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
 
 
 def _optimize(meta: Any, devices: list[Any]) -> Any:
-    """Return the graph as grappler rewrites it for the devices."""
     config = config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.min_graph_nodes = -1

@@ -55,7 +55,6 @@ def read_executed_ops(
 
 
 def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """Return a node's output specs: those of the traced op if the types agree."""
     own = tuple(TensorSpec(dtype, _get_declared_shape(node)) for dtype in get_output_dtypes(node))
     if node.op == "_Arg":
         return known or own
@@ -64,7 +63,6 @@ def _get_outputs(node: Any, known: tuple[TensorSpec, ...]) -> tuple[TensorSpec, 
 
 
 def _get_declared_shape(node: Any) -> tuple[int, ...] | None:
-    """Return the shape stated by a constant or placeholder."""
     for key, field in (("value", "tensor"), ("shape", "shape")):
         if key in node.attr and node.attr[key].HasField(field):
             attr = node.attr[key]
@@ -108,7 +106,6 @@ def _get_plain_attribute(key: str, attr: Any) -> Any:
 
 
 def _get_plain_value(field: str, value: Any) -> Any:
-    """Return the value of a field of ``AttrValue`` or of its list."""
     match field:
         case "i" | "f" | "b":
             return value
@@ -224,7 +221,6 @@ def read_traced_graphs(function: Any) -> list[TracedGraph]:
 
 
 def _list_callees(op: Any) -> tuple[str, ...]:
-    """Return the names of the functions that the op calls."""
     if not (op.outputs or op.inputs) or not ("Call" in op.type or op.type in _CALLERS):
         return ()
     callees: list[str] = []

@@ -29,7 +29,6 @@ from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Ten
 Shape: TypeAlias = tuple[int, ...] | None
 """Sizes of the axes, -1 for an unknown one; None for an unknown number of axes."""
 Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]  # the output specs of ops, by name
-
 _LOOP: Final = ("Enter", "Exit", "NextIteration")
 _PREFIXES: Final = ("_MklNative", "_MklFused", "_Mkl")
 _BIAS_SUFFIX: Final = "WithBias"
@@ -277,6 +276,5 @@ def _make_plain(twin: Any, kind: str) -> None:
 
 
 def _accepts(definition: Any, node: Any) -> bool:
-    """Say whether an op accepts the node's element type, such as bfloat16."""
     allowed = next((a.allowed_values.list.type for a in definition.attr if a.name == "T"), ())
     return not allowed or "T" not in node.attr or node.attr["T"].type in allowed

@@ -142,7 +142,6 @@ class Evaluator:
         )
 
     def _evaluate(self, tensors: Sequence[str], data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values of the tensors that can be evaluated."""
         feeds = {
             f"{name}:0": value
             for name, value in self._fed.items()

@@ -81,8 +81,6 @@ def build_slots(optimizer: Any, variables: list[Any]) -> None:
 
 @dataclass
 class _Patches:
-    """Replaces the methods that make variables, until ``stack`` closes."""
-
     births: Births
     stack: contextlib.ExitStack
     _in_keras: bool = False
@@ -101,7 +99,6 @@ class _Patches:
                 self._wrap(optimizer, "apply", self._build_and_apply)
 
     def _wrap(self, owner: Any, name: str, new: Callable[..., Any]) -> None:
-        """Call ``new`` with the old method and its arguments instead of the old method."""
         old = getattr(owner, name)
 
         @functools.wraps(old)
@@ -117,7 +114,6 @@ class _Patches:
         self.births.made_bytes += get_bytes_in_use() - before
 
     def _initialize(self, old: Any, variable: Any, initializer: Any) -> None:
-        """Make a Keras variable."""
         traced = not tf.executing_eagerly()
         shape, name = get_keras_spec(variable)
         dtype = tf.as_dtype(name)
@@ -192,7 +188,6 @@ class _Patches:
                 self._drop_large_value(variable)
 
     def _drop_large_value(self, variable: Any) -> None:
-        """Hollow out a variable that was given a large tensor."""
         shape, dtype = variable.shape, variable.dtype
         size_bytes = shape.num_elements() * dtype.size
         if size_bytes >= _LARGE_BYTES and dtype.is_floating and self._can_be_hollow(shape, dtype):

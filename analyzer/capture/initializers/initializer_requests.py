@@ -24,7 +24,6 @@ Events: TypeAlias = list[tuple[int, int]]
 """(number of a buffer, its bytes) for an allocation, (number, 0) for a free; the value is not freed."""
 Number: TypeAlias = tuple[float, str]
 """A Python number that an op receives, and the element type that it becomes."""
-
 _VIEWS: Final = frozenset({"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient"})
 """Ops whose output shares the buffer of their input."""
 _ON_CARD: Final = frozenset({"Cast"})

@@ -220,7 +220,6 @@ def get_bytes_in_use() -> int:
 
 
 def _describe(initializer: Any) -> str:
-    """Return a text that is equal for initializers that make the same constant."""
     config: Any = {}
     with contextlib.suppress(Exception):
         config = {key: value for key, value in initializer.get_config().items() if key != "seed"}

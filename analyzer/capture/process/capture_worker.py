@@ -69,9 +69,7 @@ if TYPE_CHECKING:
     Capture = Callable[[TargetSpec, CaptureOptions, Path, Any], Captured]
 
 GRAPH_FILE: Final = "graph.json.gz"
-DUMP: Final = ".xla"
-"""Subfolder of the run folder for XLA's compiled modules while the child runs."""
-
+DUMP: Final = ".xla"  # subfolder of the run folder for XLA's compiled modules while the child runs
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -258,7 +256,6 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
 
 
 def _load_capture(kind: CaptureKind) -> Capture:
-    """Return the function that captures a step, with all its imports done."""
     from analyzer.capture.targets.resolve_target import resolve
 
     if kind == "static":

@@ -132,7 +132,6 @@ def explain_end(end: SilentEnd) -> AnalyzerError:
 
 
 def _explain_kill(end: SilentEnd, hint: str) -> AnalyzerError:
-    """Distinguish the system's out-of-memory killer from another SIGKILL."""
     smaller = "Try a smaller --batch-size."
     if end.after.kills > end.before.kills:
         return StepOutOfMemory(
@@ -155,7 +154,6 @@ def _explain_kill(end: SilentEnd, hint: str) -> AnalyzerError:
 
 
 def _describe_signal(number: int) -> str:
-    """Return a signal's name and meaning: SIGSEGV (Segmentation fault)."""
     try:
         name = signal.Signals(number).name
     except ValueError:

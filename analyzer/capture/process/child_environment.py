@@ -40,11 +40,9 @@ from analyzer.phantom.phantom_environment import (
 
 PHANTOM_FOLDER: Final = ".phantom"
 """Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
-
 _NCCL_BY_NAME: Final = (2, 21)
 """First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
 features that only a real card has, and ends the process."""
-
 _DECLARED: Final = re.compile(
     r"""^(?:os\.)?environ(?:\[|(?P<default>\.setdefault\())["'](?P<name>TF_(?!CPU_|CPP_)\w+)["']"""
     r"""(?:\]\s*=|,)\s*["'](?P<value>[^"'\n]*)["']""",

@@ -14,13 +14,11 @@ from analyzer.model.errors import InputError
 
 OLDEST_KERAS: Final = (3, 9)
 """First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory."""
-
 _BUILDS: Final = (
     *("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tensorflow-macos"),
     *("tf-nightly", "tf-nightly-cpu", "tf-nightly-rocm"),
 )
 """Distributions that install the same package ``tensorflow``."""
-
 _ELSEWHERE: Final = "Reading traces, analyze oom, gpus and diff work without it."
 _VERSION: Final = re.compile(r"^__version__\s*=\s*[\"'](\d+)\.(\d+)([^\"']*)", re.MULTILINE)
 

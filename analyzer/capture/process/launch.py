@@ -57,15 +57,12 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 
 STOPPING: Final = "stopping"
 """Stage that the child reports in answer to Ctrl-C, before it writes the trace so far."""
-
 _INTERRUPTED: Final = "Interrupted; no run was written."
 _ANSWER_S: Final = 3.0  # for the child to answer Ctrl-C; inside TensorFlow it never does
 _WRITING_S: Final = 60.0  # for the child to write its trace after its answer
 _PARTING_S: Final = 10.0  # for the user's exit handlers after the last message
 _MAX_LOG_BYTES: Final = 16 << 20  # of the end of the log that are saved
-
-Progress = Callable[[str, float], None]
-"""Called with the stage and the share done, 0 to 1."""
+Progress = Callable[[str, float], None]  # called with the stage and the share done, 0 to 1
 
 
 def capture(
@@ -149,7 +146,6 @@ def _run(
     can_be_partial: bool,
     limit_s: float,
 ) -> None:
-    """Run the child to its end, and raise its error."""
     before = read_host_memory()
     last: Message | None = None
     stage = "starting"
@@ -193,7 +189,6 @@ def _run(
 
 
 def _interrupt(child: Child, progress: Progress) -> Message | None:
-    """Pass Ctrl-C on and return the child's last message."""
     child.interrupt()
     child.deadline_s = time.monotonic() + _ANSWER_S
     last: Message | None = None
@@ -206,7 +201,6 @@ def _interrupt(child: Child, progress: Progress) -> Message | None:
 
 
 def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
-    """Return the error that the child reported."""
     if failed.exit_code == ExitCode.BAD_INPUT:
         return TargetError(failed.error, hint=failed.hint, kind=failed.kind)
     if failed.exit_code == ExitCode.STEP_OUT_OF_MEMORY:

@@ -143,7 +143,6 @@ def _reset_jit_choice(model: Any, options: CaptureOptions) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _save_model(model: Any) -> Iterator[Path]:
-    """Save the model to a temporary folder, which is removed after the block."""
     with tempfile.TemporaryDirectory(prefix="tf-memory-analyzer-") as folder:
         path = Path(folder) / "model.keras"
         try:

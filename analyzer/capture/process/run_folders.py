@@ -25,7 +25,6 @@ from analyzer.model.interrupts import delay_signals
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 LOG_FILE: Final = "capture.log"
-
 PARTS: Final = (
     *("plugins", "graph.json.gz", "card.json", "prediction.npz"),
     *("kept.json", "report.json", "report.html", LOG_FILE),

@@ -25,11 +25,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-INTERRUPT = b"i"
-"""Pass Ctrl-C on to the child."""
-END = b"e"
-"""End the child and all its descendants."""
-
+INTERRUPT = b"i"  # pass Ctrl-C on to the child
+END = b"e"  # end the child and all its descendants
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")

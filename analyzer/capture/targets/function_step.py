@@ -131,7 +131,6 @@ def _name_inputs(function: Any, signature: Any) -> list[str]:
 
 
 def _get_batch_size(args: Any) -> int | None:
-    """Return the size of the first axis of the first argument that has axes."""
     tensors = (one for one in tf.nest.flatten(args) if tf.is_tensor(one) and one.shape.rank)
     return next((int(tensor.shape[0]) for tensor in tensors), None)
 

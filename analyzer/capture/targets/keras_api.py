@@ -82,7 +82,6 @@ def set_keras_2_policy(policy: str) -> None:
 
 
 def _convert_spec(tensor: Any) -> Any:
-    """Return an input of Keras 2 as a symbolic tensor of Keras 3."""
     spec = tensor.type_spec
     return keras.KerasTensor(
         spec.shape.as_list() if spec.shape.rank is not None else None,

@@ -222,7 +222,6 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
 
 
 def _look_up(model: Any, kind: str, name: str) -> Any:
-    """Return Keras' optimizer or loss (``kind``) of that name."""
     module, examples = _KINDS[kind]
     try:
         return getattr(get_keras(model), module).get(name)

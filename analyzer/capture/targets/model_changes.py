@@ -163,12 +163,10 @@ def change_layers(model: Any, remedy: str) -> None:
 
 
 def _split(remedy: str) -> dict[str, str]:
-    """Return the values of the remedies by kind."""
     return {kind: value for kind, _, value in (one.partition("=") for one in remedy.split(","))}
 
 
 def _get_options(parts: dict[str, str]) -> dict[str, Any]:
-    """Return the options of the optimizer that remedies set."""
     options: dict[str, Any] = {}
     if "accumulate" in parts:
         options["gradient_accumulation_steps"] = int(parts["accumulate"])

@@ -110,7 +110,6 @@ def _call_user_code(make: Callable[[], Any], text: str) -> Any:
 
 @contextlib.contextmanager
 def _convert_errors(text: str) -> Iterator[None]:
-    """Turn any error of the user's code into a TargetError."""
     try:
         yield
     except TargetError:

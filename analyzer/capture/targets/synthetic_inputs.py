@@ -25,7 +25,6 @@ from analyzer.model.units import format_bytes
 
 Axes: TypeAlias = tuple[int | None, ...] | None
 """Sizes of the axes of an input; None for an open axis, or for an unknown number of axes."""
-
 _SEED: Final = (0, 0)
 _RANDOM_FLOATS: Final = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 _ADDRESS_SPACE_BYTES: Final = 1 << 46

@@ -30,10 +30,8 @@ from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.tracing.parse.logdir import is_trace
 
 OPTIMIZER: Final = "adam"  # the optimizer of a model that is not compiled
-
 SCRIPT_SUFFIXES: Final = (".py", ".ipynb")
 """Files that ``trace`` runs: a script, or the cells of a notebook."""
-
 _MODULE_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _FORMS: Final = (
     "Give keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
@@ -226,14 +224,12 @@ _EAGER: Final = Refusal(
 _OWN_SCRIPT: Final = Refusal(
     "a script runs unchanged", "Leave it out, or name the model or step in it: script.py:name."
 )
-
 _TRAINING: Final = (Option.OPTIMIZER, Option.LOSS)
 _FIXED_STEP: Final = {
     **dict.fromkeys((*_TRAINING, Option.MODE), _OWN_TRAINING),
     **dict.fromkeys((Option.BATCH_SIZE, Option.SHAPE), _ARGUMENTS),
 }
 _RUNTIME: Final = frozenset({Option.DEVICE, Option.INTER_OP_THREADS})
-
 REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
     TargetForm.TRACE: dict.fromkeys(Option, _TRACED),
     # An estimate compares the device with the recorded one and simulates any number of threads.

@@ -111,7 +111,6 @@ def _find_source(tensor: Any) -> Any:
 
 
 def _find_positions(op: Any, names: frozenset[str]) -> Iterator[int]:
-    """Yield the positions of the named arguments among an op's inputs."""
     definition = op_def_registry.get(op.type)
     at, attrs = 0, op.node_def.attr
     for argument in definition.input_arg if definition is not None else ():

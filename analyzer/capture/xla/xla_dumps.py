@@ -45,7 +45,6 @@ def count_dumps(dump: Path, function: str) -> int:
 
 
 def _list_files(dump: Path, function: str) -> list[Path]:
-    """Return the dumped modules of a function, oldest first; a name begins with a letter."""
     return sorted(dump.glob(f"*.a_{function.strip('_')}__*after_optimizations.hlo.pb"))
 
 

@@ -47,7 +47,6 @@ from analyzer.tracing.parse.hlo import HloProto
 _FUNCTION: Final = "__inference_"
 _MAX_VALUES: Final = 64
 """Constants with at most this many elements are compiled in as values: axes, shapes, paddings."""
-
 _Description: TypeAlias = tuple[Any, ...]
 """An input of a compiled function: kind (tensor, variable or value), dtype, shape, and the value."""
 
@@ -194,7 +193,6 @@ def _describe(
     variables: dict[int, tuple[Any, Any]],
     graphs: Mapping[str, Any],
 ) -> _Description:
-    """Return the description of one input of a call."""
     name, index = split_tensor(tensor)
     op = by_name[name]
     spec = op.outputs[index] if index < len(op.outputs) else TensorSpec("", None)
