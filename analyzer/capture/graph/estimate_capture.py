@@ -18,8 +18,11 @@ from numpy.linalg import LinAlgError
 from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph
 from analyzer.capture.graph.gpu_graph import build_gpu_graph, pretend_gpu
 from analyzer.capture.graph.plain_graphs import read_inner_ops
-from analyzer.capture.initializers.hollow_variables import build_slots, record_births
-from analyzer.capture.initializers.slot_order import sort_slots_by_creation
+from analyzer.capture.initializers.hollow_variables import (
+    build_slots,
+    record_births,
+    sort_slots_by_creation,
+)
 from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
 from analyzer.capture.private_names import (
     get_device_parts,

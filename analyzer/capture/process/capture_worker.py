@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from analyzer.capture.process.child_environment import (
     configure_cards,
+    describe_builds,
     hides_own_gpus,
     make_phantom_note,
 )
-from analyzer.capture.process.installed_packages import describe_builds
 from analyzer.capture.process.launch import STOPPING
 from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_culprit
 from analyzer.capture.xla.xla_dumps import add_dump_flags

@@ -7,13 +7,15 @@ TensorFlow reads its variables when it is imported, before the target's file run
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.capture.process.installed_packages import check_packages
 from analyzer.cards import check_limit
 from analyzer.model.contract.capture_request import (
     ASSUMPTIONS,
@@ -37,6 +39,67 @@ from analyzer.phantom.phantom_environment import (
     make_tool_environment,
     parse_cards,
 )
+
+OLDEST_KERAS: Final = (3, 9)
+"""First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory."""
+_BUILDS: Final = (
+    *("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-rocm", "tensorflow-macos"),
+    *("tf-nightly", "tf-nightly-cpu", "tf-nightly-rocm"),
+)
+"""Distributions that install the same package ``tensorflow``."""
+_ELSEWHERE: Final = "Reading traces, analyze oom, gpus and diff work without it."
+_VERSION: Final = re.compile(r"^__version__\s*=\s*[\"'](\d+(?:\.\d+)*)", re.MULTILINE)
+
+
+def check_packages() -> None:
+    """Raise InputError on Windows, and if TensorFlow or Keras is missing, or Keras is too old."""
+    if sys.platform == "win32":
+        raise InputError(
+            "Steps cannot be run or built on Windows; traces, analyze oom, gpus and diff work.",
+            hint="Use WSL 2: run `wsl --install`, then install tf-memory-analyzer there.",
+        )
+    for package in ("tensorflow", "keras"):
+        if find_folder(package) is None:
+            raise InputError(
+                f"The package {package} is not installed, and this command needs it.",
+                hint=f"pip install {package}. {_ELSEWHERE}",
+            )
+    keras = read_keras_version()
+    if keras is not None and keras < OLDEST_KERAS:
+        oldest, installed = (".".join(map(str, version)) for version in (OLDEST_KERAS, keras))
+        raise InputError(
+            f"Keras {installed} is installed; Keras {oldest} or newer is needed.",
+            hint=f"pip install 'keras>={oldest}'.",
+        )
+
+
+def find_folder(package: str) -> Path | None:
+    """Return the folder of an installed package, without importing it; None if there is none."""
+    spec: Any = sys.modules.get(package)
+    with contextlib.suppress(ImportError, ValueError):  # such as a broken finder of the user's
+        spec = spec.__spec__ if spec else importlib.util.find_spec(package)
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
+
+
+def read_keras_version() -> tuple[int, ...] | None:
+    """Return the numbers of Keras' version; None if unknown."""
+    for name in ("src/version.py", "version.py"):
+        with contextlib.suppress(OSError):
+            text = ((find_folder("keras") or Path()) / name).read_text(encoding="utf-8")
+            if found := _VERSION.search(text):
+                return tuple(map(int, found[1].split(".")))
+    return None
+
+
+def describe_builds() -> str:
+    """Return a line if several builds of TensorFlow share one folder; empty otherwise."""
+    builds = []
+    for name in _BUILDS:
+        with contextlib.suppress(PackageNotFoundError):
+            builds.append(f"{name} {version(name)}")
+    folder = "are installed over each other in one folder. Uninstall them, and install one."
+    return f"{' and '.join(builds)} {folder}" if len(builds) > 1 else ""
+
 
 PHANTOM_FOLDER: Final = ".phantom"
 """Folder for the simulated card's libraries in the staging folder, if the user has no cache."""

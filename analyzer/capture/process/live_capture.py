@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analyzer.capture.process.installed_packages import check_packages
+from analyzer.capture.process.child_environment import check_packages
 from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import (
     check_writable,

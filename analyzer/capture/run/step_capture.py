@@ -15,7 +15,7 @@ from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.graph.shape_inference import infer_executed_outputs
 from analyzer.capture.private_names import list_newer_versions
-from analyzer.capture.process.installed_packages import describe_builds
+from analyzer.capture.process.child_environment import describe_builds
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_user_line
 from analyzer.capture.run.step_variables import StepVariables

@@ -19,7 +19,11 @@ import tensorflow as tf
 from analyzer.capture.private_names import get_layers, has_own_weights
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import describe_user_error
-from analyzer.capture.targets.function_step import (
+from analyzer.capture.targets.keras_api import get_classes, set_keras_2_policy
+from analyzer.capture.targets.keras_step import make_model_program
+from analyzer.capture.targets.model_changes import apply_while_building, check_step_remedy
+from analyzer.capture.targets.step_program import (
+    Program,
     check_arguments,
     get_axes,
     get_signature,
@@ -27,10 +31,6 @@ from analyzer.capture.targets.function_step import (
     make_function_program,
     make_signature_program,
 )
-from analyzer.capture.targets.keras_api import get_classes, set_keras_2_policy
-from analyzer.capture.targets.keras_step import make_model_program
-from analyzer.capture.targets.model_changes import apply_while_building, check_step_remedy
-from analyzer.capture.targets.step_program import Program
 from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import TargetForm, check_honoured, list_given_options
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import keras
+import tensorflow as tf
+
+from analyzer.capture.private_names import get_function_options, is_jit_compiled
+from analyzer.capture.targets.synthetic_inputs import Axes, fill_shapes, make_tensor
+from analyzer.capture.targets.target_spec import (
+    Option,
+    TargetForm,
+    check_honoured,
+    list_given_options,
+)
+from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.model.errors import InputError
+from analyzer.model.errors import InputError, TargetError
 
 Promise: TypeAlias = Callable[[Any], None]
 """Raises InputError if the traced step lacks a requested property.
@@ -58,3 +73,130 @@ class Program:
     )  # choices made for the user, one sentence each
     promises: list[Promise] = field(default_factory=list)
     jit_reason: str = ""  # why XLA compiles a Keras model's step on a GPU, or not
+
+
+_OWNERS: Final = ("model", "models", "optimizer", "optimizers")
+"""Attributes of a step that may hold its model and optimizer."""
+
+
+def is_tf_function(thing: Any) -> bool:
+    """Say whether a thing can be called and traced."""
+    return hasattr(thing, "get_concrete_function") and callable(thing)
+
+
+def get_signature(function: Any) -> Any:
+    """Return the specs of a ``tf.function``'s arguments; None if it has no input signature."""
+    signature = getattr(function, "input_signature", None)
+    if signature is None and hasattr(function, "structured_input_signature"):
+        signature = function.structured_input_signature[0]
+    return signature
+
+
+def get_axes(spec: Any) -> Axes:
+    """Return the axes of a ``tf.TensorSpec``."""
+    return None if spec.shape.rank is None else tuple(spec.shape.as_list())
+
+
+def check_arguments(function: Any, args: Any, text: str, options: CaptureOptions) -> None:
+    """Refuse options for a step that comes with arguments, unless its batch size is the given one."""
+    form = TargetForm.STEP if is_tf_function(function) else TargetForm.EAGER_STEP
+    given = list_given_options(options)
+    if options.batch_size is not None and options.batch_size == _get_batch_size(args):
+        given -= {Option.BATCH_SIZE}
+    check_honoured(text, form, given)
+
+
+def make_signature_program(function: Any, text: str, options: CaptureOptions) -> Program:
+    """Return the step of a ``tf.function``, with arguments made from its input signature."""
+    signature = get_signature(function)
+    if signature is None:
+        code = getattr(getattr(function, "python_function", None), "__code__", None)
+        if code is not None and code.co_argcount == 0:
+            return make_function_program(function, (), text, options)
+        raise TargetError(
+            f"{text} is a tf.function without an input signature.",
+            hint="Give it input_signature=[tf.TensorSpec(...)], or return (tf_function, args).",
+        )
+    specs = tf.nest.flatten(signature)
+    for spec in specs:
+        if not isinstance(spec, tf.TensorSpec):
+            raise TargetError(
+                f"{text} takes a {type(spec).__name__}, and analyze cannot create a value for it.",
+                hint="Return (tf_function, args) with real arguments.",
+            )
+    axes = dict(zip(_name_inputs(function, signature), map(get_axes, specs), strict=True))
+    shapes = fill_shapes(axes, options).values()
+    tensors = [make_tensor(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
+    args = tuple(tf.nest.pack_sequence_as(signature, tensors))
+    program = make_function_program(function, args, text, options)
+    shared = [repr(name) for name, own in axes.items() if own and own[0] is None]
+    if len(shared) > 1:
+        program.messages.append(
+            f"The first axes of {', '.join(shared)} are taken as one batch; if one of them is not, "
+            "write its size in the signature."
+        )
+    return program
+
+
+def make_function_program(
+    function: Any, args: tuple[Any, ...], text: str, options: CaptureOptions
+) -> Program:
+    """Return the step of a function; its attributes may hold its model and optimizer."""
+    function = _apply_jit(function, text, options.jit)
+    owned = {name: tf.nest.flatten(getattr(function, name, None)) for name in _OWNERS}
+    models = [one for one in owned["model"] + owned["models"] if one is not None]
+    optimizers = owned["optimizer"] + owned["optimizers"]
+    optimizers += [getattr(model, "optimizer", None) for model in models]
+    optimizers = list({id(one): one for one in optimizers if one is not None}.values())
+    return Program(
+        call=lambda: function(*args),
+        # A ragged or sparse tensor is fed as its component tensors.
+        args=tuple(x for x in tf.nest.flatten(args, expand_composites=True) if tf.is_tensor(x)),
+        function=function if is_tf_function(function) else None,
+        traced_args=args,
+        models=models,
+        optimizers=optimizers,
+        promises=[promise_nothing_compiled(text)] if options.jit is False else [],
+        config=StepConfig(
+            jit=is_jit_compiled(function),
+            batch_size=_get_batch_size(args),
+            optimizer=type(optimizers[0]).__name__ if optimizers else "",
+            dtype_policy=keras.config.dtype_policy().name,
+        ),
+    )
+
+
+def _name_inputs(function: Any, signature: Any) -> list[str]:
+    """Return a unique name for each tensor of a signature: its own, or its parameter and path."""
+    parameters: list[str] = []
+    with contextlib.suppress(ValueError, TypeError):
+        code: Any = getattr(function, "python_function", None)
+        parameters = [name for name in inspect.signature(code).parameters if name != "self"]
+    parameters += [f"arg{index}" for index in range(len(parameters), len(signature))]
+    names: list[str] = []
+    for parameter, specs in zip(parameters, signature, strict=False):
+        for path, spec in keras.tree.flatten_with_path(specs):
+            first = spec.name or "_".join(map(str, (parameter, *path)))
+            numbered = (f"{first}_{number}" for number in itertools.count(1))
+            names.append(next(n for n in itertools.chain([first], numbered) if n not in names))
+    return names
+
+
+def _get_batch_size(args: Any) -> int | None:
+    tensors = (one for one in tf.nest.flatten(args) if tf.is_tensor(one) and one.shape.rank)
+    return next((int(tensor.shape[0]) for tensor in tensors), None)
+
+
+def _apply_jit(function: Any, text: str, jit: bool | None) -> Any:
+    """Return the function, rebuilt if ``jit`` differs from its own ``jit_compile``."""
+    if jit is None or not is_tf_function(function) or is_jit_compiled(function) == jit:
+        return function
+    python_function = getattr(function, "python_function", None)
+    if python_function is None:
+        raise TargetError(f"{text} is already traced.", hint="Leave out --jit/--no-jit.")
+    options = get_function_options(function)
+    rebuilt = tf.function(
+        python_function, input_signature=function.input_signature, jit_compile=jit, **options
+    )
+    vars(rebuilt).update((name, vars(function)[name]) for name in _OWNERS if name in vars(function))
+    return rebuilt

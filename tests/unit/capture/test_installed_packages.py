@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.capture.process import installed_packages as packages
+from analyzer.capture.process import child_environment as packages
 from analyzer.capture.process.child_environment import make_base_environment
 from analyzer.model.errors import InputError
 
@@ -64,4 +64,4 @@ def test_two_builds_are_described(monkeypatch):
 def test_this_installation_is_read_without_an_import():
     keras = packages.read_keras_version()
     assert keras is not None
-    assert keras[0] >= packages.OLDEST_KERAS
+    assert keras >= packages.OLDEST_KERAS
