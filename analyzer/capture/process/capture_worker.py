@@ -19,7 +19,7 @@ import tempfile
 import threading
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -36,10 +36,7 @@ from analyzer.capture.run.source_frames import clean_message, describe_user_erro
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import (
     REQUEST_VERSION,
-    CaptureKind,
-    CaptureOptions,
     CaptureRequest,
-    TargetSpec,
 )
 from analyzer.model.contract.child_messages import (
     CaptureDone,
@@ -65,8 +62,6 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
     from analyzer.capture.run.step_capture import Captured
-
-    Capture = Callable[[TargetSpec, CaptureOptions, Path, Any], Captured]
 
 GRAPH_FILE: Final = "graph.json.gz"
 DUMP: Final = ".xla"  # subfolder of the run folder for XLA's compiled modules while the child runs
@@ -150,9 +145,7 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
 def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerError:
     """Return the typed error for an unexpected one: the user's, the machine's or a bug of ours."""
     text = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
-    number = getattr(error, "errno", None)
-    # TensorFlow's file code has no error numbers.
-    if number in _DISK_FULL or any(os.strerror(full) in str(error) for full in _DISK_FULL):
+    if any(os.strerror(full) in str(error) for full in _DISK_FULL):  # TensorFlow gives no number
         return InputError(
             f"The disk is full: {target} was stopped while {stage} ({text}).",
             hint="Free some space, or name another --out.",
@@ -170,8 +163,8 @@ def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerErro
 def import_all() -> None:
     """Import TensorFlow, Keras and every module that a capture needs; InputError if that fails."""
     _import_tensorflow()
-    _load_capture("static")
-    _load_capture("run")
+    import analyzer.capture.graph.estimate_capture
+    import analyzer.capture.run.profiled_run  # noqa: F401
 
 
 def _import_tensorflow() -> None:
@@ -224,7 +217,7 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
     if request.kind != "trial":
         os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
     with pause_collector():
-        _import_tensorflow()
+        import_all()
     freeze_loaded_objects()
     import tensorflow as tf
 
@@ -234,7 +227,6 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
     if on_phantom:
         configure_cards(options, tf)
-    capture_step = _load_capture(request.kind)
     # After all imports of ours, which a json.py of the user's must not shadow: sys.path as in the user's
     # own Python, with the working folder last. Loading the target puts its own folder first.
     sys.path[:] = [*places, *(place for place in sys.path if place not in places)]
@@ -242,7 +234,7 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
         sys.path.append(os.getcwd())
     sys.argv[:] = [spec.path]
     with _redirect_generated_code(folder / ".autograph"):
-        captured = capture_step(spec, options, folder, report)
+        captured = _capture_step(request, folder, report)
     captured.run = replace(
         captured.run,
         target=TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name),
@@ -255,25 +247,19 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
     shutil.rmtree(folder / DUMP, ignore_errors=True)
 
 
-def _load_capture(kind: CaptureKind) -> Capture:
+def _capture_step(request: CaptureRequest, folder: Path, report: Any) -> Captured:
+    from analyzer.capture.graph.estimate_capture import capture_unrun_step
+    from analyzer.capture.run.profiled_run import profiling, run_steps
     from analyzer.capture.targets.resolve_target import resolve
 
-    if kind == "static":
-        from analyzer.capture.graph.estimate_capture import capture_unrun_step
-
-        return lambda spec, options, folder, report: capture_unrun_step(
-            functools.partial(resolve, spec, options), report, options, folder / DUMP
-        )
-    from analyzer.capture.run.profiled_run import profiling, run_steps
-
-    def run(spec: TargetSpec, options: CaptureOptions, folder: Path, report: Any) -> Captured:
-        make, steps = functools.partial(resolve, spec, options), options.step_count
-        if kind == "trial":
-            return run_steps(make, steps, report, is_trial=True)
-        with profiling(folder):
-            return run_steps(make, steps, report, dump=folder / DUMP)
-
-    return run
+    options = request.options
+    make, steps = functools.partial(resolve, request.target, options), options.step_count
+    if request.kind == "static":
+        return capture_unrun_step(make, report, options, folder / DUMP)
+    if request.kind == "trial":
+        return run_steps(make, steps, report, is_trial=True)
+    with profiling(folder):
+        return run_steps(make, steps, report, dump=folder / DUMP)
 
 
 def write_run(folder: Path, captured: Captured) -> None:
