@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 from numpy.linalg import LinAlgError
 
+from analyzer.capture import private_names as private
 from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph
 from analyzer.capture.graph.gpu_graph import build_gpu_graph, pretend_gpu
 from analyzer.capture.graph.plain_graphs import read_inner_ops
@@ -24,13 +25,6 @@ from analyzer.capture.initializers.hollow_variables import (
     sort_slots_by_creation,
 )
 from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
-from analyzer.capture.private_names import (
-    get_device_parts,
-    get_layer_outputs,
-    get_layers,
-    grappler_cluster,
-    is_distributed,
-)
 from analyzer.capture.run.instrumentation import observe_step
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture, trace_function
 from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
@@ -156,7 +150,7 @@ def _build_slots(program: Program, *, hollow: bool) -> None:
     for model in program.models if hollow and program.config.mode == "train" else ():
         optimizer = model.optimizer
         is_open = isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
-        if is_open and not has_own_step(model) and not is_distributed(model):
+        if is_open and not has_own_step(model) and not private.is_distributed(model):
             build_slots(optimizer, list(model.trainable_variables))
 
 
@@ -197,7 +191,7 @@ def _note_births(births: list[Birth], variables: list[Any]) -> tuple[BirthNote, 
     """Return one record a birth; ``variable`` is an index into the note's variables."""
     numbers = {id(variable): number for number, variable in enumerate(variables)}
     for number, variable in enumerate(variables):  # the copies on other devices have own numbers
-        numbers |= {id(part): number for part in get_device_parts(variable)[:1]}
+        numbers |= {id(part): number for part in private.get_device_parts(variable)[:1]}
     return tuple(
         BirthNote(
             variable=numbers.get(id(get_raw_variable(birth.variable))),
@@ -225,7 +219,7 @@ def _note_threads() -> ThreadsNote:
     intra = threading.get_intra_op_parallelism_threads() or read_count("TF_NUM_INTRAOP_THREADS")
     inter = threading.get_inter_op_parallelism_threads() or read_count("TF_NUM_INTEROP_THREADS")
     # Grappler's cluster of this machine has the caches that Eigen reads (``GetLocalCPUInfo``).
-    cluster = grappler_cluster.Cluster(disable_detailed_stats=True)
+    cluster = private.grappler_cluster.Cluster(disable_detailed_stats=True)
     devices = [device.properties for device in cluster.ListDevices()]
     cluster.Shutdown()
     # oneDNN may use AVX-512, unless its variable limits it (``cpu_isa_traits.cpp``).
@@ -261,7 +255,9 @@ def _describe_first_bound(program: Program) -> str:
     for model in program.models:
         if is_training:
             high_bytes += sum(map(_count_bytes, model.trainable_variables))
-        outputs = [out for layer in get_layers(model) for out in get_layer_outputs(layer)]
+        outputs = [
+            out for layer in private.get_layers(model) for out in private.get_layer_outputs(layer)
+        ]
         outputs_bytes = sum(_count_bytes(out, program.config.batch_size or 1) for out in outputs)
         high_bytes += (1 + is_training) * outputs_bytes
     return f"; first bound: {format_bytes(low_bytes)} to roughly {format_bytes(high_bytes)}"

@@ -19,16 +19,10 @@ from typing import Any, Final, TypeAlias
 
 import tensorflow as tf
 
+from analyzer.capture import private_names as private
 from analyzer.capture.graph.data_dependent_sizes import infer_sizes
 from analyzer.capture.graph.plain_graphs import find_sources, read_executed_ops
 from analyzer.capture.graph.shape_inference import Shape
-from analyzer.capture.private_names import (
-    build_executors_anew,
-    call_flat,
-    cancellation,
-    context,
-    get_handle_data,
-)
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, LEAST_SHAPES, MERGED_PLACE, PLACE, Op
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
@@ -100,25 +94,25 @@ def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:
     A place is the position in the graph before oneDNN's pass, which moves the nodes that it rewrites to
     the end. The places of a node are attributes of it (``PLACE``, ``MERGED_PLACE``).
     """
-    manager = cancellation.CancellationManager()
+    manager = private.cancellation.CancellationManager()
     manager.start_cancel()
     # Made before the metadata is collected: these are ops too, run by small functions.
     handles: _Handles = {}
     captured = [_make_empty(capture, handles) for capture in function.captured_inputs]
     arguments = function.inputs[: len(function.inputs) - len(captured)]
     feeds = [_make_empty(tensor, handles) for tensor in arguments]
-    context.enable_run_metadata()
+    private.context.enable_run_metadata()
     try:
         _collect()  # drop the metadata of earlier calls
         with contextlib.suppress(tf.errors.CancelledError):
-            with cancellation.CancellationManagerContext(manager):
-                with build_executors_anew(next(_numbers)):
-                    call_flat(function, feeds, captured)
+            with private.cancellation.CancellationManagerContext(manager):
+                with private.build_executors_anew(next(_numbers)):
+                    private.call_flat(function, feeds, captured)
         metadata = _collect()
     except tf.errors.OpError as error:
         raise TargetError(f"The step's graph cannot be built: {error.message}") from None
     finally:
-        context.disable_run_metadata()
+        private.context.disable_run_metadata()
     partitions: list[Any] = []
     places: dict[str, dict[str, int]] = {}
     for collected in metadata.function_graphs:
@@ -148,7 +142,7 @@ def _add_places(nodes: Sequence[Any], places: dict[str, dict[str, int]]) -> None
 def _collect() -> Any:
     """Return the run metadata so far; only a successful call writes it, so make one."""
     tf.function(lambda: tf.constant(0, name=_FLUSH), autograph=False).get_concrete_function()()
-    return context.export_run_metadata()
+    return private.context.export_run_metadata()
 
 
 def _make_empty(tensor: Any, handles: _Handles) -> Any:
@@ -171,7 +165,7 @@ def _make_empty(tensor: Any, handles: _Handles) -> Any:
 
 def get_handle_type(capture: Any) -> tuple[Any, Shape]:
     """Return dtype and shape of the variable behind a captured handle; None if unknown."""
-    data = get_handle_data(capture)
+    data = private.get_handle_data(capture)
     if data is None or not data.is_set or not data.shape_and_type:
         return None, None
     first = data.shape_and_type[0]

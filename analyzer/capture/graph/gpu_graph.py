@@ -20,25 +20,8 @@ from unittest.mock import patch
 
 import tensorflow as tf
 
+from analyzer.capture import private_names as private
 from analyzer.capture.graph.executor_graph import StaticStep, get_handle_type, read_step
-from analyzer.capture.private_names import (
-    CPU_ONLY,
-    IS_GPU_AVAILABLE,
-    RESOLVE_JIT,
-    KerasTrainer,
-    config_pb2,
-    device_properties_pb2,
-    get_layers,
-    graph_pb2,
-    grappler_cluster,
-    is_distributed,
-    keras_backend,
-    keras_nn,
-    keras_rnn,
-    keras_trainer,
-    meta_graph_pb2,
-    tf_optimizer,
-)
 from analyzer.cards import Gpu, memory_limit
 from analyzer.model.errors import TargetError
 from analyzer.model.graph.host_copies import insert_host_copies
@@ -87,7 +70,7 @@ def _wrap_body(function: Any) -> Any:
         tensor.op.name: argument.name
         for tensor, argument in zip(function.inputs, signature.input_arg, strict=True)
     }
-    graph_def = graph_pb2.GraphDef(versions=body.versions, library=body.library)
+    graph_def = private.graph_pb2.GraphDef(versions=body.versions, library=body.library)
     for index, name in enumerate(names.values()):
         _make_argument(graph_def.node.add(name=name), function, index)
     for node in body.node:
@@ -119,7 +102,7 @@ def _make_item(graph_def: Any, function: Any) -> Any:
     fetched = [n.name for n in graph_def.node if n.op == "_Retval" or n.name in effects]
     if not fetched:
         raise ValueError("it returns nothing and changes nothing")
-    meta = meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
+    meta = private.meta_graph_pb2.MetaGraphDef(graph_def=graph_def)
     meta.collection_def["train_op"].node_list.value.extend(fetched)
     return meta
 
@@ -143,16 +126,16 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
 
 
 def _optimize(meta: Any, devices: list[Any]) -> Any:
-    config = config_pb2.ConfigProto()
+    config = private.config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.min_graph_nodes = -1
     if not any(node.op == "_Retval" for node in meta.graph_def.node):
         # The runtime fetches a function's results. Here the side effects are fetched, and without
         # results the dependency pass would remove them (DependencyOptimizer::SafeToConvertToNoOp).
         rewrites.dependency_optimization = rewrites.OFF
-    cluster = grappler_cluster.Cluster(devices=devices)
+    cluster = private.grappler_cluster.Cluster(devices=devices)
     with _discard_cpp_messages():
-        graph_def = tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
+        graph_def = private.tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
     for node in graph_def.node:
         if _CLASS_COPY in node.attr:
             del node.attr[_CLASS_COPY]
@@ -194,7 +177,7 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     (``OpLevelCostEstimator::GetDeviceInfo``; units as in ``GetLocalGPUInfo``).
     """
     own = memory_limit(gpu).bytes
-    properties = device_properties_pb2.DeviceProperties(
+    properties = private.device_properties_pb2.DeviceProperties(
         type="GPU",
         vendor="NVIDIA",
         model=gpu.name,
@@ -208,10 +191,10 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     properties.environment["architecture"] = f"{major}.{minor}"
     properties.environment["cuda"] = _CUDA
     properties.environment["cudnn"] = _CUDNN
-    host = device_properties_pb2.DeviceProperties(type="CPU", num_cores=1, frequency=1000)
+    host = private.device_properties_pb2.DeviceProperties(type="CPU", num_cores=1, frequency=1000)
     return [
-        device_properties_pb2.NamedDevice(name=_CARD, properties=properties),
-        device_properties_pb2.NamedDevice(name=_HOST, properties=host),
+        private.device_properties_pb2.NamedDevice(name=_CARD, properties=properties),
+        private.device_properties_pb2.NamedDevice(name=_HOST, properties=host),
     ]
 
 
@@ -222,9 +205,11 @@ _RESOLVED: Final = "_analyzer_auto_jit"  # set on a model if Keras chose its ``j
 def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
     """Let Keras find a GPU in the block, and use cuDNN's recurrent layers (which XLA cannot compile)."""
     with (
-        patch.object(KerasTrainer, RESOLVE_JIT, _resolve_jit),
-        patch.object(keras_nn, CPU_ONLY, lambda: False, create=True),  # not in every Keras
-        patch.object(keras_rnn, IS_GPU_AVAILABLE, lambda: cudnn, create=True),
+        patch.object(private.KerasTrainer, private.RESOLVE_JIT, _resolve_jit),
+        patch.object(
+            private.keras_nn, private.CPU_ONLY, lambda: False, create=True
+        ),  # not in every Keras
+        patch.object(private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: cudnn, create=True),
     ):
         yield
 
@@ -232,17 +217,17 @@ def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
 def _resolve_jit(model: Any) -> bool:
     """Return the meaning of ``jit_compile="auto"`` on a machine with a GPU."""
     setattr(model, _RESOLVED, True)
-    if is_distributed(model):
+    if private.is_distributed(model):
         return False
-    for layer in get_layers(model):
+    for layer in private.get_layers(model):
         cell = getattr(layer, "cell", None)
         if cell is None or getattr(layer, "use_cudnn", None) not in ("auto", True):
             continue
         options = {"reset_after": cell.reset_after} if hasattr(cell, "reset_after") else {}
         activations = cell.activation, cell.recurrent_activation
-        if keras_backend.cudnn_ok(*activations, layer.unroll, cell.use_bias, **options):
+        if private.keras_backend.cudnn_ok(*activations, layer.unroll, cell.use_bias, **options):
             layer.supports_jit = False  # as an LSTM says itself when it is made on a GPU machine
-    return bool(keras_trainer.model_supports_jit(model))
+    return bool(private.keras_trainer.model_supports_jit(model))
 
 
 def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
@@ -253,7 +238,7 @@ def explain_jit(model: Any, jit: bool, asked: bool | None) -> str:
         return f"{how} as asked; by default Keras' fit would {choice} on a GPU."
     if jit:
         return f"{how}, as Keras' fit runs on a GPU. A custom loop runs op by op (--no-jit)."
-    blocking = [layer for layer in get_layers(model) if not layer.supports_jit]
+    blocking = [layer for layer in private.get_layers(model) if not layer.supports_jit]
     if not blocking or not getattr(model, _RESOLVED, False):
         return f"{how}: the model has jit_compile=False or is distributed; --jit uses XLA."
     names = ", ".join(f"{layer.name} ({type(layer).__name__})" for layer in blocking[:3])

@@ -26,6 +26,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from analyzer.capture import private_names as private
 from analyzer.capture.graph.executor_graph import instantiate
 from analyzer.capture.graph.plain_graphs import get_node_name
 from analyzer.capture.initializers.variable_births import (
@@ -35,23 +36,6 @@ from analyzer.capture.initializers.variable_births import (
     StandIns,
     active_births,
     get_bytes_in_use,
-)
-from analyzer.capture.private_names import (
-    CONVERT_TO_TENSOR,
-    INITIALIZE_KERAS_VARIABLE,
-    INITIALIZE_VARIABLE,
-    BaseResourceVariable,
-    CheckpointInitialValueCallable,
-    FuncGraph,
-    KerasVariable,
-    ResourceVariable,
-    UninitializedVariable,
-    UnliftedInitializerVariable,
-    get_device_parts,
-    get_keras_spec,
-    get_keras_value,
-    keras_backend,
-    set_keras_value,
 )
 from analyzer.model.contract.fields import REHOMED_ELEMENTS
 from analyzer.model.errors import TargetError
@@ -80,8 +64,8 @@ def build_slots(optimizer: Any, variables: list[Any]) -> None:
 
     In the step's graph, the scope of the slots would change the names of the update's ops.
     """
-    scope = keras_backend.name_scope(optimizer.name, caller=optimizer)
-    with FuncGraph("slots").as_default(), scope:
+    scope = private.keras_backend.name_scope(optimizer.name, caller=optimizer)
+    with private.FuncGraph("slots").as_default(), scope:
         optimizer.build(variables)
 
 
@@ -93,13 +77,13 @@ class _Patches:
 
     def apply(self) -> None:
         """Replace the methods."""
-        self._wrap(KerasVariable, INITIALIZE_KERAS_VARIABLE, self._initialize)
-        self._wrap(KerasVariable, CONVERT_TO_TENSOR, self._convert)
-        for owner in (KerasVariable, BaseResourceVariable):
+        self._wrap(private.KerasVariable, private.INITIALIZE_KERAS_VARIABLE, self._initialize)
+        self._wrap(private.KerasVariable, private.CONVERT_TO_TENSOR, self._convert)
+        for owner in (private.KerasVariable, private.BaseResourceVariable):
             self._wrap(owner, "assign", self._assign)
             self._wrap(owner, "numpy", self._numpy)
-        self._wrap(ResourceVariable, INITIALIZE_VARIABLE, self._init_from_args)
-        self._wrap(UnliftedInitializerVariable, "__init__", self._init_lifted)
+        self._wrap(private.ResourceVariable, private.INITIALIZE_VARIABLE, self._init_from_args)
+        self._wrap(private.UnliftedInitializerVariable, "__init__", self._init_lifted)
         if self.births.stand_ins is not None:
             for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
                 self._wrap(optimizer, "apply", self._build_and_apply)
@@ -121,24 +105,26 @@ class _Patches:
 
     def _initialize(self, old: Any, variable: Any, initializer: Any) -> None:
         traced = not tf.executing_eagerly()
-        shape, name = get_keras_spec(variable)
+        shape, name = private.get_keras_spec(variable)
         dtype = tf.as_dtype(name)
         with self._count_bytes(), tf.init_scope():
             hollow = self._can_be_hollow(shape, dtype)
             is_direct = hollow or (traced and self.births.stand_ins is not None)
             if is_direct and not tf.distribute.has_strategy():
                 # Not through tf.function's creator, which would trace the step a second time.
-                value = UninitializedVariable(
+                value = private.UninitializedVariable(
                     trainable=variable.trainable, name=variable.name, shape=shape, dtype=dtype
                 )
                 if not hollow:
                     value.assign(tf.cast(initializer(shape, dtype=dtype), dtype))
-                set_keras_value(variable, value)
+                private.set_keras_value(variable, value)
             else:
                 with patch.object(self, "_in_keras", True):
                     old(variable, initializer)
-            value = get_keras_value(variable)
-            parts = get_device_parts(value) or (value,)  # a strategy makes one for each device
+            value = private.get_keras_value(variable)
+            parts = private.get_device_parts(value) or (
+                value,
+            )  # a strategy makes one for each device
             for one in (*parts, variable) if hollow else ():
                 self._hollow_out(one)
             self.births.add(parts[0], initializer, shape, name, traced=traced)
@@ -168,7 +154,7 @@ class _Patches:
         """Make a variable of TensorFlow that has its value at once."""
         with tf.init_scope():
             is_eager = tf.executing_eagerly()
-        if isinstance(initial_value, CheckpointInitialValueCallable) or not is_eager:
+        if isinstance(initial_value, private.CheckpointInitialValueCallable) or not is_eager:
             old(variable, initial_value, *args, **kwargs)
         else:
             self._make_at_once(old, variable, initial_value, *args, **kwargs)
@@ -230,14 +216,14 @@ class _Patches:
     def _assign(self, old: Any, variable: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         is_hollow = getattr(variable, _HOLLOW, False) and tf.executing_eagerly()
         if is_hollow and tuple(np.shape(value)) == tuple(variable.shape):
-            return value if isinstance(variable, KerasVariable) else variable
+            return value if isinstance(variable, private.KerasVariable) else variable
         return old(variable, value, *args, **kwargs)
 
     def _numpy(self, old: Any, variable: Any) -> Any:
         if not getattr(variable, _HOLLOW, False):
             return old(variable)
         # Zeros of NumPy take memory only when they are written.
-        value = get_keras_value(variable, variable)
+        value = private.get_keras_value(variable, variable)
         return np.zeros(tuple(value.shape), value.dtype.as_numpy_dtype)
 
     def _can_be_hollow(self, shape: Any, dtype: Any) -> bool:
@@ -252,7 +238,7 @@ class _Patches:
             return self.births.stand_ins.make_tensor(spec.dtype, tuple(spec.shape), least=0)
 
     def _hollow_out(self, variable: Any) -> None:
-        if not isinstance(variable, KerasVariable):
+        if not isinstance(variable, private.KerasVariable):
             zeros = self._make_zeros(variable)
             with tf.init_scope(), tf.device(CPU_DEVICE):
                 tf.raw_ops.AssignVariableOp(resource=variable.handle, value=zeros)

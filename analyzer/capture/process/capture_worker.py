@@ -34,29 +34,15 @@ from analyzer.capture.process.child_environment import (
 from analyzer.capture.process.launch import STOPPING
 from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_culprit
 from analyzer.capture.xla.xla_dumps import add_dump_flags
+from analyzer.model import errors
+from analyzer.model.contract import child_messages
 from analyzer.model.contract.capture_request import (
     REQUEST_VERSION,
     CaptureRequest,
 )
-from analyzer.model.contract.child_messages import (
-    CaptureDone,
-    ChildFailed,
-    Message,
-    StageBegun,
-    encode_message,
-    read_message,
-)
 from analyzer.model.contract.graph_note import GraphFile, encode_graph
 from analyzer.model.contract.reading import pack
 from analyzer.model.contract.run_note import TargetNote, encode_run
-from analyzer.model.errors import (
-    AnalyzerError,
-    ExitCode,
-    FailureKind,
-    InputError,
-    StepOutOfMemory,
-    TargetError,
-)
 from analyzer.model.interrupts import freeze_loaded_objects, pause_collector
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -79,33 +65,33 @@ class Channel:
         os.dup2(2, 1)
         sys.stdout = sys.stderr
 
-    def send(self, message: Message) -> None:
+    def send(self, message: child_messages.Message) -> None:
         """Send one message; unbuffered, because a signal handler also sends."""
         if os.getpid() != self.owner:
             os._exit(0)  # a fork by the user's code that ran on into ours
-        line = encode_message(message)
+        line = child_messages.encode_message(message)
         while line:
             line = line[os.write(self._descriptor, line) :]
 
     def report(self, stage: str, share: float) -> None:
         """Report the current stage, and the share of the work done."""
         self.stage = stage
-        self.send(StageBegun(stage, share))
+        self.send(child_messages.StageBegun(stage, share))
 
-    def fail(self, error: AnalyzerError) -> int:
+    def fail(self, error: errors.AnalyzerError) -> int:
         """Report an error, with the kind of TensorFlow's error behind it; return the exit code."""
         kind = error.kind
-        if kind is FailureKind.OTHER and "tensorflow" in sys.modules:
+        if kind is errors.FailureKind.OTHER and "tensorflow" in sys.modules:
             from analyzer.capture.run.step_capture import classify_failure
 
             kind = classify_failure(error.__cause__)
-        self.send(ChildFailed(error.message, error.hint, int(error.exit_code), kind))
+        self.send(child_messages.ChildFailed(error.message, error.hint, int(error.exit_code), kind))
         return int(error.exit_code)
 
     def interrupt_once(self, number: int, frame: FrameType | None) -> None:
         """Stop the step at the first Ctrl-C and report it; ignore further ones."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.send(StageBegun(STOPPING, 0.0))
+        self.send(child_messages.StageBegun(STOPPING, 0.0))
         raise KeyboardInterrupt
 
 
@@ -122,42 +108,46 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
     signal.signal(signal.SIGINT, channel.interrupt_once)
     target = "the target"
     try:
-        request = read_message(Path(request_path), CaptureRequest, REQUEST_VERSION)
+        request = child_messages.read_message(Path(request_path), CaptureRequest, REQUEST_VERSION)
         target = request.target.text
         _capture(request, places, channel.report)
-    except AnalyzerError as error:
+    except errors.AnalyzerError as error:
         return channel.fail(error)
     except KeyboardInterrupt:
-        channel.send(ChildFailed("Interrupted.", "", int(ExitCode.INTERRUPTED)))
-        return int(ExitCode.INTERRUPTED)
+        channel.send(
+            child_messages.ChildFailed("Interrupted.", "", int(errors.ExitCode.INTERRUPTED))
+        )
+        return int(errors.ExitCode.INTERRUPTED)
     except BaseException as error:  # also sys.exit() in the user's code
         traceback.print_exc()
         return channel.fail(convert_error(error, target, channel.stage))
-    channel.send(CaptureDone())
+    channel.send(child_messages.CaptureDone())
     if all(one.daemon or one is threading.main_thread() for one in threading.enumerate()):
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(int(ExitCode.OK))  # freeing the objects of a large graph takes seconds
-    return int(ExitCode.OK)
+        os._exit(int(errors.ExitCode.OK))  # freeing the objects of a large graph takes seconds
+    return int(errors.ExitCode.OK)
 
 
-def convert_error(error: BaseException, target: str, stage: str) -> AnalyzerError:
+def convert_error(error: BaseException, target: str, stage: str) -> errors.AnalyzerError:
     """Return the typed error for an unexpected one: the user's, the machine's or a bug of ours."""
     text = clean_message(f"{type(error).__name__}: {error}".rstrip(": "))
     if any(os.strerror(full) in str(error) for full in _DISK_FULL):  # TensorFlow gives no number
-        return InputError(
+        return errors.InputError(
             f"The disk is full: {target} was stopped while {stage} ({text}).",
             hint="Free some space, or name another --out.",
         )
     if isinstance(error, MemoryError):
-        return StepOutOfMemory(f"There is not enough host memory for {target} while {stage}.")
+        return errors.StepOutOfMemory(
+            f"There is not enough host memory for {target} while {stage}."
+        )
     if isinstance(error, SystemExit):
         message = f"{target} called sys.exit({error.code}) while {stage}."
-        return TargetError(message, kind=FailureKind.EXITED)
+        return errors.TargetError(message, kind=errors.FailureKind.EXITED)
     if find_culprit(error) == "user":
-        return TargetError(f"{target} failed while {stage}: {describe_user_error(error)}")
-    return AnalyzerError(f"The capture of {target} failed while {stage}: {text}")
+        return errors.TargetError(f"{target} failed while {stage}: {describe_user_error(error)}")
+    return errors.AnalyzerError(f"The capture of {target} failed while {stage}: {text}")
 
 
 def import_all() -> None:
@@ -174,14 +164,14 @@ def _import_tensorflow() -> None:
     except Exception as error:
         traceback.print_exc()
         first = str(error).partition("\n")[0]
-        raise InputError(
+        raise errors.InputError(
             f"TensorFlow and Keras cannot be imported: {type(error).__name__}: {first}",
             hint=describe_builds() or "Check them with: python -c 'import keras, tensorflow'.",
         ) from None
     try:
         import analyzer.capture.private_names  # noqa: F401
     except (ImportError, AttributeError) as error:
-        raise InputError(
+        raise errors.InputError(
             f"TensorFlow {tensorflow.__version__} with Keras {keras.__version__} is not supported: "
             f"{error}.",
             hint="The newest supported releases are in docs/start.md.",
@@ -222,7 +212,7 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
     import tensorflow as tf
 
     if options.device == "gpu" and not options.gpu and not tf.config.list_physical_devices("GPU"):
-        raise InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
+        raise errors.InputError("TensorFlow sees no GPU here.", hint="Leave out --device gpu.")
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
     if on_phantom:

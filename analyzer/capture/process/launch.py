@@ -37,19 +37,12 @@ from analyzer.capture.process.run_folders import (
     make_staging_folder,
     publish,
 )
+from analyzer.model.contract import child_messages
 from analyzer.model.contract.capture_request import (
     CaptureKind,
     CaptureOptions,
     CaptureRequest,
     TargetSpec,
-)
-from analyzer.model.contract.child_messages import (
-    CaptureDone,
-    ChildEnd,
-    ChildFailed,
-    Message,
-    StageBegun,
-    write_message,
 )
 from analyzer.model.errors import AnalyzerError, ExitCode, FailureKind, StepOutOfMemory, TargetError
 from analyzer.model.user_cache import cache_folder
@@ -97,7 +90,7 @@ def capture(
         content = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
         environment = make_environment(spec, options, kind, staging)
         with convert_os_errors(out):
-            write_message(request, content)
+            child_messages.write_message(request, content)
             log = request.with_name(LOG_FILE)
             server = copies.start(log, environment) if copies and hides_own_gpus(options) else None
             child = (
@@ -147,13 +140,13 @@ def _run(
     limit_s: float,
 ) -> None:
     before = read_host_memory()
-    last: Message | None = None
+    last: child_messages.Message | None = None
     stage = "starting"
     is_interrupted = False
     child.deadline_s = time.monotonic() + limit_s
     try:
         for last in child.messages():
-            if isinstance(last, StageBegun):
+            if isinstance(last, child_messages.StageBegun):
                 stage = last.stage
                 progress(stage, last.share)
             else:  # the last message; a thread of the user's may run forever
@@ -164,11 +157,13 @@ def _run(
         is_interrupted = True
     finally:
         child.close()
-    if isinstance(last, CaptureDone):
+    if isinstance(last, child_messages.CaptureDone):
         return
-    if is_interrupted or (isinstance(last, ChildFailed) and last.exit_code == ExitCode.INTERRUPTED):
+    if is_interrupted or (
+        isinstance(last, child_messages.ChildFailed) and last.exit_code == ExitCode.INTERRUPTED
+    ):
         raise KeyboardInterrupt(_INTERRUPTED) from None
-    if isinstance(last, ChildFailed):
+    if isinstance(last, child_messages.ChildFailed):
         raise _make_error(last, log)
     if is_late:
         raise TargetError(
@@ -179,7 +174,7 @@ def _run(
         SilentEnd(
             target=spec.text,
             stage=stage,
-            child=child.end or ChildEnd(None),
+            child=child.end or child_messages.ChildEnd(None),
             before=before,
             after=read_host_memory(),
             log=read_tail(log),
@@ -188,19 +183,19 @@ def _run(
     )
 
 
-def _interrupt(child: Child, progress: Progress) -> Message | None:
+def _interrupt(child: Child, progress: Progress) -> child_messages.Message | None:
     child.interrupt()
     child.deadline_s = time.monotonic() + _ANSWER_S
-    last: Message | None = None
+    last: child_messages.Message | None = None
     for last in child.messages():
-        if isinstance(last, StageBegun) and last.stage == STOPPING:
+        if isinstance(last, child_messages.StageBegun) and last.stage == STOPPING:
             child.deadline_s = time.monotonic() + _WRITING_S
-        elif isinstance(last, StageBegun):
+        elif isinstance(last, child_messages.StageBegun):
             progress(last.stage, last.share)
     return last
 
 
-def _make_error(failed: ChildFailed, log: Path) -> AnalyzerError:
+def _make_error(failed: child_messages.ChildFailed, log: Path) -> AnalyzerError:
     if failed.exit_code == ExitCode.BAD_INPUT:
         return TargetError(failed.error, hint=failed.hint, kind=failed.kind)
     if failed.exit_code == ExitCode.STEP_OUT_OF_MEMORY:

@@ -9,16 +9,8 @@ from typing import Any, Final, TypeAlias
 
 import tensorflow as tf
 
+from analyzer.capture import private_names as private
 from analyzer.capture.graph.gpu_graph import explain_jit
-from analyzer.capture.private_names import (
-    FuncGraph,
-    build_trainer,
-    get_built_variables,
-    get_compile_arguments,
-    get_compiled_loss,
-    get_traced_function,
-    is_distributed,
-)
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets.default_losses import choose_losses, format_losses, make_labels
 from analyzer.capture.targets.keras_api import get_keras, has_own_step, is_compiled, is_keras_3
@@ -99,9 +91,9 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
 
 def _make_fit_step(model: Any, data: Any) -> _KerasStep:
     """Return the step of ``fit``: the training function that Keras makes, called with an iterator."""
-    if is_keras_3(model) and is_distributed(model):
+    if is_keras_3(model) and private.is_distributed(model):
         with model.distribute_strategy.scope():  # slots made in the step lie on one device only
-            build_trainer(model, data)
+            private.build_trainer(model, data)
     model.train_function = None  # made for other settings
     return _take_batches(model, model.make_train_function() or model.train_function, data)
 
@@ -114,12 +106,17 @@ def _make_predict_step(model: Any, data: Any) -> _KerasStep:
         return _take_batches(model, run, data)
     batch = [make_values(data)]
     values = tuple(tensor for tensor in tf.nest.flatten(batch) if tensor is not None)
-    return lambda: run(batch), get_traced_function(run, "one_step_on_data"), (batch,), values
+    return (
+        lambda: run(batch),
+        private.get_traced_function(run, "one_step_on_data"),
+        (batch,),
+        values,
+    )
 
 
 def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
     iterator = make_iterator(data, model.distribute_strategy)
-    function = get_traced_function(run, "multi_step_on_iterator")
+    function = private.get_traced_function(run, "multi_step_on_iterator")
     return lambda: run(iterator), function, (iterator,), ()
 
 
@@ -150,7 +147,7 @@ def _make_trainable(
     elif optimizer is not None or loss is not None:
         messages.append(_recompile(model, optimizer, loss))
     optimizer = model.optimizer
-    if getattr(optimizer, "built", False) and get_built_variables(optimizer) == []:
+    if getattr(optimizer, "built", False) and private.get_built_variables(optimizer) == []:
         # Keras' .h5 loader built it before the model had variables.
         model.optimizer = type(optimizer).from_config(optimizer.get_config())
         messages.append(
@@ -210,7 +207,7 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
             specs = model(tf.nest.map_structure(BatchPart.make_symbolic, inputs))
             if all(tf.TensorShape(s.shape).is_fully_defined() for s in tf.nest.flatten(specs)):
                 return specs
-        with FuncGraph("outputs").as_default():
+        with private.FuncGraph("outputs").as_default():
             outputs = model(make_values(inputs))
         return tf.nest.map_structure(lambda out: tf.TensorSpec(out.shape, out.dtype), outputs)
     except Exception as error:
@@ -231,7 +228,9 @@ def _look_up(model: Any, kind: str, name: str) -> Any:
 
 def _recompile(model: Any, optimizer: Any, loss: Any) -> str:
     """Compile a compiled model with another optimizer or loss (or None); return what is replaced."""
-    arguments = {"optimizer": model.optimizer, "loss": model.loss} | get_compile_arguments(model)
+    arguments = {"optimizer": model.optimizer, "loss": model.loss} | private.get_compile_arguments(
+        model
+    )
     replaced = []
     if optimizer is not None:
         inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -271,7 +270,7 @@ def _make_promises(model: Any, options: CaptureOptions) -> list[Promise]:
         )
         for option, value, owner in (
             (Option.OPTIMIZER, options.optimizer, model.optimizer),
-            (Option.LOSS, options.loss, get_compiled_loss(model)),
+            (Option.LOSS, options.loss, private.get_compiled_loss(model)),
         )
         if value and owner is not None
     ]
