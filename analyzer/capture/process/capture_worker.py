@@ -25,12 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from analyzer.capture.process.child_environment import (
-    configure_cards,
-    describe_builds,
-    hides_own_gpus,
-    make_phantom_note,
-)
+from analyzer.capture.process import child_environment
 from analyzer.capture.process.launch import STOPPING
 from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_culprit
 from analyzer.capture.xla.xla_dumps import add_dump_flags
@@ -166,7 +161,8 @@ def _import_tensorflow() -> None:
         first = str(error).partition("\n")[0]
         raise errors.InputError(
             f"TensorFlow and Keras cannot be imported: {type(error).__name__}: {first}",
-            hint=describe_builds() or "Check them with: python -c 'import keras, tensorflow'.",
+            hint=child_environment.describe_builds()
+            or "Check them with: python -c 'import keras, tensorflow'.",
         ) from None
     try:
         import analyzer.capture.private_names  # noqa: F401
@@ -200,7 +196,7 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
     spec, options = request.target, request.options
     is_static = request.kind == "static"
     on_phantom = bool(options.gpu) and not is_static
-    if options.device == "cpu" or (is_static and hides_own_gpus(options)):
+    if options.device == "cpu" or (is_static and child_environment.hides_own_gpus(options)):
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     folder = Path(request.folder)
@@ -216,7 +212,7 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
     if options.inter_op_threads:
         tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
     if on_phantom:
-        configure_cards(options, tf)
+        child_environment.configure_cards(options, tf)
     # After all imports of ours, which a json.py of the user's must not shadow: sys.path as in the user's
     # own Python, with the working folder last. Loading the target puts its own folder first.
     sys.path[:] = [*places, *(place for place in sys.path if place not in places)]
@@ -229,7 +225,7 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
         captured.run,
         target=TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name),
         from_process_start=True,
-        phantom=make_phantom_note(options) if on_phantom else None,
+        phantom=child_environment.make_phantom_note(options) if on_phantom else None,
     )
     report("writing the graph", 0.97)
     with pause_collector():

@@ -15,14 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
+from analyzer.model import errors
 from analyzer.model.contract.child_messages import ChildEnd
-from analyzer.model.errors import (
-    AnalyzerError,
-    FailureKind,
-    InputError,
-    StepOutOfMemory,
-    TargetError,
-)
 from analyzer.model.units import format_bytes
 
 _NEAR: Final = 0.8
@@ -92,11 +86,11 @@ def read_host_memory(root: Path = Path("/")) -> HostMemory:
     return HostMemory(sum(kills), min(limits, default=None))
 
 
-def explain_end(end: SilentEnd) -> AnalyzerError:
+def explain_end(end: SilentEnd) -> errors.AnalyzerError:
     """Return the error for a child's end, with its kind."""
     reason, code = find_reason(end.log), end.child.code
     if _UNKNOWN_FLAG in reason:
-        return InputError(
+        return errors.InputError(
             f"TensorFlow ended: {reason[reason.index(_UNKNOWN_FLAG) :]}.",
             hint="Correct the environment variable XLA_FLAGS.",
         )
@@ -106,50 +100,50 @@ def explain_end(end: SilentEnd) -> AnalyzerError:
     if code == -signal.SIGKILL:
         return _explain_kill(end, hint)
     if any(sign in reason for sign in _NO_HOST_MEMORY):
-        return StepOutOfMemory(f"The process ran out of host memory {at}{suffix}", hint=hint)
+        return errors.StepOutOfMemory(f"The process ran out of host memory {at}{suffix}", hint=hint)
     if code is None:
         message, kind = (
             f"Another process ended the process of {end.target} {at}.",
-            FailureKind.KILLED,
+            errors.FailureKind.KILLED,
         )
     elif code >= 0:
         last = f"; its last output: {reason}" if reason else " (os._exit or a library call)."
         message = f"{end.target} ended its own process with exit code {code} {at}{last}"
-        kind = FailureKind.EXITED
+        kind = errors.FailureKind.EXITED
     elif _RAN_OUT in reason or _NO_TENSOR in reason:
         # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
-        return StepOutOfMemory(
+        return errors.StepOutOfMemory(
             f"{end.target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}",
             hint=f"analyze oom {end.saved_log} explains it." if end.saved_log else "",
         )
     else:
         message = f"The process of {end.target} died of {_describe_signal(-code)} {at}{suffix}"
         by_other = -code in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-        kind = FailureKind.KILLED if by_other else FailureKind.CRASHED
+        kind = errors.FailureKind.KILLED if by_other else errors.FailureKind.CRASHED
         if reason.startswith(_COUNT_OVERFLOW):
-            kind = FailureKind.TOO_LARGE
-    return TargetError(message, hint=hint, kind=kind)
+            kind = errors.FailureKind.TOO_LARGE
+    return errors.TargetError(message, hint=hint, kind=kind)
 
 
-def _explain_kill(end: SilentEnd, hint: str) -> AnalyzerError:
+def _explain_kill(end: SilentEnd, hint: str) -> errors.AnalyzerError:
     smaller = "Try a smaller --batch-size."
     if end.after.kills > end.before.kills:
-        return StepOutOfMemory(
+        return errors.StepOutOfMemory(
             f"The system killed the process while {end.stage}: it ran out of host memory.",
             hint=smaller,
         )
     held, limit = end.child.peak_rss_bytes, end.after.limit_bytes
     if limit and held > _NEAR * limit:
-        return StepOutOfMemory(
+        return errors.StepOutOfMemory(
             f"The process was killed (SIGKILL) while {end.stage}, probably because host memory ran "
             f"out: it held {format_bytes(held)} of {format_bytes(limit)}.",
             hint=smaller,
         )
-    return TargetError(
+    return errors.TargetError(
         f"The process of {end.target} was killed (SIGKILL) while {end.stage}, and the system reports "
         "no lack of memory: kill -9 or a job's time limit is likely.",
         hint=hint,
-        kind=FailureKind.KILLED,
+        kind=errors.FailureKind.KILLED,
     )
 
 

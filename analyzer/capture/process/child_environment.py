@@ -17,28 +17,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from analyzer.cards import check_limit
-from analyzer.model.contract.capture_request import (
-    ASSUMPTIONS,
-    BATCH_NORM_RESERVE,
-    CONTEXT,
-    PRODUCT_WORKSPACE,
-    RECURRENT_RESERVE,
-    WORKSPACE,
-    CaptureKind,
-    CaptureOptions,
-    TargetKind,
-    TargetSpec,
-)
+from analyzer.model.contract import capture_request
 from analyzer.model.contract.run_note import PhantomNote
 from analyzer.model.errors import InputError
 from analyzer.model.graph.host_copies import COLLECTIVES
 from analyzer.model.user_cache import cache_folder
-from analyzer.phantom.phantom_environment import (
-    PhantomOptions,
-    make_phantom_environment,
-    make_tool_environment,
-    parse_cards,
-)
+from analyzer.phantom import phantom_environment
 
 OLDEST_KERAS: Final = (3, 9)
 """First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory."""
@@ -138,7 +122,10 @@ def make_base_environment(*, log_level: str | None, host_events: bool = True) ->
 
 
 def make_environment(
-    spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, staging: Path
+    spec: capture_request.TargetSpec,
+    options: capture_request.CaptureOptions,
+    kind: capture_request.CaptureKind,
+    staging: Path,
 ) -> dict[str, str]:
     """Return the variables of a child that captures ``spec``."""
     on_card = kind != "static" and bool(options.gpu)
@@ -155,18 +142,20 @@ def make_environment(
     return environment
 
 
-def hides_own_gpus(options: CaptureOptions) -> bool:
+def hides_own_gpus(options: capture_request.CaptureOptions) -> bool:
     """Return whether the child must not see the machine's own GPUs."""
     return options.device == "cpu" or bool(options.gpu)
 
 
-def read_declared_environment(spec: TargetSpec, base: Mapping[str, str]) -> dict[str, str]:
+def read_declared_environment(
+    spec: capture_request.TargetSpec, base: Mapping[str, str]
+) -> dict[str, str]:
     """Return the ``TF_`` variables that a target's Python file sets at its top level.
 
     ``setdefault`` changes no variable of ``base``, the environment.
     """
     declared: dict[str, str] = {}
-    if spec.kind in (TargetKind.FILE, TargetKind.MODULE):
+    if spec.kind in (capture_request.TargetKind.FILE, capture_request.TargetKind.MODULE):
         with contextlib.suppress(OSError, UnicodeError):  # loading the target reports the error
             for found in _DECLARED.finditer(Path(spec.source).read_text("utf-8")):
                 if not (found["default"] and found["name"] in {*base, *declared}):
@@ -174,40 +163,44 @@ def read_declared_environment(spec: TargetSpec, base: Mapping[str, str]) -> dict
     return declared
 
 
-def make_card_environment(options: CaptureOptions, staging: Path) -> dict[str, str]:
+def make_card_environment(options: capture_request.CaptureOptions, staging: Path) -> dict[str, str]:
     """Return the variables of a child that sees the simulated cards ``options.gpu``.
 
     InputError if this machine cannot run simulated cards, or if they are smaller than the limit.
     """
-    assumed = {one.name: options.assume.get(one.name, one.usual) for one in ASSUMPTIONS}
-    gpus = parse_cards(options.gpu)
+    assumed = {
+        one.name: options.assume.get(one.name, one.usual) for one in capture_request.ASSUMPTIONS
+    }
+    gpus = phantom_environment.parse_cards(options.gpu)
     for gpu in gpus:
-        check_limit(gpu, options.memory_limit_bytes, assumed[CONTEXT.name])
-    cards = PhantomOptions(
+        check_limit(gpu, options.memory_limit_bytes, assumed[capture_request.CONTEXT.name])
+    cards = phantom_environment.PhantomOptions(
         gpus=gpus,
-        context_bytes=assumed[CONTEXT.name],
-        workspace_bytes=options.assume.get(WORKSPACE.name),
-        product_workspace_bytes=assumed[PRODUCT_WORKSPACE.name],
-        recurrent_reserve=assumed[RECURRENT_RESERVE.name],
-        batch_norm_reserve_bytes=assumed[BATCH_NORM_RESERVE.name],
+        context_bytes=assumed[capture_request.CONTEXT.name],
+        workspace_bytes=options.assume.get(capture_request.WORKSPACE.name),
+        product_workspace_bytes=assumed[capture_request.PRODUCT_WORKSPACE.name],
+        recurrent_reserve=assumed[capture_request.RECURRENT_RESERVE.name],
+        batch_norm_reserve_bytes=assumed[capture_request.BATCH_NORM_RESERVE.name],
     )
     own = staging / PHANTOM_FOLDER
-    return make_phantom_environment(cards, cache_folder() or own) | make_tool_environment(own)
+    return phantom_environment.make_phantom_environment(
+        cards, cache_folder() or own
+    ) | phantom_environment.make_tool_environment(own)
 
 
-def make_phantom_note(options: CaptureOptions) -> PhantomNote:
+def make_phantom_note(options: capture_request.CaptureOptions) -> PhantomNote:
     """Return the run note's record of the simulated cards."""
     return PhantomNote(
-        cards=tuple(gpu.id for gpu in parse_cards(options.gpu)),
+        cards=tuple(gpu.id for gpu in phantom_environment.parse_cards(options.gpu)),
         assumed=dict(options.assume),
         memory_limit_bytes=options.memory_limit_bytes,
     )
 
 
-def configure_cards(options: CaptureOptions, tf: Any) -> None:
+def configure_cards(options: capture_request.CaptureOptions, tf: Any) -> None:
     """Set TensorFlow's limit and growth on each simulated card, before it makes its devices."""
     cards = tf.config.list_physical_devices("GPU")
-    if len(cards) != len(parse_cards(options.gpu)):
+    if len(cards) != len(phantom_environment.parse_cards(options.gpu)):
         raise InputError(
             f"This TensorFlow ({tf.__version__}) cannot use simulated cards.",
             hint="analyze estimate --gpu NAME predicts with any.",

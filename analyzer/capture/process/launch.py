@@ -18,25 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from analyzer.capture.process.child_ending import (
-    SilentEnd,
-    explain_end,
-    read_host_memory,
-    read_tail,
-)
+from analyzer.capture.process import child_ending, run_folders
 from analyzer.capture.process.child_environment import (
     PHANTOM_FOLDER,
     hides_own_gpus,
     make_environment,
 )
 from analyzer.capture.process.child_process import Child, ForkServers, make_start_command
-from analyzer.capture.process.run_folders import (
-    LOG_FILE,
-    check_writable,
-    convert_os_errors,
-    make_staging_folder,
-    publish,
-)
 from analyzer.model.contract import child_messages
 from analyzer.model.contract.capture_request import (
     CaptureKind,
@@ -84,14 +72,14 @@ def capture(
         StepOutOfMemory: the machine or the device ran out of memory.
         AnalyzerError: the child failed otherwise.
     """
-    check_writable(out, force=force)
-    with make_staging_folder(out) as staging:
+    run_folders.check_writable(out, force=force)
+    with run_folders.make_staging_folder(out) as staging:
         request = staging / "request.json"
         content = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
         environment = make_environment(spec, options, kind, staging)
-        with convert_os_errors(out):
+        with run_folders.convert_os_errors(out):
             child_messages.write_message(request, content)
-            log = request.with_name(LOG_FILE)
+            log = request.with_name(run_folders.LOG_FILE)
             server = copies.start(log, environment) if copies and hides_own_gpus(options) else None
             child = (
                 Child(make_child_command(request), log, staging, environment)
@@ -106,7 +94,7 @@ def capture(
                 f"The capture is gone: {spec.text} or another program removed it.",
                 hint="Name another --out.",
             )
-        return publish(staging, out, force=force)
+        return run_folders.publish(staging, out, force=force)
 
 
 def start_fork_server(
@@ -116,7 +104,7 @@ def start_fork_server(
     # Without a cache, each run has the simulated card's libraries in a folder of its own.
     if hides_own_gpus(options) and cache_folder() is not None:
         environment = make_environment(spec, options, kind, copies.folder)
-        copies.start(copies.folder / LOG_FILE, environment)
+        copies.start(copies.folder / run_folders.LOG_FILE, environment)
 
 
 def make_module_command(module: str) -> list[str]:
@@ -139,7 +127,7 @@ def _run(
     can_be_partial: bool,
     limit_s: float,
 ) -> None:
-    before = read_host_memory()
+    before = child_ending.read_host_memory()
     last: child_messages.Message | None = None
     stage = "starting"
     is_interrupted = False
@@ -170,14 +158,14 @@ def _run(
             f"The process of {spec.text} did not end in {limit_s:.0f} s while {stage}.",
             kind=FailureKind.TIMED_OUT,
         )
-    raise explain_end(
-        SilentEnd(
+    raise child_ending.explain_end(
+        child_ending.SilentEnd(
             target=spec.text,
             stage=stage,
             child=child.end or child_messages.ChildEnd(None),
             before=before,
-            after=read_host_memory(),
-            log=read_tail(log),
+            after=child_ending.read_host_memory(),
+            log=child_ending.read_tail(log),
             saved_log=_save_log(log),
         )
     )

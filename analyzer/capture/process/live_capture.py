@@ -11,14 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analyzer.capture.process import run_folders
 from analyzer.capture.process.child_environment import check_packages
 from analyzer.capture.process.launch import capture
-from analyzer.capture.process.run_folders import (
-    check_writable,
-    make_default_path,
-    make_staging_folder,
-    publish,
-)
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TargetError
@@ -42,7 +37,7 @@ def capture_live(
         from analyzer.capture.run.profiled_run import profiling, run_steps
         from analyzer.capture.targets.resolve_target import make_program
 
-        with make_staging_folder(out) as staging:
+        with run_folders.make_staging_folder(out) as staging:
             with profiling(staging):
                 captured = run_steps(
                     lambda: make_program(target, spec.text, options),
@@ -80,7 +75,7 @@ def capture_unrun(
     from analyzer.capture.targets.resolve_target import make_program
 
     spec, out = _check_target(target, out, force=force)
-    with make_staging_folder(out) as staging:
+    with run_folders.make_staging_folder(out) as staging:
         with _reset_jit_choice(target, options):
             captured = capture_unrun_live_step(
                 lambda: make_program(target, spec.text, options), options
@@ -107,8 +102,8 @@ def _check_target(target: Any, out: Path | None, *, force: bool) -> tuple[Target
     """Return a live target's spec and its folder, which is absolute: the step may change folders."""
     name = str(getattr(target, "name", None) or getattr(target, "__name__", None) or "step")
     spec = TargetSpec(text=name, kind=TargetKind.MODULE, path="", attribute=name)
-    out = (out or make_default_path(spec)).absolute()
-    check_writable(out, force=force)
+    out = (out or run_folders.make_default_path(spec)).absolute()
+    run_folders.check_writable(out, force=force)
     return spec, out
 
 
@@ -118,7 +113,7 @@ def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, fo
     target = TargetNote(text=spec.text, kind="live", name=spec.name)
     captured.run = replace(captured.run, target=target, from_process_start=False)
     write_run(staging, captured)
-    return publish(staging, out, force=force)
+    return run_folders.publish(staging, out, force=force)
 
 
 @contextlib.contextmanager

@@ -12,24 +12,11 @@ import tensorflow as tf
 from analyzer.capture import private_names as private
 from analyzer.capture.graph.gpu_graph import explain_jit
 from analyzer.capture.run.source_frames import describe_user_error
+from analyzer.capture.targets import synthetic_inputs, target_spec
 from analyzer.capture.targets.default_losses import choose_losses, format_losses, make_labels
 from analyzer.capture.targets.keras_api import get_keras, has_own_step, is_compiled, is_keras_3
 from analyzer.capture.targets.model_changes import change_layers, rebuild_with_blocks
 from analyzer.capture.targets.step_program import Program, Promise, promise_use
-from analyzer.capture.targets.synthetic_inputs import (
-    BatchPart,
-    make_inputs,
-    make_iterator,
-    make_part,
-    make_values,
-)
-from analyzer.capture.targets.target_spec import (
-    OPTIMIZER,
-    Option,
-    TargetForm,
-    check_honoured,
-    list_given_options,
-)
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError
@@ -52,9 +39,11 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     messages: list[str] = []
     model = rebuild_with_blocks(model, options.remedy)
     train = (options.mode or "train") == "train"
-    form = TargetForm.MODEL if train else TargetForm.INFERENCE
-    check_honoured(f"The model {model.name!r}", form, list_given_options(options))
-    inputs, batch_size = make_inputs(model, options)
+    form = target_spec.TargetForm.MODEL if train else target_spec.TargetForm.INFERENCE
+    target_spec.check_honoured(
+        f"The model {model.name!r}", form, target_spec.list_given_options(options)
+    )
+    inputs, batch_size = synthetic_inputs.make_inputs(model, options)
     outputs = _build_output_specs(model, inputs)
     if train:
         change_layers(model, options.remedy)
@@ -104,7 +93,7 @@ def _make_predict_step(model: Any, data: Any) -> _KerasStep:
     run = model.make_predict_function() or model.predict_function
     if not is_keras_3(model):
         return _take_batches(model, run, data)
-    batch = [make_values(data)]
+    batch = [synthetic_inputs.make_values(data)]
     values = tuple(tensor for tensor in tf.nest.flatten(batch) if tensor is not None)
     return (
         lambda: run(batch),
@@ -115,7 +104,7 @@ def _make_predict_step(model: Any, data: Any) -> _KerasStep:
 
 
 def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
-    iterator = make_iterator(data, model.distribute_strategy)
+    iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
     function = private.get_traced_function(run, "multi_step_on_iterator")
     return lambda: run(iterator), function, (iterator,), ()
 
@@ -131,7 +120,7 @@ def _make_trainable(
     was_compiled = is_compiled(model)
     optimizer = loss = None
     if options.optimizer or not was_compiled:
-        optimizer = _look_up(model, "optimizer", options.optimizer or OPTIMIZER)
+        optimizer = _look_up(model, "optimizer", options.optimizer or target_spec.OPTIMIZER)
     if options.loss:
         loss = _look_up(model, "loss", options.loss)
     elif not was_compiled:
@@ -180,7 +169,7 @@ def _make_data(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
         count = _count_unpacked_parts(type(model).train_step) or (2 if has_loss else 1)
     if count == 1:
         return (inputs,)
-    weights = make_part(tf.nest.flatten(inputs)[0].shape[:1], tf.float32)
+    weights = synthetic_inputs.make_part(tf.nest.flatten(inputs)[0].shape[:1], tf.float32)
     return (inputs, make_labels(model, outputs), weights)[:count]
 
 
@@ -204,11 +193,11 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
     """
     try:
         if is_keras_3(model):
-            specs = model(tf.nest.map_structure(BatchPart.make_symbolic, inputs))
+            specs = model(tf.nest.map_structure(synthetic_inputs.BatchPart.make_symbolic, inputs))
             if all(tf.TensorShape(s.shape).is_fully_defined() for s in tf.nest.flatten(specs)):
                 return specs
         with private.FuncGraph("outputs").as_default():
-            outputs = model(make_values(inputs))
+            outputs = model(synthetic_inputs.make_values(inputs))
         return tf.nest.map_structure(lambda out: tf.TensorSpec(out.shape, out.dtype), outputs)
     except Exception as error:
         raise TargetError(
@@ -269,8 +258,8 @@ def _make_promises(model: Any, options: CaptureOptions) -> list[Promise]:
             ),
         )
         for option, value, owner in (
-            (Option.OPTIMIZER, options.optimizer, model.optimizer),
-            (Option.LOSS, options.loss, private.get_compiled_loss(model)),
+            (target_spec.Option.OPTIMIZER, options.optimizer, model.optimizer),
+            (target_spec.Option.LOSS, options.loss, private.get_compiled_loss(model)),
         )
         if value and owner is not None
     ]

@@ -19,18 +19,10 @@ import tensorflow as tf
 from analyzer.capture.private_names import get_layers, has_own_weights
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import describe_user_error
+from analyzer.capture.targets import step_program
 from analyzer.capture.targets.keras_api import get_classes, set_keras_2_policy
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import apply_while_building, check_step_remedy
-from analyzer.capture.targets.step_program import (
-    Program,
-    check_arguments,
-    get_axes,
-    get_signature,
-    is_tf_function,
-    make_function_program,
-    make_signature_program,
-)
 from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import TargetForm, check_honoured, list_given_options
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
@@ -38,7 +30,7 @@ from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError
 
 
-def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
+def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
     """Return the step that ``spec`` names; InputError for an option that it cannot honour."""
     if options.dtype_policy:
         try:
@@ -64,12 +56,12 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> Program:
 
 def make_program(
     thing: Any, text: str, options: CaptureOptions, *, is_result: bool = False
-) -> Program:
+) -> step_program.Program:
     """Return the step of a model, a ``tf.function``, ``(function, args)``, or a function that makes one.
 
     A plain function that was returned by the user's function (``is_result``) is not called.
     """
-    if isinstance(thing, Program):
+    if isinstance(thing, step_program.Program):
         return thing
     if isinstance(thing, get_classes("Model")):
         return make_model_program(thing, options)
@@ -78,14 +70,14 @@ def make_program(
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         check_step_remedy(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
-        check_arguments(thing[0], args, text, options)
-        return make_function_program(thing[0], tuple(args), text, options)
-    if is_tf_function(thing):
+        step_program.check_arguments(thing[0], args, text, options)
+        return step_program.make_function_program(thing[0], tuple(args), text, options)
+    if step_program.is_tf_function(thing):
         check_step_remedy(options.remedy, text)
-        takes_inputs = tf.nest.flatten(get_signature(thing))
+        takes_inputs = tf.nest.flatten(step_program.get_signature(thing))
         form = TargetForm.SIGNATURE if takes_inputs else TargetForm.STEP
         check_honoured(text, form, list_given_options(options))
-        return make_signature_program(thing, text, options)
+        return step_program.make_signature_program(thing, text, options)
     if isinstance(thing, type) and issubclass(thing, get_classes("Model")):
         return make_model_program(_call_user_code(thing, text), options)
     if callable(thing) and not is_result:
@@ -125,7 +117,7 @@ def _convert_errors(text: str) -> Iterator[None]:
         raise TargetError(f"{text} failed: {describe_user_error(error)}") from error
 
 
-def _check_policy(program: Program, text: str, policy: str) -> None:
+def _check_policy(program: step_program.Program, text: str, policy: str) -> None:
     """Refuse a target if no layer with weights follows the policy: its code or file sets another."""
     layers = [layer for model in program.models for layer in get_layers(model)]
     policies = {
@@ -261,10 +253,10 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
         raise TargetError(f"{spec.path} has no signature to call.", hint="Save it with one.")
     function = signatures[name]
     specs = function.structured_input_signature[1]
-    shapes = fill_shapes({name: get_axes(one) for name, one in specs.items()}, options)
+    shapes = fill_shapes({name: step_program.get_axes(one) for name, one in specs.items()}, options)
     tensors = {name: make_tensor(shapes[name], one.dtype) for name, one in specs.items()}
     batch_size = next((shape[0] for shape in [*shapes.values()][:1] if shape), None)
-    return Program(
+    return step_program.Program(
         call=lambda: function(**tensors),
         args=tuple(tensors.values()),
         function=function,

@@ -20,14 +20,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from analyzer.capture.graph import plain_graphs
 from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph, get_handle_type
-from analyzer.capture.graph.plain_graphs import (
-    collect_function_graphs,
-    decode_name,
-    get_shape,
-    get_spec,
-    list_ops,
-)
 from analyzer.capture.initializers.variable_births import CPU_DEVICE, StandIns
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
@@ -80,7 +74,7 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
         Op(name=own.op.name, type="_Arg", outputs=(_get_spec(own, fed),), attrs={"index": index})
         for index, (own, fed) in enumerate(zip(function.inputs, fed_tensors, strict=False))
     ]
-    name = decode_name(function.name)
+    name = plain_graphs.decode_name(function.name)
     call = name.removeprefix(_FUNCTION).rpartition("_")[0] or name
     while call in {op.name for op in arguments}:
         call += "_"
@@ -102,8 +96,8 @@ def _get_spec(tensor: Any, fed: Any = None) -> TensorSpec:
     """Return a tensor's dtype and shape, with the axes of the tensor that it is fed (or None)."""
     if tensor.dtype == tf.resource:
         return TensorSpec("resource", ())
-    axes = None if fed is None else get_shape(fed)
-    return get_spec(tensor) if axes is None else TensorSpec(tensor.dtype.name, axes)
+    axes = None if fed is None else plain_graphs.get_shape(fed)
+    return plain_graphs.get_spec(tensor) if axes is None else TensorSpec(tensor.dtype.name, axes)
 
 
 def compile_calls(
@@ -116,7 +110,7 @@ def compile_calls(
     functions are only lowered.
     """
     by_name = {op.name: op for op in ops}
-    fixed_inputs = FixedInputs(collect_function_graphs(function))
+    fixed_inputs = FixedInputs(plain_graphs.collect_function_graphs(function))
     calls = _group_calls(function, by_name, fixed_inputs.graphs)
     lowered: list[LoweredFunction] = []
     messages: list[str] = []
@@ -147,12 +141,12 @@ def read_compiled_functions(function: Any, dump: Path) -> list[LoweredFunction]:
     """Return the functions of a step that ran and that XLA compiled, from its dump folder."""
     callers: dict[str, list[str]] = {}
     if is_compiled(function):
-        callers[decode_name(function.name)] = [decode_name(function.name)]
-    for op in list_ops(function.graph):
+        callers[plain_graphs.decode_name(function.name)] = [plain_graphs.decode_name(function.name)]
+    for op in plain_graphs.list_ops(function.graph):
         attrs = op.node_def.attr if "Call" in op.type else {}
         if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
             callers.setdefault(attrs["f"].func.name, []).append(op.name)
-    fixed_inputs = FixedInputs(collect_function_graphs(function))
+    fixed_inputs = FixedInputs(plain_graphs.collect_function_graphs(function))
     compiled = []
     for name, ops in callers.items():
         plan, platform = read_dumped_plan(dump, name)
