@@ -58,18 +58,13 @@ keras_rnn: Final = importlib.import_module("keras.src.backend.tensorflow.rnn")
 """The module: ``keras.src.backend.tensorflow`` has a function of that name."""
 READ_IN: Final[Mapping[str, tuple[int, int]]] = {"TensorFlow": (2, 21), "Keras": (3, 15)}
 """The newest supported release of each package, major and minor."""
-RESOLVE_JIT: Final = "_resolve_auto_jit_compile"
-"""Method of Keras' ``Trainer``: resolves ``jit_compile="auto"``."""
-CPU_ONLY: Final = "_cpu_only"
-"""Function of ``backend/tensorflow/nn.py``: whether a convolution in NCHW must be transposed."""
+RESOLVE_JIT: Final = "_resolve_auto_jit_compile"  # of ``Trainer``: resolves "auto"
+CPU_ONLY: Final = "_cpu_only"  # of ``nn.py``: whether a convolution in NCHW must be transposed
 IS_GPU_AVAILABLE: Final = "_is_gpu_available"
 """Function of ``backend/tensorflow/rnn.py``: whether an LSTM or GRU may be one cuDNN kernel."""
-INITIALIZE_KERAS_VARIABLE: Final = "_initialize_with_initializer"
-"""Method of ``KerasVariable``: computes the initial value."""
-CONVERT_TO_TENSOR: Final = "_convert_to_tensor"
-"""Method of ``KerasVariable``: converts an assigned value."""
-INITIALIZE_VARIABLE: Final = "_init_from_args"
-"""Method of ``ResourceVariable``: computes the initial value."""
+INITIALIZE_KERAS_VARIABLE: Final = "_initialize_with_initializer"  # computes the initial value
+CONVERT_TO_TENSOR: Final = "_convert_to_tensor"  # converts an assigned value
+INITIALIZE_VARIABLE: Final = "_init_from_args"  # computes the initial value
 
 
 def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[str]:
@@ -246,24 +241,16 @@ def _make_reader(*names: str, default: Any = None) -> Callable[..., Any]:
 holds_recording = _make_reader("_tape")  # the record of a ``GradientTape``, while it holds one
 get_functions = _make_reader("_functions", default={})  # the functions inside a graph, by name
 get_handle_data = _make_reader("_handle_data")  # dtype and shape behind a resource handle
-is_persistent = _make_reader("_persistent", default=False)
-"""Whether a ``GradientTape`` keeps its record after computing a gradient."""
+is_persistent = _make_reader("_persistent", default=False)  # whether a tape keeps its record
 get_keras_value = _make_reader("_value")  # the ``tf.Variable`` that holds a Keras variable's value
-get_uncast_variable = _make_reader("_variable")
-"""The variable inside Keras 2's ``AutoCastVariable``."""
+get_uncast_variable = _make_reader("_variable")  # of Keras 2's ``AutoCastVariable``
 is_distributed = _make_reader("_distribute_strategy")  # the strategy that a model was made under
 get_chosen_jit = _make_reader("_jit_compile")  # the set or resolved value of ``Model.jit_compile``
-get_built_variables = _make_reader("_trainable_variables")
-"""The variables that an optimizer was built for."""
-get_build_shapes = _make_reader("_build_shapes_dict")
-"""The shapes that a model was built with, by argument."""
-get_input_structure = _make_reader("_inputs_struct", "_nested_inputs")
-"""The symbolic inputs of a functional model, in their structure."""
-get_output_structure = _make_reader("_outputs_struct", "_nested_outputs")
-"""The symbolic outputs of a functional model, in their structure."""
+get_built_variables = _make_reader("_trainable_variables")  # that an optimizer was built for
+get_build_shapes = _make_reader("_build_shapes_dict")  # of a built model, by argument
+get_input_structure = _make_reader("_inputs_struct", "_nested_inputs")  # the symbolic inputs
+get_output_structure = _make_reader("_outputs_struct", "_nested_outputs")  # the symbolic outputs
 get_compiled_loss = _make_reader("_compile_loss", "compiled_loss")
 """The object that every use of a model's loss goes through, in Keras 3 or 2."""
-closes_scope = _make_reader("_pop_on_exit")
-"""Whether leaving a Keras name scope ends it; an inner scope of the same layer does not."""
-keras_2_is_compiled = _make_reader("_is_compiled")
-"""Whether a Keras 2 model has an optimizer and a loss."""
+closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
+keras_2_is_compiled = _make_reader("_is_compiled")  # has optimizer and loss

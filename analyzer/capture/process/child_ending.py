@@ -35,7 +35,6 @@ _CONTINUED: Final = re.compile(
     r"|[A-Z]\w+: +[\d.]+(?:[KMGT]i)?B?$"
 )
 """A line without a head of a log message or traceback; the last form is an allocator's statistics."""
-_UNKNOWN_FLAG: Final = "Unknown flag"  # "in XLA_FLAGS": xla/parse_flags_from_env.cc
 _RAN_OUT: Final = "ran out of memory trying to allocate"  # BFCAllocator::AllocateRawInternal
 _NO_TENSOR: Final = "OOM when allocating tensor"  # OpKernelContext::allocate_tensor
 _NO_BUFFER: Final = "Must be non NULL"  # DCHECK_NOTNULL in mkl_util.h, without a buffer
@@ -89,11 +88,6 @@ def read_host_memory(root: Path = Path("/")) -> HostMemory:
 def explain_end(end: SilentEnd) -> errors.AnalyzerError:
     """Return the error for a child's end, with its kind."""
     reason, code = find_reason(end.log), end.child.code
-    if _UNKNOWN_FLAG in reason:
-        return errors.InputError(
-            f"TensorFlow ended: {reason[reason.index(_UNKNOWN_FLAG) :]}.",
-            hint="Correct the environment variable XLA_FLAGS.",
-        )
     at = f"{_find_user_line(end.log)}while {end.stage}"
     suffix = f": {reason}" if reason else "."
     hint = f"Its full output: {end.saved_log}" if end.saved_log else ""

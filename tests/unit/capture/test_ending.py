@@ -133,13 +133,6 @@ def test_a_buffer_that_a_kernel_needs_and_cannot_have_is_no_fault_of_the_targets
     assert "OOM when" in find_reason(told.partition("\n")[2] + check)
 
 
-def test_flags_that_tensorflow_itself_does_not_know_are_the_users_mistake() -> None:
-    log = "F0000 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_foo=1\n"
-    error = explain(-signal.SIGABRT, log)
-    assert "Unknown flag in XLA_FLAGS: --xla_foo=1" in error.message
-    assert "XLA_FLAGS" in error.hint
-
-
 def test_the_line_that_tells() -> None:
     assert find_reason(NOISE) == ""
     assert find_reason("a\n\n  File x\nlast words\n" + NOISE) == "last words"
