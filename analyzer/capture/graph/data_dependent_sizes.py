@@ -44,15 +44,11 @@ _CALLS: Final = frozenset(
 """Op types that the layout pass does not change."""
 _MAX_ROUNDS: Final = 12  # of inference; each starts with the shapes learnt in earlier rounds
 _BOUNDS: Final = {
-    op: position
-    for position, ops in enumerate(
-        (
-            "Where Unique UniqueV2 ListDiff UniqueWithCounts UniqueWithCountsV2",
-            "SegmentSum SegmentMean",
-            "SparseSegmentSum SparseSegmentMean SparseSegmentSqrtN",
-        )
-    )
-    for op in ops.split()
+    **dict.fromkeys(
+        ["Where", "Unique", "UniqueV2", "ListDiff", "UniqueWithCounts", "UniqueWithCountsV2"], 0
+    ),
+    **dict.fromkeys(("SegmentSum", "SegmentMean"), 1),
+    **dict.fromkeys(("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"), 2),
 }
 """Ops with a number of output rows that depends on data -> the input whose elements are its bound."""
 

@@ -1,5 +1,1 @@
-"""The child process that captures a step.
-
-Input: a target and its options. Output: a run folder, whole or not at all, or a typed error.
-The child runs under a supervisor, so that no process survives its command; its end is always explained.
-"""
+"""The supervised child process that captures a step, and its run folder or typed error."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from analyzer.capture.run.source_frames import is_library, shorten_path
 from analyzer.model import errors
@@ -45,25 +44,11 @@ _PYTHON_DIED: Final = "Fatal Python error: "  # first line of faulthandler; the 
 _FRAME: Final = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class HostMemory:
+class HostMemory(NamedTuple):
     """Processes killed so far for lack of memory, and the memory of machine or container, if known."""
 
     kills: int
     limit_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SilentEnd:
-    """The end of a child that reported no error, with host memory before and after it."""
-
-    target: str
-    stage: str
-    child: ChildEnd
-    before: HostMemory
-    after: HostMemory
-    log: str
-    saved_log: Path | None = None
 
 
 def read_host_memory(root: Path = Path("/")) -> HostMemory:
@@ -85,33 +70,43 @@ def read_host_memory(root: Path = Path("/")) -> HostMemory:
     return HostMemory(sum(kills), min(limits, default=None))
 
 
-def explain_end(end: SilentEnd) -> errors.AnalyzerError:
-    """Return the error for a child's end, with its kind."""
-    reason, code = find_reason(end.log), end.child.code
-    at = f"{_find_user_line(end.log)}while {end.stage}"
+def explain_end(
+    child: ChildEnd, at: str, target: str, log: str, saved_log: Path | None, memory: HostMemory
+) -> errors.AnalyzerError:
+    """Return the error for the end of a child that reported none, with its kind.
+
+    ``at`` is its last stage; ``memory`` has the processes killed since its start.
+    """
+    reason, code = find_reason(log), child.code
+    stage, at = f"while {at}", f"{_find_user_line(log)}while {at}"
     suffix = f": {reason}" if reason else "."
-    hint = f"Its full output: {end.saved_log}" if end.saved_log else ""
+    hint = f"Its full output: {saved_log}" if saved_log else ""
     if code == -signal.SIGKILL:
-        return _explain_kill(end, hint)
+        return _explain_kill(child, stage, memory) or errors.TargetError(
+            f"The process of {target} was killed (SIGKILL) {stage}, and the system reports no lack of "
+            "memory: kill -9 or a job's time limit is likely.",
+            hint=hint,
+            kind=errors.FailureKind.KILLED,
+        )
     if any(sign in reason for sign in _NO_HOST_MEMORY):
         return errors.StepOutOfMemory(f"The process ran out of host memory {at}{suffix}", hint=hint)
     if code is None:
         message, kind = (
-            f"Another process ended the process of {end.target} {at}.",
+            f"Another process ended the process of {target} {at}.",
             errors.FailureKind.KILLED,
         )
     elif code >= 0:
         last = f"; its last output: {reason}" if reason else " (os._exit or a library call)."
-        message = f"{end.target} ended its own process with exit code {code} {at}{last}"
+        message = f"{target} ended its own process with exit code {code} {at}{last}"
         kind = errors.FailureKind.EXITED
     elif _RAN_OUT in reason or _NO_TENSOR in reason:
         # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
         return errors.StepOutOfMemory(
-            f"{end.target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}",
-            hint=f"analyze oom {end.saved_log} explains it." if end.saved_log else "",
+            f"{target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}",
+            hint=f"analyze oom {saved_log} explains it." if saved_log else "",
         )
     else:
-        message = f"The process of {end.target} died of {_describe_signal(-code)} {at}{suffix}"
+        message = f"The process of {target} died of {_describe_signal(-code)} {at}{suffix}"
         by_other = -code in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
         kind = errors.FailureKind.KILLED if by_other else errors.FailureKind.CRASHED
         if reason.startswith(_COUNT_OVERFLOW):
@@ -119,26 +114,18 @@ def explain_end(end: SilentEnd) -> errors.AnalyzerError:
     return errors.TargetError(message, hint=hint, kind=kind)
 
 
-def _explain_kill(end: SilentEnd, hint: str) -> errors.AnalyzerError:
-    smaller = "Try a smaller --batch-size."
-    if end.after.kills > end.before.kills:
-        return errors.StepOutOfMemory(
-            f"The system killed the process while {end.stage}: it ran out of host memory.",
-            hint=smaller,
+def _explain_kill(child: ChildEnd, stage: str, memory: HostMemory) -> errors.AnalyzerError | None:
+    """Return the error if the system's out-of-memory killer ended the child, or probably did."""
+    held, limit = child.peak_rss_bytes, memory.limit_bytes
+    message = f"The system killed the process {stage}: it ran out of host memory."
+    if not memory.kills:
+        if not limit or held <= _NEAR * limit:
+            return None
+        message = (
+            f"The process was killed (SIGKILL) {stage}, probably because host memory ran out: it held "
+            f"{format_bytes(held)} of {format_bytes(limit)}."
         )
-    held, limit = end.child.peak_rss_bytes, end.after.limit_bytes
-    if limit and held > _NEAR * limit:
-        return errors.StepOutOfMemory(
-            f"The process was killed (SIGKILL) while {end.stage}, probably because host memory ran "
-            f"out: it held {format_bytes(held)} of {format_bytes(limit)}.",
-            hint=smaller,
-        )
-    return errors.TargetError(
-        f"The process of {end.target} was killed (SIGKILL) while {end.stage}, and the system reports "
-        "no lack of memory: kill -9 or a job's time limit is likely.",
-        hint=hint,
-        kind=errors.FailureKind.KILLED,
-    )
+    return errors.StepOutOfMemory(message, hint="Try a smaller --batch-size.")
 
 
 def _describe_signal(number: int) -> str:

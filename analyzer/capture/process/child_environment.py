@@ -32,7 +32,6 @@ _BUILDS: Final = (
 )
 """Distributions that install the same package ``tensorflow``."""
 _ELSEWHERE: Final = "Reading traces, analyze oom, gpus and diff work without it."
-_VERSION: Final = re.compile(r"^__version__\s*=\s*[\"'](\d+(?:\.\d+)*)", re.MULTILINE)
 
 
 def check_packages() -> None:
@@ -43,36 +42,18 @@ def check_packages() -> None:
             hint="Use WSL 2: run `wsl --install`, then install tf-memory-analyzer there.",
         )
     for package in ("tensorflow", "keras"):
-        if find_folder(package) is None:
+        if package not in sys.modules and importlib.util.find_spec(package) is None:
             raise InputError(
                 f"The package {package} is not installed, and this command needs it.",
                 hint=f"pip install {package}. {_ELSEWHERE}",
             )
-    keras = read_keras_version()
-    if keras is not None and keras < OLDEST_KERAS:
-        oldest, installed = (".".join(map(str, version)) for version in (OLDEST_KERAS, keras))
-        raise InputError(
-            f"Keras {installed} is installed; Keras {oldest} or newer is needed.",
-            hint=f"pip install 'keras>={oldest}'.",
-        )
-
-
-def find_folder(package: str) -> Path | None:
-    """Return the folder of an installed package, without importing it; None if there is none."""
-    spec: Any = sys.modules.get(package)
-    with contextlib.suppress(ImportError, ValueError):  # such as a broken finder of the user's
-        spec = spec.__spec__ if spec else importlib.util.find_spec(package)
-    return Path(spec.origin).parent if spec is not None and spec.origin else None
-
-
-def read_keras_version() -> tuple[int, ...] | None:
-    """Return the numbers of Keras' version; None if unknown."""
-    for name in ("src/version.py", "version.py"):
-        with contextlib.suppress(OSError):
-            text = ((find_folder("keras") or Path()) / name).read_text(encoding="utf-8")
-            if found := _VERSION.search(text):
-                return tuple(map(int, found[1].split(".")))
-    return None
+    with contextlib.suppress(PackageNotFoundError, ValueError):  # such as a nightly build
+        keras, oldest = version("keras"), ".".join(map(str, OLDEST_KERAS))
+        if tuple(map(int, keras.split(".")[:2])) < OLDEST_KERAS:
+            raise InputError(
+                f"Keras {keras} is installed; Keras {oldest} or newer is needed.",
+                hint=f"pip install 'keras>={oldest}'.",
+            )
 
 
 def describe_builds() -> str:

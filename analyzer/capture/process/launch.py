@@ -127,7 +127,7 @@ def _run(
     can_be_partial: bool,
     limit_s: float,
 ) -> None:
-    before = child_ending.read_host_memory()
+    kills_before, _ = child_ending.read_host_memory()
     last: child_messages.Message | None = None
     stage = "starting"
     is_interrupted = False
@@ -158,17 +158,11 @@ def _run(
             f"The process of {spec.text} did not end in {limit_s:.0f} s while {stage}.",
             kind=FailureKind.TIMED_OUT,
         )
-    raise child_ending.explain_end(
-        child_ending.SilentEnd(
-            target=spec.text,
-            stage=stage,
-            child=child.end or child_messages.ChildEnd(None),
-            before=before,
-            after=child_ending.read_host_memory(),
-            log=child_ending.read_tail(log),
-            saved_log=_save_log(log),
-        )
-    )
+    end = child.end or child_messages.ChildEnd(None)
+    kills, limit_bytes = child_ending.read_host_memory()
+    memory = child_ending.HostMemory(kills - kills_before, limit_bytes)
+    log_end = child_ending.read_tail(log)
+    raise child_ending.explain_end(end, stage, spec.text, log_end, _save_log(log), memory)
 
 
 def _interrupt(child: Child, progress: Progress) -> child_messages.Message | None:

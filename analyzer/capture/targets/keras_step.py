@@ -193,7 +193,10 @@ def _build_output_specs(model: Any, inputs: Any) -> Any:
     """
     try:
         if is_keras_3(model):
-            specs = model(tf.nest.map_structure(synthetic_inputs.BatchPart.make_symbolic, inputs))
+            make = get_keras(model).KerasTensor
+            specs = model(
+                tf.nest.map_structure(lambda one: make(one.shape, one.dtype.name), inputs)
+            )
             if all(tf.TensorShape(s.shape).is_fully_defined() for s in tf.nest.flatten(specs)):
                 return specs
         with private.FuncGraph("outputs").as_default():

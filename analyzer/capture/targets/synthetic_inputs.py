@@ -43,10 +43,6 @@ class BatchPart:
     dtype: Any
     classes: int | None = None
 
-    def make_symbolic(self) -> Any:
-        """Return Keras' symbolic tensor."""
-        return keras.KerasTensor(self.shape, dtype=self.dtype.name)
-
     def draw(self, number: Any) -> tf.Tensor:
         """Return the value in batch ``number``: grappler would fold a constant that is never freed."""
         seed = tf.stack([tf.zeros_like(number), number])

@@ -31,7 +31,7 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
 
     The module has its buffer assignment and no literals (HloProto); it is empty if there is none.
     """
-    files = _list_files(dump, function)
+    files = list_dumps(dump, function)
     if not files:
         return b"", ""
     # "sm_7.5_gpu_after_optimizations" (``GpuCompiler``), "cpu_after_optimizations" (``CpuCompiler``)
@@ -39,12 +39,8 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
     return pack(HloProto.FromString(files[-1].read_bytes())), platform
 
 
-def count_dumps(dump: Path, function: str) -> int:
-    """Return how often a function was compiled since the folder was empty."""
-    return len(_list_files(dump, function))
-
-
-def _list_files(dump: Path, function: str) -> list[Path]:
+def list_dumps(dump: Path, function: str) -> list[Path]:
+    """Return the dumped modules of a function, oldest first: one for each compilation."""
     return sorted(dump.glob(f"*.a_{function.strip('_')}__*after_optimizations.hlo.pb"))
 
 

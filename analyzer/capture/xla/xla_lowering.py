@@ -26,7 +26,7 @@ from analyzer.capture.initializers.variable_births import CPU_DEVICE, StandIns
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
-from analyzer.capture.xla.xla_dumps import count_dumps, pack, read_dumped_plan
+from analyzer.capture.xla.xla_dumps import list_dumps, pack, read_dumped_plan
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
     FRAME_TYPES,
@@ -156,7 +156,7 @@ def read_compiled_functions(function: Any, dump: Path) -> list[LoweredFunction]:
                 function=name,
                 platform=platform,
                 fixed=tuple(fixed_inputs.find(name).items()),
-                compilations=count_dumps(dump, name),
+                compilations=len(list_dumps(dump, name)),
             )
             compiled.append(LoweredFunction(note, b"", plan))
     return compiled

@@ -9,7 +9,6 @@ import pytest
 
 from analyzer.capture.process.child_ending import (
     HostMemory,
-    SilentEnd,
     explain_end,
     find_reason,
     read_host_memory,
@@ -43,17 +42,8 @@ def explain(
     held_bytes: int = GIB,
     stage: str = "running step 1 of 3",
 ) -> AnalyzerError:
-    return explain_end(
-        SilentEnd(
-            target="train.py:step",
-            stage=stage,
-            child=ChildEnd(code, held_bytes),
-            before=HostMemory(3, 8 * GIB),
-            after=HostMemory(3 + kills, 8 * GIB),
-            log=log,
-            saved_log=Path("/tmp/kept.log"),
-        )
-    )
+    end, memory = ChildEnd(code, held_bytes), HostMemory(kills, 8 * GIB)
+    return explain_end(end, stage, "train.py:step", log, Path("/tmp/kept.log"), memory)
 
 
 @pytest.mark.parametrize(
