@@ -77,7 +77,7 @@ def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, mac
 
 def test_what_is_assumed_is_a_setting_of_the_child_and_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        child_environment, "make_phantom_environment", lambda options, cache: {"told": options}
+        environment, "make_phantom_environment", lambda options, cache: {"told": options}
     )
     assume = parse_card_assumptions(["workspace=4MiB", "recurrent-reserve=8", "context=0"])
     assert assume == {"workspace": 4 << 20, "recurrent-reserve": 8, "context": 0}
