@@ -33,7 +33,7 @@ from analyzer.simulate.compiler.plan_uncertainty import workspace_rise
 from analyzer.simulate.compiler.step_plans import module_of
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.run_folder import read_run
-from analyzer.tracing.xla.assignment import build_plan
+from analyzer.tracing.xla.buffer_plan import build_plan
 
 HERE = Path(__file__).parent
 CARDS = ("a100-80gb", "h100", "t4")

@@ -38,8 +38,7 @@ from analyzer.model.errors import AccountingError, AnalyzerError, CompilerUnavai
 from analyzer.simulate.compiler.card_options import TIME_OUT_S
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.protobuf import message_class
-from analyzer.tracing.xla.assignment import build_plan
-from analyzer.tracing.xla.buffer_plan import BufferPlan
+from analyzer.tracing.xla.buffer_plan import BufferPlan, build_plan
 from analyzer.tracing.xla.compile_trials import find_trials
 
 _WORKER: Final = (sys.executable, "-m", "analyzer.simulate.compiler.pjrt")

@@ -51,8 +51,7 @@ from analyzer.simulate.compiler.plan_uncertainty import (
     cpu_doubts,
 )
 from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
-from analyzer.tracing.xla.assignment import build_plan
-from analyzer.tracing.xla.buffer_plan import BufferPlan
+from analyzer.tracing.xla.buffer_plan import BufferPlan, build_plan
 
 CARD_FILE: Final = "card.json"
 

@@ -104,9 +104,7 @@ class _Building:
         in_function[list(self._copies)] = True
         self._rows = np.flatnonzero(in_function | is_eager)
         self._table = table.iloc[self._rows]
-        self._size = dict(
-            zip(self._rows.tolist(), self._table["requested_bytes"].tolist(), strict=True)
-        )
+        self._size: dict[int, int] = self._table["requested_bytes"].to_dict()
         dies = self._table["dies"].to_numpy()
         freed = np.flatnonzero(dies < len(times))
         users = sequence.before(threads[dies[freed]], times[dies[freed]])
@@ -132,9 +130,8 @@ class _Building:
     def named_ops(self) -> np.ndarray:
         """Return the op of each row of the table, with the names of copies and of eager runs."""
         names: np.ndarray = self._given.copy()
-        for row in self._rows.tolist():
-            if row in self._copies or "#" in self._names[row]:
-                names[row] = self._names[row]
+        rows = [row for row in self._size if row in self._copies or "#" in self._names[row]]
+        names[rows] = self._names[rows]
         return names
 
     def connect(self) -> None:
@@ -175,9 +172,8 @@ class _Building:
             if (int(threads[at]), name) != burst:
                 burst, used = (int(threads[at]), name), 0
             outputs = self.outputs.setdefault(name, [])
-            is_scratch = self._users.get(row) == (name, True) and (
-                not is_noted or freers[dies] == name
-            )
+            is_freed_by_itself = self._users.get(row) == (name, True)
+            is_scratch = is_freed_by_itself and (not is_noted or freers[dies] == name)
             if (region != "output" and is_scratch) or used >= _MOST_OUTPUTS:
                 continue
             if used == len(outputs):

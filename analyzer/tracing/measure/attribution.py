@@ -236,8 +236,7 @@ def label_eager(
         phases: Phase at each buffer's birth: 0 forward, 1 backward, 2 update; shape ``(n,)``.
         backward_starts: Step -> first instant of its backward pass.
         by_python: Buffers requested on the thread that marks the steps, shape ``(n,)``.
-        infer, jit: Whether the step has no backward pass, and whether XLA runs it.
-        is_captured: Whether the capture began the process.
+        jit: Whether XLA runs the step.
     """
     op = allocations["op"]
     named, given = (op != "").to_numpy(), (op == _HOST_CONSTANT).to_numpy()

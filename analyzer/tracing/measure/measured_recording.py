@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import pandas as pd
 from msgspec import structs
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.report.subject import PhantomNotice
 from analyzer.model.contract.run_note import PhantomNote, TargetNote
 from analyzer.model.errors import TraceError
@@ -40,7 +40,7 @@ from analyzer.tracing.parse.logdir import find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.sources.event_file import find_event_graph
-from analyzer.tracing.sources.graph_join import JoinedGraph, SourceGraph, describe_graph, find_graph
+from analyzer.tracing.sources.graph_join import JoinedGraph, SourceGraph, find_graph
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
 from analyzer.tracing.xla.trace_modules import ModuleBuffers, name_module_buffers
@@ -136,6 +136,11 @@ def measure(
         sharing = Sharing(structure, find_step_tensors(shown.allocations))
     phantom = note.phantom if note is not None else None
     says = (*(note.notes if note is not None else ()), *((join.says,) if join is not None else ()))
+    if not says and structure is not None and structure.evidence:
+        says = (
+            f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
+            "the op before a tensor's free counts as its last user.",
+        )
     recording = Recording(
         kind=Kind.TRACE if phantom is None else Kind.PHANTOM,
         target=_target(note, named or path, path),
@@ -157,7 +162,7 @@ def measure(
         error=note.error if note is not None else None,
         recompiled_functions=find_recompiled_functions(note, plans) if note is not None else (),
         integrity=integrity,
-        notes=says or describe_graph(structure),
+        notes=says,
         phantom=_describe_phantom(phantom) if phantom is not None else None,
         phantom_run=phantom,
         watch=note.watch if note is not None else None,
@@ -192,26 +197,23 @@ def _find_earlier_buffers(
     index = AddressIndex(table)
     instant = find_instant(raw.events["time_ps"].to_numpy(), moments[0])
 
-    def is_new(address: int | None) -> bool:
-        return address is not None and index.at(address, instant) is None
+    def choose(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, int]:
+        return {
+            address: size
+            for address, size in pairs
+            if address is not None and size and index.at(address, instant) is None
+        }
 
-    variables = {
-        address: size
-        for address, variable in zip(note.snapshots[0], note.variables, strict=False)
-        if (size := variable_bytes(variable)) and is_new(address) and address is not None
-    }
+    sizes = map(variable_bytes, note.variables)
+    variables = choose(zip(note.snapshots[0], sizes, strict=False))
+    inputs = choose((one.address, tensor_bytes(one.dtype, one.shape)) for one in note.inputs)
     # An input may lie in NumPy's memory at any address; chunks begin at multiples of 256 bytes.
     places = set((raw.events["address"] % GRANULE_BYTES).tolist())
-    inputs = {
-        given.address: size
-        for given in note.inputs
-        if (size := TensorSpec(given.dtype, given.shape).size_bytes)
-        and is_new(given.address)
-        and given.address is not None
-        and given.address % GRANULE_BYTES in places
-        and given.address not in variables
+    return variables, {
+        address: size
+        for address, size in inputs.items()
+        if address % GRANULE_BYTES in places and address not in variables
     }
-    return variables, inputs
 
 
 def _describe_phantom(run: PhantomNote) -> PhantomNotice:

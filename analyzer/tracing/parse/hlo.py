@@ -8,7 +8,7 @@ ranges do not overlap. The *heap trace* lists these ranges in the order of the s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -289,13 +289,13 @@ def _find_faults(hlo: Hlo) -> Iterator[str]:
         yield f"computation {hlo.entry}, the entry, is not there"
     yield from _find_faults_of_buffers(hlo)
     results = max(hlo.instructions[hlo.roots[hlo.entry]].parts, 1)
-    for result in hlo.aliases:
-        if not 0 <= result < results:
-            yield f"result {result} is not there"
     parameters = (*hlo.aliases.values(), *(one.parameter or 0 for one in hlo.allocations))
-    for parameter in parameters:
-        if not 0 <= parameter < _MOST_PARAMETERS:
-            yield f"parameter {parameter}"
+    yield from _find_outside("result", hlo.aliases, results)
+    yield from _find_outside("parameter", parameters, _MOST_PARAMETERS)
+
+
+def _find_outside(kind: str, numbers: Iterable[int], end: int) -> Iterator[str]:
+    return (f"{kind} {number} is not there" for number in numbers if not 0 <= number < end)
 
 
 def _find_faults_of_instruction(hlo: Hlo, one: Instruction, seen: set[int]) -> Iterator[str]:
@@ -319,9 +319,7 @@ def _find_faults_of_instruction(hlo: Hlo, one: Instruction, seen: set[int]) -> I
 def _find_faults_of_buffers(hlo: Hlo) -> Iterator[str]:
     sizes = [one.size_bytes for one in hlo.buffers.values()]
     sizes += [one.size_bytes for one in hlo.allocations]
-    for size_bytes in sizes:
-        if not 0 <= size_bytes <= MOST_BYTES:
-            yield f"a buffer of {size_bytes} B"
+    yield from _find_outside("size", sizes, MOST_BYTES + 1)
     for allocation in hlo.allocations:
         for part in allocation.slices:
             is_inside = part.offset_bytes >= 0 and part.size_bytes >= 0

@@ -29,12 +29,8 @@ def find_traces(path: Path) -> list[Path]:
     if not path.is_dir():
         raise TraceError(f"There is no {path}.", hint="Name an .xplane.pb, run folder or logdir.")
     for pattern in ("", "plugins/profile/*/", "*/plugins/profile/*/"):
-        files = [
-            file
-            for suffix in _SUFFIXES
-            for file in path.glob(f"{pattern}*{suffix}")
-            if file.is_file()
-        ]
+        found = path.glob(f"{pattern}*.xplane.pb*")
+        files = [file for file in found if file.name.endswith(_SUFFIXES) and file.is_file()]
         if files:
             newest = max(file.parent for file in files)
             return sorted(file for file in files if file.parent == newest)
@@ -52,8 +48,5 @@ def find_traces(path: Path) -> list[Path]:
 
 def find_run_file(trace: Path) -> Path | None:
     """Return the capture's note beside ``trace``, or None for a trace of another program."""
-    for folder in (trace.parent, *list(trace.parents)[1:5]):
-        candidate = folder / RUN_FILE
-        if candidate.is_file():
-            return candidate
-    return None
+    candidates = (folder / RUN_FILE for folder in list(trace.parents)[:5])
+    return next((file for file in candidates if file.is_file()), None)

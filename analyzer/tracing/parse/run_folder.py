@@ -14,23 +14,13 @@ from analyzer.model.contract.graph_note import (
     read_graph_file,
 )
 from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
-from analyzer.model.contract.run_note import (
-    DAMAGED,
-    BirthNote,
-    CompiledFunction,
-    Input,
-    RunFile,
-    VariableNote,
-    read_run_file,
-)
+from analyzer.model.contract.run_note import DAMAGED, CompiledFunction, RunFile, read_run_file
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.host_copies import join_device_edges
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
 
 _KEPT_BY_AN_OP: Final = 16
 """Limit of the constants that a graph keeps for one op, for its shape function."""
-
-__all__ = ["BirthNote", "CompiledNote", "Input", "RunNote", "VariableNote", "read_run"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,19 @@ import pandas as pd
 from google.protobuf.message import DecodeError
 
 from analyzer.model.errors import TraceError
-from analyzer.model.recording.records import Damage
+from analyzer.model.recording.records import Damage, DamageReason
 from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.protobuf import Event, ModulePlane, Plane, decode_text
 from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader
 from analyzer.tracing.parse.wire.memory_columns import GrowingTable, KernelColumns, MemoryColumns
-from analyzer.tracing.parse.wire.plane_names import CALL, EXECUTOR, MARK, XLA_STATS, PlaneNames
+from analyzer.tracing.parse.wire.plane_names import (
+    CALL,
+    EXECUTOR,
+    MARK,
+    XLA_STATS,
+    PlaneNames,
+    find_places,
+)
 from analyzer.tracing.parse.wire.plane_names import MARKER_PREFIX as MARKER_PREFIX
 from analyzer.tracing.parse.wire.plane_names import WATCHED_STEP as WATCHED_STEP
 from analyzer.tracing.parse.wire.wire_fields import (
@@ -215,7 +222,7 @@ class _Reading:
             raise ValueError(f"{self._events} almost empty events")
         if (np.abs((block.offset_ps, block.duration_ps)) >= _MOST_PS).any():
             raise ValueError("times that lie months apart")
-        place, known = names.event_places(block.name_id)
+        place, known = find_places(names.event_keys, block.name_id)
         self._unnamed += int((~known).sum())
         # Without any name, all events are unknown.
         place = np.where(known, place, -1)
@@ -255,6 +262,7 @@ class _Reading:
             return tuple(sorted(moved, key=lambda one: (one.start_ps, -one.end_ps)))
 
         planes = (decode_text(plane.name) for plane, _ in self._planes)
+        lost = self._memory.unreadable + self._unnamed
         return RawTrace(
             events=self._memory.table(base_ps),
             step_markers=sort("steps"),
@@ -266,7 +274,7 @@ class _Reading:
             calls=sort("calls"),
             cards=tuple(self._cards),
             devices=tuple(name for name in planes if name.startswith("/device:")),
-            damages=self._memory.damages(self._unnamed),
+            damages=(Damage(reason=DamageReason.UNREADABLE_EVENTS, count=lost),) if lost else (),
             modules=self._modules,
             ran_xla=self._ran_xla,
         )

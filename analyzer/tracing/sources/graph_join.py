@@ -226,13 +226,3 @@ def index_note_graph(note: RunNote | None) -> GraphIndex | None:
         nested_gradients=note.nested_gradients,
         scopes=ScopeTable(note.scopes),
     )
-
-
-def describe_graph(structure: GraphIndex | None) -> tuple[str, ...]:
-    """Return the sources of a graph that is derived from a trace; empty without one."""
-    if structure is None or not structure.evidence:
-        return ()
-    return (
-        f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
-        "the op before a tensor's free counts as its last user.",
-    )

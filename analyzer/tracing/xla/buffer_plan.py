@@ -14,12 +14,17 @@ XLA's buffer assignment decides everything before the module runs. Kinds of allo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Final
 
 from analyzer.model.choice import Choice
+from analyzer.model.contract.fields import ITEM_BYTES
+from analyzer.model.errors import AccountingError
+from analyzer.tracing.parse.hlo import BufferAllocation, HeapEvent, Hlo, Instruction, Slice
 from analyzer.tracing.xla.compile_trials import CompileTrial
 
 ARGUMENTS: Final = "XLA_Args"
@@ -136,3 +141,225 @@ def occupied_bytes(region: PlanRegion) -> list[int]:
         change[holder.first] += holder.size_bytes
         change[holder.last] -= holder.size_bytes
     return list(accumulate(change[: region.moments]))
+
+
+_REACH: Final = 64  # limit of the search for an instruction that names the framework's op
+
+
+def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
+    """Return the memory plan of a compiled module for a device.
+
+    Raises:
+        AccountingError: A value lies outside its allocation, or the heap trace does not match it.
+    """
+    root = hlo.instructions[hlo.roots[hlo.entry]]
+    indexes = [(part,) for part in range(root.parts)] if root.shapes[()][0] == "tuple" else [()]
+    makers = [_find_maker(hlo, root, index) for index in indexes]
+    buffers = {(one.instruction, one.shape_index): number for number, one in hlo.buffers.items()}
+    results: dict[int, list[int]] = {}
+    for result, (maker, index) in enumerate(makers):
+        if (maker.id, index) in buffers:
+            results.setdefault(buffers[maker.id, index], []).append(result)
+    parameters = sorted(
+        one.parameter
+        for one in hlo.instructions.values()
+        if one.computation == hlo.entry and one.parameter is not None
+    )
+    sizes = {one.parameter: one.size_bytes for one in hlo.allocations if one.parameter is not None}
+    handed_on = {
+        result: parameter
+        for result, parameter in hlo.aliases.items()
+        if result < len(makers) and makers[result][0].parameter == parameter
+    }
+    plan = BufferPlan(
+        module=hlo.name,
+        platform=platform,
+        regions=tuple(_make_region(hlo, allocation, results) for allocation in hlo.allocations),
+        parameters=tuple(sizes.get(number, 0) for number in parameters),
+        aliases={one: of for one, of in hlo.aliases.items() if one not in handed_on},
+        handed_on=handed_on,
+        outputs=tuple(_count_bytes(maker, index) for maker, index in makers),
+    )
+    for region in plan.temporaries:
+        if region.peak_bytes > region.size_bytes:
+            raise AccountingError(
+                f"values of {region.peak_bytes} B overlap in a buffer of {region.size_bytes} B of the "
+                f"module {plan.module}"
+            )
+    return plan
+
+
+def _find_maker(
+    hlo: Hlo, found: Instruction, index: tuple[int, ...]
+) -> tuple[Instruction, tuple[int, ...]]:
+    """Return the instruction that makes a value, skipping those that only rename it."""
+    while found.operands:
+        source = hlo.instructions[found.operands[0]]
+        if found.opcode == "tuple" and index and index[0] < len(found.operands):
+            found, index = hlo.instructions[found.operands[index[0]]], index[1:]
+        elif found.opcode == "get-tuple-element":
+            found, index = source, (found.tuple_index, *index)
+        elif found.opcode == "bitcast":
+            found = source
+        else:
+            break
+    return found, index
+
+
+def _count_bytes(maker: Instruction, index: tuple[int, ...]) -> int:
+    dtype, shape = maker.shapes.get(index, ("", ()))
+    return ITEM_BYTES.get(dtype, 0) * math.prod(shape)
+
+
+def _find_use(allocation: BufferAllocation) -> ValueUse:
+    if allocation.parameter is not None:
+        return ValueUse.PARAMETER
+    if allocation.is_constant:
+        return ValueUse.CONSTANT
+    if allocation.is_thread_local:
+        return ValueUse.THREAD_LOCAL
+    return ValueUse.OUTPUT if allocation.is_live_out else ValueUse.TEMPORARY
+
+
+def _make_region(
+    hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[int]]
+) -> PlanRegion:
+    use = _find_use(allocation)
+    values = {part.buffer for part in allocation.slices}
+    dtype, shape, op_name = "", None, ""
+    if len(values) == 1 and not allocation.is_tuple:
+        one = hlo.buffers[next(iter(values))]
+        maker = hlo.instructions[one.instruction]
+        dtype, shape = maker.shapes.get(one.shape_index, ("", ()))
+        op_name = maker.op_name
+    holders, moments = _find_holders(hlo, allocation) if use is ValueUse.TEMPORARY else ((), 0)
+    return PlanRegion(
+        index=allocation.index,
+        size_bytes=allocation.size_bytes,
+        use=use,
+        results=tuple(sorted(result for value in values for result in results.get(value, ()))),
+        is_live_out=allocation.is_live_out,
+        is_tuple=allocation.is_tuple,
+        dtype=dtype,
+        shape=shape,
+        op_name=op_name,
+        holders=holders,
+        moments=moments,
+    )
+
+
+def _find_holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder, ...], int]:
+    """Return the values in a temporary allocation, and the number of moments.
+
+    The heap trace is in the order of the schedule. Its allocations may have been merged since, so they
+    are identified by their values instead of their numbers.
+    """
+    place = {part.buffer: part for part in allocation.slices}
+    events = [event for trace in hlo.traces for event in trace if event.buffer in place]
+    traced = {event.buffer for event in events}
+    moments = max(len(events), 1)
+    replayed, group = _replay_events(events)
+    spans = [(buffer, 0, moments) for buffer in _find_untraced(allocation, traced)]
+    spans += [span for span in replayed if span[2] > span[1]]
+    until: dict[tuple[int, int], int] = {}
+    for buffer, first, last in sorted(spans, key=lambda span: -span[1]):
+        owner = group.get(buffer, buffer)
+        until[owner, first] = until.get((owner, last), last)
+    spans.sort(key=lambda span: (span[1], span[0]))
+    holders = []
+    for buffer, first, last in spans:
+        value = hlo.buffers[buffer]
+        maker = hlo.instructions[value.instruction]
+        dtype, shape = maker.shapes.get(value.shape_index, ("", ()))
+        named = _find_named_instruction(hlo, maker)
+        holders.append(
+            Holder(
+                size_bytes=place[buffer].size_bytes,
+                offset_bytes=place[buffer].offset_bytes,
+                first=first,
+                last=last,
+                until=until[group.get(buffer, buffer), first],
+                instruction=maker.name,
+                opcode=f"{maker.opcode} {maker.target}".strip(),
+                op_name=named.op_name,
+                op_type=named.op_type,
+                dtype=dtype,
+                shape=None if dtype == "tuple" else shape,
+                argument=named.parameter if named.computation == hlo.entry else None,
+            )
+        )
+    return tuple(holders), moments
+
+
+def _replay_events(
+    events: Sequence[HeapEvent],
+) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
+    """Return the spans (buffer, first moment, last moment) in which buffers hold their memory.
+
+    The second result maps each buffer to the first one of those that share its memory.
+    """
+    group: dict[int, int] = {}
+    spans: list[tuple[int, int, int]] = []
+    alive: dict[int, list[int]] = {}
+    since: dict[int, int] = {}
+    for moment, event in enumerate(events):
+        buffer, shared = event.buffer, event.shares_with
+        if event.begins:
+            group[buffer] = buffer if shared is None else group.get(shared, shared)
+            members = alive.setdefault(group[buffer], [])
+            if members:
+                spans.append((members[-1], since.pop(members[-1]), moment))
+            members.append(buffer)
+            since[buffer] = moment
+            continue
+        members = alive[group[buffer]]
+        is_last = members[-1] == buffer
+        members.remove(buffer)
+        if is_last:
+            spans.append((buffer, since.pop(buffer), moment))
+            if members:
+                since[members[-1]] = moment
+    spans += [(buffer, first, max(len(events), 1)) for buffer, first in since.items()]
+    return spans, group
+
+
+def _find_untraced(allocation: BufferAllocation, traced: set[int]) -> list[int]:
+    """Return the values without heap trace; of overlapping ones the largest.
+
+    They lie in allocations that were merged into this one. Their lifetimes are unknown, so they count as
+    alive throughout.
+    """
+    found: list[Slice] = []
+    parts = [part for part in allocation.slices if part.buffer not in traced]
+    for part in sorted(parts, key=lambda part: (-part.size_bytes, part.offset_bytes)):
+        if all(
+            part.end_bytes <= other.offset_bytes or part.offset_bytes >= other.end_bytes
+            for other in found
+        ):
+            found.append(part)
+    return [part.buffer for part in found]
+
+
+def _find_named_instruction(hlo: Hlo, instruction: Instruction) -> Instruction:
+    """Return the instruction, or a related one that names a framework's op.
+
+    Compiler passes make instructions without a name, such as copies. Use the nearest named instruction
+    that they call or read, or else the first of the module's parameters among them.
+    """
+    seen: set[int] = set()
+    queue = deque([instruction])
+    argument: Instruction | None = None
+    while queue and len(seen) < _REACH:
+        found = queue.popleft()
+        if found.id in seen:
+            continue
+        seen.add(found.id)
+        if found.opcode == "parameter":
+            if argument is None and found.computation == hlo.entry:
+                argument = found
+            continue
+        if found.op_name and found.op_name != ARGUMENTS:
+            return found
+        roots = [hlo.roots[called] for called in found.calls if called in hlo.roots]
+        queue += [hlo.instructions[number] for number in (*roots, *found.operands)]
+    return argument or instruction

@@ -38,11 +38,11 @@ from analyzer.model.graph.phases import Phase, is_in_gradient_scope
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conform
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.xla.assignment import build_plan
 from analyzer.tracing.xla.buffer_plan import (
     ARGUMENTS,
     BufferPlan,
     PlanRegion,
+    build_plan,
     occupied_bytes,
 )
 from analyzer.tracing.xla.trace_modules import find_jax_layer, is_workspace, runs_backward

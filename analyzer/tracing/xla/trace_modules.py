@@ -25,8 +25,7 @@ from analyzer.model.errors import AccountingError, TraceError
 from analyzer.model.graph.phases import is_in_gradient_scope
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.xplane import RawTrace
-from analyzer.tracing.xla.assignment import build_plan
-from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse
+from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse, build_plan
 
 _NUMBER: Final = re.compile(r"\(\d+\)$")
 _TRANSFORM: Final = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint)\((.*)\)$")

@@ -19,7 +19,7 @@ from analyzer.model.errors import CompilerUnavailable
 from analyzer.session.target_results import estimate_target
 from analyzer.simulate.compiler import compile_child
 from analyzer.tracing.parse.run_folder import read_run
-from analyzer.tracing.xla.assignment import build_plan
+from analyzer.tracing.xla.buffer_plan import build_plan
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"

@@ -20,7 +20,7 @@ from analyzer.model.graph.phases import ScopeTable
 from analyzer.session.opening import open_result
 from analyzer.tracing.parse.hlo import HloProto, read_hlo
 from analyzer.tracing.parse.run_folder import read_run
-from analyzer.tracing.xla.assignment import build_plan
+from analyzer.tracing.xla.buffer_plan import build_plan
 from benchmarks.robustness import hostile
 
 NOTES = hostile.ROOT / "tests" / "unit" / "predict" / "notes"

@@ -10,8 +10,7 @@ import pytest
 from analyzer.model.errors import AccountingError, TraceError
 from analyzer.tracing.measure.measured_recording import open_measured
 from analyzer.tracing.parse.hlo import HloProto, read_hlo
-from analyzer.tracing.xla.assignment import build_plan
-from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse, occupied_bytes
+from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse, build_plan, occupied_bytes
 
 ROOT = Path(__file__).parents[3]
 PLAN = ROOT / "tests" / "unit" / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analyzer.model.recording.records import Damage, DamageReason
 from analyzer.model.recording.schema import EVENTS, TextNumbers, text_category
 from analyzer.tracing.parse.protobuf import decode_text
 from analyzer.tracing.parse.wire.event_columns import EventBlock, StatColumns
@@ -19,6 +18,7 @@ from analyzer.tracing.parse.wire.plane_names import (
     REAL_STATS,
     TEXT_STATS,
     PlaneNames,
+    find_places,
 )
 from analyzer.tracing.parse.wire.wire_fields import Positions
 
@@ -84,7 +84,7 @@ class MemoryColumns:
         self.texts = TextNumbers("")
         self._device_kind = device_kind
         self._table = GrowingTable(**_TYPES)
-        self._unreadable = 0
+        self.unreadable = 0
 
     def add(
         self, events: EventBlock, kind: npt.NDArray[np.int8], line: int, names: PlaneNames
@@ -98,10 +98,10 @@ class MemoryColumns:
         place[rows] = np.arange(len(rows))
         stats = events.stats((kind != 0)[events.stat_event])
         owner = place[stats.event]
-        at, known = names.stat_places(stats.name_id)
+        at, known = find_places(names.stat_keys, stats.name_id)
         unreadable = events.duration_ps[rows] < 0
         unreadable[owner[~known | ~names.has_name[at]] if len(names.has_name) else owner] = True
-        refers, has_text = names.stat_places(stats.ref)
+        refers, has_text = find_places(names.stat_keys, stats.ref)
         unreadable[owner[(stats.ref != 0) & ~has_text]] = True
         columns = {name: np.zeros(len(rows), kept) for name, kept in _TYPES.items()}
         columns["time_ps"], columns["kind"] = events.offset_ps[rows], kind[rows]
@@ -122,7 +122,7 @@ class MemoryColumns:
         for number in np.unique(nameless[nameless > 0]).tolist():
             name = f"{self._device_kind}:{number - 1}"
             columns["allocator"][nameless == number] = self.texts.of(name)
-        self._unreadable += int((unreadable | ~has_address).sum())
+        self.unreadable += int((unreadable | ~has_address).sum())
         chosen = {name: column[has_address] for name, column in columns.items()}
         self._table.extend(int(has_address.sum()), **chosen)
 
@@ -144,11 +144,6 @@ class MemoryColumns:
             text = events.block.text(int(stats.text_start[here[at]]), int(stats.text_end[here[at]]))
             found[at] = self.texts.of(decode_text(text))
         return found
-
-    def damages(self, unnamed: int) -> tuple[Damage, ...]:
-        """Return the unreadable events; ``unnamed`` is the number of events without a known name."""
-        count = self._unreadable + unnamed
-        return (Damage(reason=DamageReason.UNREADABLE_EVENTS, count=count),) if count else ()
 
     def table(self, base_ps: Positions) -> pd.DataFrame:
         """Return the events sorted by time; simultaneous events keep the order of the file.

@@ -88,8 +88,8 @@ class PlaneNames:
         names = {entry.key: bytes(entry.value.name) for entry in plane.event_metadata}
         self.stats = {entry.key: decode_text(entry.value.name) for entry in plane.stat_metadata}
         self.events = {key: decode_text(name) for key, name in names.items()}
-        self._event_keys = np.array(sorted(names), np.int64)
-        self._stat_keys = np.array(sorted(self.stats), np.int64)
+        self.event_keys = np.array(sorted(names), np.int64)
+        self.stat_keys = np.array(sorted(self.stats), np.int64)
         self.kind = np.array([_find_kind(names[key]) for key in sorted(names)], np.int8)
         ran = {key: split_annotation(name) for key, name in self.events.items()}
         numbers = [ops.of(found[0]) if (found := ran[key]) else -1 for key in sorted(names)]
@@ -107,14 +107,6 @@ class PlaneNames:
         """Return the key of a statistic, None if the plane has none of this name."""
         return self._keys.get(name)
 
-    def event_places(self, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-        """Return the position of each key among the event keys, and whether it exists."""
-        return _places(self._event_keys, keys)
-
-    def stat_places(self, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-        """Return the position of each key among the statistic keys, and whether it exists."""
-        return _places(self._stat_keys, keys)
-
 
 def _find_kind(name: bytes) -> int:
     if name.startswith(_MARK):
@@ -122,7 +114,8 @@ def _find_kind(name: bytes) -> int:
     return CALL if name.startswith(_CALL) else _KINDS.get(name, 0)
 
 
-def _places(known: Positions, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
+def find_places(known: Positions, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
+    """Return the position of each key among the sorted ``known`` ones, and whether it exists."""
     if not len(known):
         return np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
     if known[0] >= 0 and known[-1] == len(known) + known[0] - 1:  # keys without a gap
