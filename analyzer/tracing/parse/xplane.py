@@ -222,19 +222,18 @@ class _Reading:
             raise ValueError(f"{self._events} almost empty events")
         if (np.abs((block.offset_ps, block.duration_ps)) >= _MOST_PS).any():
             raise ValueError("times that lie months apart")
-        place, known = find_places(names.event_keys, block.name_id)
-        self._unnamed += int((~known).sum())
-        # Without any name, all events are unknown.
-        place = np.where(known, place, -1)
-        kind = np.append(names.kind, np.int8(0))[place]
+        place = find_places(names.event_keys, block.name_id)
+        self._unnamed += int((place < 0).sum())
+        kind = names.kind[place]
         memory = np.where(np.abs(kind) == 1, kind, 0)
         if memory.any():
             self._memory.add(block, memory, line, names)
         stat_names = block.stat_names((memory == 0)[block.stat_event])
         is_other = (memory == 0) & (kind != MARK)
         is_step = np.zeros(len(kind), bool)
-        if names.is_host and names.step_stat is not None:
-            is_step[block.stat_event[stat_names == names.step_stat]] = True
+        step_key = names.stat_key("step_num")
+        if names.is_host and step_key is not None:
+            is_step[block.stat_event[stat_names == step_key]] = True
             is_step &= is_other
         found = {"marks": kind == MARK, "steps": is_step, "calls": kind == CALL}
         for name, rows in found.items():
@@ -246,7 +245,7 @@ class _Reading:
         if names.is_host:
             if (kind == EXECUTOR).any():
                 self._kernels.add_runs(block, kind == EXECUTOR, line, names)
-            op = np.append(names.op, np.int32(-1))[place]
+            op = names.op[place]
             ran = np.flatnonzero((op >= 0) & is_other & ~is_step)
             start = block.offset_ps[ran]
             end = start + block.duration_ps[ran]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analyzer.model.recording.schema import EVENTS, TextNumbers, text_category
 from analyzer.tracing.parse.protobuf import decode_text
-from analyzer.tracing.parse.wire.event_columns import EventBlock, StatColumns
+from analyzer.tracing.parse.wire.event_columns import EventBlock
 from analyzer.tracing.parse.wire.plane_names import (
     COLUMNS,
     INTEGER_STATS,
@@ -98,21 +98,24 @@ class MemoryColumns:
         place[rows] = np.arange(len(rows))
         stats = events.stats((kind != 0)[events.stat_event])
         owner = place[stats.event]
-        at, known = find_places(names.stat_keys, stats.name_id)
+        at, refers = (find_places(names.stat_keys, keys) for keys in (stats.name_id, stats.ref))
+        column_of, has_ref = names.column[at], stats.ref != 0
         unreadable = events.duration_ps[rows] < 0
-        unreadable[owner[~known | ~names.has_name[at]] if len(names.has_name) else owner] = True
-        refers, has_text = find_places(names.stat_keys, stats.ref)
-        unreadable[owner[(stats.ref != 0) & ~has_text]] = True
+        unreadable[owner[~names.has_name[at] | (has_ref & (refers < 0))]] = True
         columns = {name: np.zeros(len(rows), kept) for name, kept in _TYPES.items()}
         columns["time_ps"], columns["kind"] = events.offset_ps[rows], kind[rows]
         columns["line"][:] = line
-        number_of = np.where(known, names.column[at], 0) if len(names.column) else at[:0]
+        texts = np.where(has_ref, names.text[refers], 0)
+        is_text = np.isin(column_of, [COLUMNS.index(name) for name in TEXT_STATS.values()])
+        for one in np.flatnonzero(is_text & ~has_ref & (stats.text_end > 0)).tolist():
+            text = events.block.text(int(stats.text_start[one]), int(stats.text_end[one]))
+            texts[one] = self.texts.of(decode_text(text))
         has_address = np.zeros(len(rows), bool)
         for number, name in enumerate(COLUMNS[1:], 1):
-            here = np.flatnonzero(number_of == number)
+            here = np.flatnonzero(column_of == number)
             values: npt.NDArray[Any] = stats.integer[here]
             if name in TEXT_STATS.values():
-                values = self._texts(events, stats, here, names, refers, has_text)
+                values = texts[here]
             elif name in REAL_STATS.values():
                 values = np.where(stats.real[here] != 0, stats.real[here], values)
             columns[name][owner[here]] = values + (name == "device")  # 0 is none
@@ -125,25 +128,6 @@ class MemoryColumns:
         self.unreadable += int((unreadable | ~has_address).sum())
         chosen = {name: column[has_address] for name, column in columns.items()}
         self._table.extend(int(has_address.sum()), **chosen)
-
-    def _texts(
-        self,
-        events: EventBlock,
-        stats: StatColumns,
-        here: Positions,
-        names: PlaneNames,
-        refers: Positions,
-        has_text: npt.NDArray[np.bool_],
-    ) -> npt.NDArray[np.int32]:
-        """Return the numbers of the texts of the statistics ``here``."""
-        found = np.zeros(len(here), np.int32)
-        by_ref = has_text[here] & (stats.ref[here] != 0)
-        found[by_ref] = names.text[refers[here[by_ref]]]
-        own = np.flatnonzero((stats.ref[here] == 0) & (stats.text_end[here] > 0))
-        for at in own.tolist():
-            text = events.block.text(int(stats.text_start[here[at]]), int(stats.text_end[here[at]]))
-            found[at] = self.texts.of(decode_text(text))
-        return found
 
     def table(self, base_ps: Positions) -> pd.DataFrame:
         """Return the events sorted by time; simultaneous events keep the order of the file.

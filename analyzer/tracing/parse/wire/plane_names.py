@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.protobuf import decode_text
@@ -71,6 +70,8 @@ _STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
 class PlaneNames:
     """The meaning of the keys of one plane's events and statistics.
 
+    Columns by the position of a key have a last entry for unknown keys.
+
     Attributes:
         kind: By position among the event keys: 1 an allocation, -1 a free, ``MARK`` of the capture of
             this package, ``CALL`` of a compiled JAX function, ``EXECUTOR``, 0 another event.
@@ -79,7 +80,6 @@ class PlaneNames:
         has_name: By that position: whether the name is not empty.
         text: By that position: number of the name as a text that an event refers to.
         op_types: Op name -> type, of all names in the plane.
-        step_stat: Key of the step number; None if the plane has none.
     """
 
     def __init__(self, plane: Any, ops: TextNumbers, texts: TextNumbers) -> None:
@@ -90,18 +90,19 @@ class PlaneNames:
         self.events = {key: decode_text(name) for key, name in names.items()}
         self.event_keys = np.array(sorted(names), np.int64)
         self.stat_keys = np.array(sorted(self.stats), np.int64)
-        self.kind = np.array([_find_kind(names[key]) for key in sorted(names)], np.int8)
+        self.kind = np.array([*(_find_kind(names[key]) for key in sorted(names)), 0], np.int8)
         ran = {key: split_annotation(name) for key, name in self.events.items()}
         numbers = [ops.of(found[0]) if (found := ran[key]) else -1 for key in sorted(names)]
-        self.op = np.array(numbers, np.int32)
+        self.op = np.array([*numbers, -1], np.int32)
         named = [self.stats[key] for key in sorted(self.stats)]
         annotations = (*ran.values(), *map(split_annotation, named))
         self.op_types = dict(found for found in annotations if found is not None)
-        self.column = np.array([COLUMNS.index(_STATS.get(name, "")) for name in named], np.int8)
-        self.has_name = np.array([bool(name) for name in named], bool)
-        self.text = np.array([texts.of(name) for name in named], np.int32)
+        self.column = np.array(
+            [COLUMNS.index(_STATS.get(name, "")) for name in (*named, "")], np.int8
+        )
+        self.has_name = np.array([*named, ""], object) != ""
+        self.text = np.array([*map(texts.of, named), 0], np.int32)
         self._keys = {text: key for key, text in reversed(self.stats.items())}
-        self.step_stat = self.stat_key("step_num")
 
     def stat_key(self, name: str) -> int | None:
         """Return the key of a statistic, None if the plane has none of this name."""
@@ -114,15 +115,15 @@ def _find_kind(name: bytes) -> int:
     return CALL if name.startswith(_CALL) else _KINDS.get(name, 0)
 
 
-def find_places(known: Positions, keys: Positions) -> tuple[Positions, npt.NDArray[np.bool_]]:
-    """Return the position of each key among the sorted ``known`` ones, and whether it exists."""
+def find_places(known: Positions, keys: Positions) -> Positions:
+    """Return the position of each key among the sorted ``known`` ones, -1 if it does not exist."""
     if not len(known):
-        return np.zeros(len(keys), np.int64), np.zeros(len(keys), bool)
+        return np.full(len(keys), -1)
     if known[0] >= 0 and known[-1] == len(known) + known[0] - 1:  # keys without a gap
         places = np.clip(keys - known[0], 0, len(known) - 1)
     else:
         places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return places, known[places] == keys
+    return np.where(known[places] == keys, places, -1)
 
 
 def split_annotation(text: str) -> tuple[str, str] | None:
