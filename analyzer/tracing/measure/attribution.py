@@ -91,12 +91,7 @@ def label_graph(
         if labels.is_open(row):
             is_alive = dies[row] > backward_starts.get(steps[row], 1 << 62)
             category, role = values.describe_buffer(
-                op,
-                tensors[row],
-                dtypes[row],
-                regions[row],
-                on_card=on_card[row],
-                is_alive=is_alive,
+                op, tensors[row], dtypes[row], regions[row], on_card=on_card[row], is_alive=is_alive
             )
             labels.set(row, category, role=role)
 

@@ -28,44 +28,41 @@ _REPLICA: Final = re.compile(r"/replica_\d+$")
 """Suffix of the path of a variable that a strategy mirrors on another device."""
 
 
+_TEXTS: Final = ("op_type", "layer", "source", "tensor", "variable", "category", "role")
+
+
 class Labels:
     """Columns of texts with an entry for each buffer; empty if unknown."""
 
     def __init__(self, count: int) -> None:
         """Start with ``count`` unattributed buffers."""
-        self._category = TextColumn(count, Category.UNATTRIBUTED.value)
-        self._turns_at = np.zeros(count, np.int64)
-        self._turns = np.zeros(count, bool)
-        self._role, self.op_type, self.layer = (
-            TextColumn(count),
-            TextColumn(count),
-            TextColumn(count),
-        )
-        self.source, self.tensor = TextColumn(count), TextColumn(count)
-        self.variable = TextColumn(count)
+        self.category = TextColumn(count, Category.UNATTRIBUTED.value)
+        self.op_type, self.layer, self.source = (TextColumn(count) for _ in range(3))
+        self.tensor, self.variable, self.role = (TextColumn(count) for _ in range(3))
+        self._turns_at, self._turns = np.zeros(count, np.int64), np.zeros(count, bool)
         self.specs: dict[int, TensorSpec] = {}  # of rows for which the trace may have none
 
     def set(
         self, row: int, category: Category | str, *, role: str, turns_at: int | None = None
     ) -> None:
         """Set the category of one buffer, from the instant ``turns_at`` (None: from its birth)."""
-        self._category[row] = Category(category).value
-        self._role[row] = role
+        self.category[row] = Category(category).value
+        self.role[row] = role
         self._turns[row] = turns_at is not None
         self._turns_at[row] = turns_at or 0
 
     def fill(self, rows: Mask, category: Category, role: str) -> None:
         """Set the category of the buffers in a mask, shape ``(n,)``."""
-        self._category.fill(rows, category.value)
-        self._role.fill(rows, role)
+        self.category.fill(rows, category.value)
+        self.role.fill(rows, role)
 
     def is_open(self, row: int) -> bool:
         """Say whether the buffer has no category yet."""
-        return self._category[row] == Category.UNATTRIBUTED.value
+        return self.category[row] == Category.UNATTRIBUTED.value
 
     def open_rows(self) -> Mask:
         """Return which buffers have no category, shape ``(n,)``."""
-        return self._category.equal(Category.UNATTRIBUTED.value)
+        return self.category.equal(Category.UNATTRIBUTED.value)
 
     def apply(self, allocations: pd.DataFrame) -> pd.DataFrame:
         """Return ``allocations`` with these columns."""
@@ -77,16 +74,10 @@ class Labels:
             allocations = allocations.assign(
                 dtype=pd.Categorical(dtype), shape=pd.Categorical(shape)
             )
-        return allocations.assign(
-            op_type=self.op_type.category(),
-            layer=self.layer.category(),
-            source=self.source.category(),
-            tensor=self.tensor.category(),
-            variable=self.variable.category(),
-            category=self._category.category(),
-            role=self._role.category(),
-            turns_at=pd.arrays.IntegerArray(self._turns_at, ~self._turns),
-        )
+        turns_at = pd.arrays.IntegerArray(self._turns_at, ~self._turns)
+        texts: dict[str, TextColumn] = {name: getattr(self, name) for name in _TEXTS}
+        columns = {name: column.category() for name, column in texts.items()}
+        return allocations.assign(**columns, turns_at=turns_at)
 
 
 def label_variables(

@@ -39,8 +39,12 @@ from analyzer.tracing.measure.workspaces import label_workspaces
 from analyzer.tracing.parse.logdir import find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
-from analyzer.tracing.sources.event_file import find_event_graph
-from analyzer.tracing.sources.graph_join import JoinedGraph, SourceGraph, find_graph
+from analyzer.tracing.sources.graph_join import (
+    JoinedGraph,
+    SourceGraph,
+    find_event_graph,
+    find_graph,
+)
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
 from analyzer.tracing.xla.trace_modules import ModuleBuffers, name_module_buffers

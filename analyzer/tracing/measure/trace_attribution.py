@@ -15,12 +15,7 @@ from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import FOLDED
 from analyzer.tracing.derive.state_buffers import find_state
-from analyzer.tracing.measure.attribution import (
-    CONSTANTS,
-    label_eager,
-    label_graph,
-    match_outputs,
-)
+from analyzer.tracing.measure.attribution import CONSTANTS, label_eager, label_graph, match_outputs
 from analyzer.tracing.measure.attribution_labels import Labels, label_batches, label_variables
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
@@ -58,8 +53,14 @@ def attribute(
     if structure is not None:
         tensors = match_outputs(table, structure, find_scratch(table, raw))
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
-        backward = [_begins_backward(op, structure) for op in table["op"].astype(object)]
-        starts = find_first_births(table, np.array(backward, bool) & in_steps)
+        # Ops of the backward pass, without constants, which are made beforehand.
+        backward = [
+            name
+            for name, op in structure.ops.items()
+            if structure.phases[name] is Phase.BACKWARD
+            and not (FOLDED in name or op.type in CONSTANTS)
+        ]
+        starts = find_first_births(table, table["op"].isin(backward).to_numpy() & in_steps)
         label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
         label_batches(labels, table, structure, python)
     born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
@@ -91,18 +92,13 @@ def attribute(
 
 
 def _label_noted(
-    labels: Labels,
-    table: pd.DataFrame,
-    raw: RawTrace,
-    note: RunNote,
-    structure: GraphIndex | None,
+    labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote, structure: GraphIndex | None
 ) -> None:
     """Label the variables and the inputs of a note."""
     moments = _find_instants(raw, "snapshot")
     roles = find_roles_of_state(note, structure) if structure is not None else {}
     label_variables(labels, note, find_holdings(table, note, moments, structure), roles)
-    index = AddressIndex(table)
-    start = moments[0] if moments else -1
+    index, start = AddressIndex(table), moments[0] if moments else -1
     for given in note.inputs:
         row = None if given.address is None else index.at(given.address, start)
         if row is not None and labels.is_open(row):
@@ -120,12 +116,6 @@ def find_scratch(table: pd.DataFrame, raw: RawTrace) -> np.ndarray:
     freers = np.append(raw.events["op"].astype(object).to_numpy(), "")[dies]
     found: np.ndarray = (table["op"].astype(object).to_numpy() == freers) & (freers != "")
     return found
-
-
-def _begins_backward(op: str, structure: GraphIndex) -> bool:
-    """Say whether an op is of the backward pass and no constant, which is made beforehand."""
-    is_backward = structure.phases.get(op) is Phase.BACKWARD
-    return is_backward and FOLDED not in op and structure.ops[op].type not in CONSTANTS
 
 
 def find_marks(markers: Sequence[Span], name: str) -> list[Span]:

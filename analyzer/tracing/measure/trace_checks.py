@@ -141,10 +141,8 @@ def _contradicts_shape(own: pd.DataFrame, requested: npt.NDArray[np.int64]) -> M
     shapes = [read_shape(str(text)) for text in own["shape"].cat.categories]
     counts = [-1 if shape is None else math.prod(shape) for shape in shapes]
     counts = [count if count <= _LARGEST_BYTES else -1 for count in counts]
-    items = [
-        -1 if name == "string" else ITEM_BYTES.get(str(name), -1)
-        for name in own["dtype"].cat.categories
-    ]
+    known = {**ITEM_BYTES, "string": -1}
+    items = [known.get(str(name), -1) for name in own["dtype"].cat.categories]
     count = np.array([*counts, -1], np.int64)[own["shape"].cat.codes.to_numpy()]
     item = np.array([*items, -1], np.int64)[own["dtype"].cat.codes.to_numpy()]
     is_known = (count >= 0) & (item > 0) & own["region"].isin(("output", "temp")).to_numpy()

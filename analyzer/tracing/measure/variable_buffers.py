@@ -46,10 +46,8 @@ class AddressIndex:
         """Return the row that is alive at ``instant`` at ``address``, or None."""
         left = np.searchsorted(self._sorted, address, side="left")
         right = np.searchsorted(self._sorted, address, side="right")
-        for row in self._order[left:right]:
-            if self._born[row] <= instant < self._dies[row]:
-                return int(row)
-        return None
+        rows = self._order[left:right].tolist()
+        return next((row for row in rows if self._born[row] <= instant < self._dies[row]), None)
 
 
 def variable_bytes(variable: VariableNote) -> int | None:
@@ -59,10 +57,7 @@ def variable_bytes(variable: VariableNote) -> int | None:
 
 # Complex: one pass over time for each variable, whose buffer and last move it carries along.
 def find_holdings(
-    allocations: pd.DataFrame,
-    note: RunNote,
-    moments: Sequence[int],
-    structure: GraphIndex | None,
+    allocations: pd.DataFrame, note: RunNote, moments: Sequence[int], structure: GraphIndex | None
 ) -> list[Holding]:
     """Return the buffers that hold variables, in order of time for each variable.
 

@@ -78,10 +78,7 @@ def label_workspaces(table: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame
 
 def find_algorithm(kernels: Sequence[str]) -> str:
     """Return cuDNN's algorithm of some kernels; empty if unknown."""
-    return next(
-        (name for pattern, name in _ALGORITHMS if any(map(pattern.search, kernels))),
-        "",
-    )
+    return next((name for pattern, name in _ALGORITHMS if any(map(pattern.search, kernels))), "")
 
 
 def mark_trials(table: pd.DataFrame) -> pd.DataFrame:

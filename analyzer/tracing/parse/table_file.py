@@ -51,18 +51,12 @@ def read_tables(path: Path, schemas: Mapping[str, Mapping[str, Column]]) -> dict
     if unpacked > _LEAST_ROOM_BYTES + _UNPACKED_SHARE * path.stat().st_size:
         raise ValueError(f"it unpacks to {unpacked} bytes")
     with np.load(path, allow_pickle=False) as arrays:
-        return {
-            name: conform(
-                pd.DataFrame(
-                    {
-                        column: _series(arrays, f"{name}.{column}", kind.dtype)
-                        for column, kind in schema.items()
-                    }
-                ),
-                dict(schema),
-            )
-            for name, schema in schemas.items()
-        }
+        tables = {}
+        for name, schema in schemas.items():
+            kinds = schema.items()
+            columns = {one: _series(arrays, f"{name}.{one}", kind.dtype) for one, kind in kinds}
+            tables[name] = conform(pd.DataFrame(columns), dict(schema))
+        return tables
 
 
 def _series(arrays: Any, name: str, dtype: str) -> pd.Series[Any]:

@@ -29,6 +29,7 @@ from analyzer.tracing.xla.compile_trials import CompileTrial
 
 ARGUMENTS: Final = "XLA_Args"
 """tf2xla's name of the op of the module's parameters and of their copies."""
+_REACH: Final = 64  # limit of the search for an instruction that names the framework's op
 
 
 class ValueUse(Choice):
@@ -143,9 +144,6 @@ def occupied_bytes(region: PlanRegion) -> list[int]:
     return list(accumulate(change[: region.moments]))
 
 
-_REACH: Final = 64  # limit of the search for an instruction that names the framework's op
-
-
 def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
     """Return the memory plan of a compiled module for a device.
 
@@ -211,20 +209,17 @@ def _count_bytes(maker: Instruction, index: tuple[int, ...]) -> int:
     return ITEM_BYTES.get(dtype, 0) * math.prod(shape)
 
 
-def _find_use(allocation: BufferAllocation) -> ValueUse:
-    if allocation.parameter is not None:
-        return ValueUse.PARAMETER
-    if allocation.is_constant:
-        return ValueUse.CONSTANT
-    if allocation.is_thread_local:
-        return ValueUse.THREAD_LOCAL
-    return ValueUse.OUTPUT if allocation.is_live_out else ValueUse.TEMPORARY
-
-
 def _make_region(
     hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[int]]
 ) -> PlanRegion:
-    use = _find_use(allocation)
+    uses = {
+        ValueUse.PARAMETER: allocation.parameter is not None,
+        ValueUse.CONSTANT: allocation.is_constant,
+        ValueUse.THREAD_LOCAL: allocation.is_thread_local,
+        ValueUse.OUTPUT: allocation.is_live_out,
+        ValueUse.TEMPORARY: True,
+    }
+    use = next(use for use, holds in uses.items() if holds)
     values = {part.buffer for part in allocation.slices}
     dtype, shape, op_name = "", None, ""
     if len(values) == 1 and not allocation.is_tuple:

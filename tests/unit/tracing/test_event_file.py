@@ -9,8 +9,8 @@ from typing import Any
 from builders import TraceBuilder
 
 from analyzer.tracing.measure.measured_recording import open_measured
-from analyzer.tracing.sources import event_file
-from analyzer.tracing.sources.event_file import read_event_ops
+from analyzer.tracing.sources import graph_join
+from analyzer.tracing.sources.graph_join import read_event_ops
 
 
 def record(content: bytes) -> bytes:
@@ -26,11 +26,11 @@ def write_events(folder: Path, *records: bytes) -> Path:
 
 def graph(*nodes: tuple[str, str, tuple[str, ...]], in_function: bool) -> bytes:
     """Return an event with a graph, whose nodes are in a function's body or at the top."""
-    message: Any = event_file._GraphDef()
+    message: Any = graph_join._GraphDef()
     target = message.library.function.add().node_def if in_function else message.node
     for name, op, inputs in nodes:
         target.add(name=name.encode(), op=op.encode(), input=[one.encode() for one in inputs])
-    return bytes(event_file._Event(graph_def=message.SerializeToString()).SerializeToString())
+    return bytes(graph_join._Event(graph_def=message.SerializeToString()).SerializeToString())
 
 
 def test_a_traced_graph_gives_edges_to_a_trace(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_a_traced_graph_gives_edges_to_a_trace(tmp_path: Path) -> None:
 
 
 def test_the_executed_graph_is_preferred(tmp_path: Path) -> None:
-    metadata: Any = event_file._RunMetadata()
+    metadata: Any = graph_join._RunMetadata()
     metadata.function_graphs.add().partition_graphs.add().node.add(name=b"ran", op=b"Relu")
-    event: Any = event_file._Event()
+    event: Any = graph_join._Event()
     value = event.summary.value.add()
     value.metadata.plugin_data.plugin_name = b"graph_run_metadata_graph"
     value.tensor.string_val.append(metadata.SerializeToString())
