@@ -71,8 +71,7 @@ def attribute(
     if note is not None:
         _label_gradients(labels, table, raw, note)
     # The innermost call of a layer decides.
-    calls = find_marks(raw.markers, "layer")
-    for span in sorted(calls, key=lambda span: span.start_ps - span.end_ps):
+    for span in sorted(find_marks(raw.markers, "layer"), key=lambda one: one.start_ps - one.end_ps):
         inside = (born_ps >= span.start_ps) & (born_ps <= span.end_ps)
         labels.layer.fill(inside & labels.variable.equal(""), str(span.stats.get("path", "")))
     if note is not None and note.watch is not None and note.watch.whole_run:
