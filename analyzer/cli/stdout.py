@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -131,6 +132,8 @@ def terminal() -> Console:
 ProgressForm = Literal["none", "bar", "lines"]
 """``bar`` shows nothing if stderr is no terminal."""
 
+_DELAY_S: Final = 2.0  # a command that ends sooner shows no bar
+
 
 @contextlib.contextmanager
 def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], None]]:
@@ -160,6 +163,14 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
 
     columns = (TextColumn("{task.description}"), BarColumn(30), TimeElapsedColumn())
     remaining = (TextColumn("remaining"), TimeRemainingColumn())
-    with Progress(*columns, *remaining, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
+    bar = Progress(*columns, *remaining, console=Console(stderr=True), transient=True)
+    task = bar.add_task("starting", total=1.0)
+    starter = threading.Timer(_DELAY_S, bar.start)
+    starter.daemon = True
+    starter.start()
+    try:
         yield lambda stage, share: bar.update(task, description=stage, completed=share)
+    finally:
+        starter.cancel()
+        starter.join()
+        bar.stop()

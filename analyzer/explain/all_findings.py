@@ -22,6 +22,7 @@ _OF_A_STEP: Final = (
     peak_owner.find_peak_owner,
     retained_tensors.find_retained,
     peak_owner.find_gradient_copies,
+    retained_tensors.find_overdue,
     retained_tensors.find_survivors,
     retained_tensors.find_growth,
     peak_owner.find_largest,

@@ -45,7 +45,7 @@ def answer(result, model, before, environment, threads):
 """
 
 
-def run(code: str, folder: Path, **environment: str) -> dict[str, Any]:
+def run(code: str, folder: Path, **environment: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-c", COMMON + code],
         cwd=folder,
@@ -157,3 +157,23 @@ print(json.dumps([result.report.steps[-1].requested_bytes for result in results]
     assert predicted == measured
     # THEN each call of one second has a folder of its own
     assert len(list((tmp_path / "traces").iterdir())) == 2
+
+
+def test_a_result_that_no_later_op_uses_is_overdue(tmp_path: Path) -> None:
+    # GIVEN a step that returns a tensor which it reads only at its begin
+    code = """
+@tf.function(input_signature=[tf.TensorSpec((512, 512))])
+def step(x):
+    early = tf.linalg.matmul(x, x)
+    late = tf.linalg.matmul(x, x + tf.reduce_sum(early))
+    for _ in range(4):
+        late = tf.linalg.matmul(late, late)
+    return early, tf.reduce_sum(late)
+
+result = analyzer.trace(step, out="out")
+rows = [row for one in result.report.findings if one.id == "overdue-tensors" for row in one.evidence]
+print(json.dumps([row["last_use"] for row in rows]))
+"""
+    readers = run(code, tmp_path, TF_CPU_ALLOCATOR_USE_BFC="1")
+    # THEN it is reported with its last reader, as is the result of the step before
+    assert set(readers) == {"Sum"}

@@ -9,7 +9,14 @@ import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
-from analyzer.explain.buffer_words import buffer_row, describe_largest, is_retained, why_alive
+from analyzer.explain.buffer_words import (
+    buffer_row,
+    describe_buffer,
+    describe_largest,
+    is_retained,
+    why_alive,
+)
+from analyzer.model.choice import Category
 from analyzer.model.contract.report.peak_figures import RetainedTensor
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
@@ -126,6 +133,46 @@ def find_recomputation(analysis: Analysis) -> Recomputation:
         if saved > best:
             best, segments = saved, count
     return Recomputation(best, segments, saved_without(analysis, sizes // 2, born, dies))
+
+
+def find_overdue(analysis: Analysis) -> Iterator[Finding]:
+    """Report tensors that are alive at the peak after their last use."""
+    instant, times = (
+        analysis.peak.requested_instant,
+        analysis.recording.events["time_ps"].to_numpy(),
+    )
+    if analysis.step is None or analysis.step.start_ps is None or not 0 <= instant < len(times):
+        return
+    alive = analysis.alive[
+        (analysis.alive["variable"] == "")
+        & ~analysis.alive["category"].isin((Category.INPUT.value, Category.CONSTANT.value))
+    ].sort_values("requested_bytes", ascending=False, kind="stable")
+    used = {row: use.last_use_ps for row, use in analysis.uses.items() if use.last_use_ps}
+    overdue = alive[[used.get(int(row), times[instant]) < times[instant] for row in alive.index]]
+    if overdue.empty:
+        return
+    gone_from = np.searchsorted(times, [used[int(row)] for row in overdue.index])
+    saves = saved_without(analysis, overdue["requested_bytes"], gone_from, overdue["dies"])
+    if saves < LOW * analysis.peak.requested_bytes:
+        return
+    total = format_bytes(int(overdue["requested_bytes"].sum()))
+    yield Finding(
+        id="overdue-tensors",
+        severity=severity_of(saves, analysis.peak.requested_bytes),
+        title=f"{total} of the peak are held by tensors that no later op uses",
+        detail=f"All ops that use these {len(overdue)} tensors have finished, but something still "
+        "holds a reference: the function's frame (arguments and return values), a loop, a list, or "
+        "a Python name. Delete the reference after the last use.",
+        saves_bytes=saves,
+        evidence=tuple(
+            describe_buffer(
+                row,
+                last_use=analysis.uses[int(index)].waits_for,
+                overdue_s=(int(times[instant]) - used[int(index)]) / 1e12,
+            )
+            for index, row in overdue.head(_EVIDENCE_ROWS).iterrows()
+        ),
+    )
 
 
 def find_survivors(analysis: Analysis) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ class BufferUse:
 
     waits_for: str = ""  # the consumer that runs last; empty if unknown
     waits_for_type: str = ""
+    last_use_ps: int | None = None  # end of that consumer; None if unknown
     consumers: int = 0
     copied_by: str = ""  # op type that copied an input of the step into it; empty for none
 
@@ -50,6 +51,7 @@ def find_uses(
             uses[int(index)] = BufferUse(
                 waits_for=last,
                 waits_for_type=structure.ops[last].type,
+                last_use_ps=ends.get(last),
                 consumers=len(names),
                 copied_by=copies.get(str(tensor), ""),
             )
