@@ -42,7 +42,11 @@ def check_packages() -> None:
             hint="Use WSL 2: run `wsl --install`, then install tf-memory-analyzer there.",
         )
     for package in ("tensorflow", "keras"):
-        if package not in sys.modules and importlib.util.find_spec(package) is None:
+        try:
+            is_found = package in sys.modules or importlib.util.find_spec(package) is not None
+        except ImportError:
+            is_found = False
+        if not is_found:
             raise InputError(
                 f"The package {package} is not installed, and this command needs it.",
                 hint=f"pip install {package}. {_ELSEWHERE}",

@@ -90,6 +90,10 @@ class CompileAnswer(Struct, frozen=True, kw_only=True):
     refused: str = ""  # the compiler's error message
     schema_version: int = COMPILE_VERSION
 
+    def __post_init__(self) -> None:
+        if (self.statistics is None) is (not self.refused):
+            raise ValueError("it holds either the compiler's totals or an error message")
+
 
 def read_card_file(path: Path) -> CardFile:
     """Read ``card.json``, or raise a TraceError."""
