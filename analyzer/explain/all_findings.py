@@ -37,8 +37,8 @@ _OF_A_STEP: Final = (
 def collect(analysis: Analysis) -> Analysis:
     """Return the analysis with its findings."""
     step = [*analysis.findings, *(found for find in _OF_A_STEP for found in find(analysis))]
-    ranked = [(0 if one.id in _FIRST else 2, one) for one in step]
-    ranked += [(1, one) for one in _of_the_program(analysis)]
+    ranked = [(2, one) for one in step] + [(1, one) for one in _of_the_program(analysis)]
+    ranked = [(0 if one.id in _FIRST else rank, one) for rank, one in ranked]
     order = list(Severity)
     ranked.sort(
         key=lambda pair: (pair[0], order.index(pair[1].severity), -(pair[1].saves_bytes or 0))

@@ -100,6 +100,8 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
     incomplete = ""
     if recording.error:
         incomplete = "the step did not end"
+    elif recording.watch is not None and recording.watch.failed is not None:
+        incomplete = f"step {recording.watch.failed.step} ran out of memory"
     elif recording.uncertainty is not None and recording.uncertainty.unsized:
         incomplete = f"{recording.uncertainty.unsized} tensors have no known size"
     elif trust is not None and trust.is_damaged:

@@ -219,6 +219,8 @@ def test_steps_of_ones_own_process_are_watched(tmp_path: Path) -> None:
 def test_the_owners_of_a_full_card_are_named_in_a_late_step(tmp_path: Path) -> None:
     done, report = run(tmp_path, "late_failure.py", "--gpu", "t4", "--limit", "280MiB")
     assert done.returncode == 1
+    assert report["fits"] == "may not"
+    assert "ran out of memory" in report["verdict"]["headline"]
     first = report["findings"][0]
     assert first["id"] == "out-of-memory"
     assert line_of("late_failure.py", "kept.append(") in first["title"]
