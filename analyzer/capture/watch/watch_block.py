@@ -16,8 +16,9 @@ from analyzer.capture.watch.script_launch import read_untraced
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.contract.watch_note import WatchNote
-from analyzer.model.errors import InputError, TargetError
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.model.errors import InputError, TargetError, TraceError
+from analyzer.tracing.parse.logdir import RUN_FILE, find_traces
+from analyzer.tracing.parse.xplane import read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,10 +103,23 @@ class WatchBlock:
         try:
             watcher.finish("" if error is None else type(error).__name__, error)
             out = self._places[-1] if watcher.has_failed else self._out
-            if out is None or not (self._folder / RUN_FILE).is_file():
+            is_traced = (self._folder / RUN_FILE).is_file()
+            if is_traced and watcher.trace.is_whole:  # TensorFlow may have requested nothing
+                is_traced = _holds_memory(self._folder)
+            if out is None or not is_traced:
                 self.note = read_untraced(self._folder)
                 return None
             return publish(self._folder, out, force=self._force)
         finally:
             _running.clear()
             self._staging.__exit__(None, None, None)
+
+
+def _holds_memory(folder: Path) -> bool:
+    """Say whether the trace of a run folder holds memory events."""
+    try:
+        for trace in find_traces(folder):
+            read_trace(trace)
+    except TraceError:
+        return False
+    return True
