@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec import structs
 
-from analyzer.cards import Gpu, find_gpu, memory_beside_pool, memory_limit, process_overhead
+from analyzer.cards import Gpu, memory_beside_pool, memory_limit, process_overhead
+from analyzer.cards.catalogue import look_up_gpu
 from analyzer.explain.analysis import Analysis
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
@@ -29,7 +30,6 @@ from analyzer.model.contract.report.limit_figures import (
     SourcedBytes,
     VerdictFigures,
 )
-from analyzer.model.errors import InputError
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.units import format_bytes
@@ -58,10 +58,7 @@ def card_of(recording: Recording) -> Gpu | None:
     """Return the card of a prediction or a run on a simulated card; None for any other recording."""
     if recording.kind is Kind.TRACE or recording.device.kind != "gpu":
         return None
-    try:
-        return find_gpu(recording.device.name)
-    except InputError:
-        return None
+    return look_up_gpu(recording.device.name)
 
 
 def card_options(recording: Recording) -> BfcOptions | None:

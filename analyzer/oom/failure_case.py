@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from analyzer.cards import find_gpu, gpus_named
+from analyzer.cards import gpus_named
+from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import numpy_name
 from analyzer.model.contract.report.oom_file import OomSize
@@ -120,11 +121,9 @@ def is_limited(limit: Range | None, total: Range | None) -> bool:
 
 
 def find_card_id(name: str) -> str:
-    """Return the catalogue's id of a card; empty if the name is unknown or fits several cards."""
-    try:
-        return find_gpu(name).id if name else ""
-    except InputError:
-        return ""
+    """Return the catalogue's id of a card; empty if the name is unknown."""
+    gpu = look_up_gpu(name) if name else None
+    return "" if gpu is None else gpu.id
 
 
 def find_card_memory(card: LoggedCard) -> Range | None:
