@@ -100,7 +100,6 @@ def open_measured(
     )
 
 
-# Long: a flat list of a recording's fields, most of them empty without a note.
 def measure(
     raw: RawTrace,
     note: RunNote | None,
@@ -127,24 +126,13 @@ def measure(
     table, structure, join = find_graph(table, raw, note, steps, source)
     table, sharing = attribute(table, raw, note, structure, steps)
     table = label_workspaces(table, raw.kernels)
-    if note is None:
-        # Plans of compiled functions: the capture's, else those of the trace's modules.
-        table = divide_earlier_memory(table, structure, main)
-        modules = name_module_buffers(table, raw)
-    else:
-        modules = ModuleBuffers(table, build_plans(note), note.step)
+    modules = _name_compiled_buffers(table, raw, note, structure, main)
     table, plans = modules.table, modules.plans
     infer = note is not None and note.is_inference
     shown = divide_temporaries(table, events, steps, plans, structure, allocator=main, infer=infer)
     if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown.allocations))
     phantom = note.phantom if note is not None else None
-    says = (*(note.notes if note is not None else ()), *((join.says,) if join is not None else ()))
-    if not says and structure is not None and structure.evidence:
-        says = (
-            f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
-            "the op before a tensor's free counts as its last user.",
-        )
     recording = Recording(
         kind=Kind.TRACE if phantom is None else Kind.PHANTOM,
         target=_target(note, named or path, path),
@@ -166,12 +154,38 @@ def measure(
         error=note.error if note is not None else None,
         recompiled_functions=find_recompiled_functions(note, plans) if note is not None else (),
         integrity=integrity,
-        notes=says,
+        notes=_describe_graph(note, structure, join),
         phantom=_describe_phantom(phantom) if phantom is not None else None,
         phantom_run=phantom,
         watch=note.watch if note is not None else None,
     )
     return Measured(recording, structure, sharing, raw.op_runs, note, join, raw.ran_xla)
+
+
+def _name_compiled_buffers(
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote | None,
+    structure: GraphIndex | None,
+    main: str,
+) -> ModuleBuffers:
+    """Return the plans of compiled functions: the capture's, else those of the trace's modules."""
+    if note is not None:
+        return ModuleBuffers(table, build_plans(note), note.step)
+    return name_module_buffers(divide_earlier_memory(table, structure, main), raw)
+
+
+def _describe_graph(
+    note: RunNote | None, structure: GraphIndex | None, join: JoinedGraph | None
+) -> tuple[str, ...]:
+    """Return the notes of the capture, and the source of the graph."""
+    says = (*(note.notes if note is not None else ()), *((join.says,) if join is not None else ()))
+    if says or structure is None or not structure.evidence:
+        return says
+    return (
+        f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
+        "the op before a tensor's free counts as its last user.",
+    )
 
 
 def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
