@@ -238,6 +238,33 @@ def loop_graph(count):
     ]
 
 
+def test_a_loop_on_a_branch_that_is_not_taken_does_not_hold_up_the_loop_around_it():
+    """Only ten iterations may be open, so each has to end although its inner loop is dead."""
+    ops = [one for one in loop_graph(25) if one.name != "exp"]
+    frame = {"frame_name": "inner", "parallel_iterations": 10, "is_constant": False}
+    constant_frame = frame | {"is_constant": True}
+    flag = {"frame_name": "loop", "parallel_iterations": 10, "is_constant": True}
+    ops += [
+        constant("never", 0),
+        op("never_in", "Enter", "never", spec=SCALAR, **flag),
+        op("skip", "Switch", "i_switch:1", "never_in", spec=SCALAR, count=2),
+        op("k_in", "Enter", "skip:1", spec=SCALAR, **frame),
+        op("inner_limit", "Enter", "limit_in", spec=SCALAR, **constant_frame),
+        op("inner_step", "Enter", "step_in", spec=SCALAR, **constant_frame),
+        Op("k", "Merge", ("k_in:0", "k_next:0"), outputs=(SCALAR, SCALAR)),
+        op("inner_less", "Less", "k", "inner_limit", spec=FLAG),
+        op("inner_on", "LoopCond", "inner_less", spec=FLAG),
+        op("k_switch", "Switch", "k", "inner_on", spec=SCALAR, count=2),
+        op("k_more", "AddV2", "k_switch:1", "inner_step", spec=SCALAR),
+        op("k_next", "NextIteration", "k_more", spec=SCALAR),
+        op("k_out", "Exit", "k_switch:0", spec=SCALAR),
+        Op("either", "Merge", ("skip:0", "k_out:0"), outputs=(SCALAR, SCALAR)),
+        op("exp", "Exp", "x_in", control=("either",)),
+    ]
+    schedule = play(prepare(ops, [], threads=1), 0)
+    assert schedule.stranded == ()
+
+
 @pytest.mark.parametrize("count", [0, 1, 7, 25])
 def test_a_loop_runs_as_often_as_its_counter_says(count):
     found = predict(loop_graph(count), [])

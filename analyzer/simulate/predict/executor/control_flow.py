@@ -160,7 +160,7 @@ class ControlExecutor(TaskRunner[Task]):
         for consumer, output, slot in self._edges.data[node]:
             entry = outputs[output] if output < live else None
             if self._is_merge[consumer]:
-                self._activate_merge(consumer, iteration, slot, entry)
+                self._activate_merge(consumer, iteration, slot, entry, self._types[node] in _ENTER)
                 continue
             if entry is not None:
                 self._deliver(consumer, iteration, slot, entry)
@@ -185,9 +185,12 @@ class ControlExecutor(TaskRunner[Task]):
             self._make_ready(node, iteration, bool(iteration.dead.get(node)))
 
     def _activate_merge(
-        self, node: int, iteration: Iteration, slot: int, entry: Entry | None
+        self, node: int, iteration: Iteration, slot: int, entry: Entry | None, from_enter: bool
     ) -> None:
-        """Pass an input to a merge, which forwards the first live one; until then bit 0 is set."""
+        """Pass an input to a merge, which forwards the first live one; until then bit 0 is set.
+
+        It is dead if all inputs are, or if the loop of which it is the start is entered dead.
+        """
         pending = iteration.pending.get(node, self._waits_for[node])
         if entry is not None:
             if pending & 1:
@@ -197,7 +200,8 @@ class ControlExecutor(TaskRunner[Task]):
                     self._make_ready(node, iteration, False)
             return
         iteration.dead[node] = iteration.dead.get(node, 0) + 1
-        if pending == 1 and iteration.dead[node] == len(self._wiring.inputs[node]):
+        is_dead = from_enter or iteration.dead[node] == len(self._wiring.inputs[node])
+        if pending == 1 and is_dead:
             self._make_ready(node, iteration, True)
 
     def _deliver(self, node: int, iteration: Iteration, slot: int, entry: Entry) -> None:
