@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import itertools
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -29,6 +28,7 @@ _KINDS: Final = {
     "loss": ("losses", "mse, binary_crossentropy or sparse_categorical_crossentropy"),
 }
 """Kinds of objects that Keras looks up by name: the module, and examples for an error."""
+_MOST_PARTS: Final = 3  # inputs, labels and sample weights
 _KerasStep: TypeAlias = tuple[Callable[[], Any], Any, tuple[Any, ...], tuple[Any, ...]]
 """A step of Keras' own: its call, its ``tf.function`` (None if eager), the function's arguments, and the
 tensors that Python holds while the step runs."""
@@ -157,32 +157,39 @@ def _set_jit(model: Any, jit: bool) -> None:
         )
 
 
-def _make_data(model: Any, inputs: Any, outputs: Any) -> tuple[Any, ...]:
+def _make_data(model: Any, inputs: Any, outputs: Any) -> Any:
     """Return the data of one train_step: inputs, and labels and sample weights if it takes them.
 
-    If a custom train_step does not show how many parts it unpacks, a model compiled without a loss gets
-    the inputs only.
+    If a custom train_step does not show how many parts it takes, a model compiled without a loss gets
+    the inputs only: one tensor by itself, as ``fit(x)`` passes it (``pack_x_y_sample_weight``).
     """
     count = 2
     if has_own_step(model):
-        has_loss = getattr(model, "loss", None) is not None
-        count = _count_unpacked_parts(type(model).train_step) or (2 if has_loss else 1)
+        parts = _count_parts(type(model).train_step)
+        count = parts or (1 if getattr(model, "loss", None) is None else 2)
+        if not parts and count == 1 and not isinstance(inputs, list | tuple):
+            return inputs
     if count == 1:
         return (inputs,)
     weights = synthetic_inputs.make_part(tf.nest.flatten(inputs)[0].shape[:1], tf.float32)
     return (inputs, make_labels(model, outputs), weights)[:count]
 
 
-def _count_unpacked_parts(train_step: Any) -> int | None:
-    """Return into how many names a custom train_step unpacks its data; None if unknown."""
+def _count_parts(train_step: Any) -> int:
+    """Return how many parts of its data a custom train_step unpacks or indexes; 0 if unknown."""
     code = getattr(train_step, "__code__", None)
     if code is None or code.co_argcount < 2:
-        return None
-    for first, second in itertools.pairwise(dis.get_instructions(code)):
-        is_data = first.opname.startswith("LOAD_FAST") and first.argval == code.co_varnames[1]
-        if is_data and second.opname == "UNPACK_SEQUENCE" and 1 <= int(second.arg or 0) <= 3:
-            return int(second.arg or 0)
-    return None
+        return 0
+    count = 0
+    lines = list(dis.get_instructions(code))
+    for first, second, third in zip(lines, lines[1:], lines[2:], strict=False):
+        if not first.opname.startswith("LOAD_FAST") or first.argval != code.co_varnames[1]:
+            continue
+        if second.opname == "UNPACK_SEQUENCE":
+            count = max(count, int(second.arg or 0))
+        elif third.opname == "BINARY_SUBSCR" and isinstance(second.argval, int):
+            count = max(count, second.argval + 1)
+    return count if count <= _MOST_PARTS else 0
 
 
 def _build_output_specs(model: Any, inputs: Any) -> Any:

@@ -1,0 +1,66 @@
+"""The data that a custom ``train_step`` gets, as ``fit(x)`` or ``fit(x, y)`` passes it."""
+
+import keras  # noqa: TID253
+import pytest
+import tensorflow as tf  # noqa: TID253
+
+from analyzer.capture.targets.keras_step import make_model_program
+from analyzer.model.contract.capture_request import CaptureOptions
+
+
+class Whole(keras.Model):
+    """Takes its data as one tensor, as many published GANs do."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def build(self, shape):
+        self.dense.build(shape)
+        super().build(shape)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, images):
+        noise = tf.random.normal((tf.shape(images)[0], 8))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self(tf.concat([noise, images], 0)))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables))
+        return {"loss": loss}
+
+
+class FirstPart(Whole):
+    def train_step(self, data):
+        if isinstance(data, tuple):
+            data = data[0]
+        return super().train_step(data)
+
+
+class TwoParts(Whole):
+    def train_step(self, data):
+        return super().train_step(data[0] + data[1])
+
+
+class Unpacked(Whole):
+    def train_step(self, data):
+        x, _ = data
+        return super().train_step(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes"),
+    [
+        (Whole, (4, 8)),
+        (FirstPart, ((4, 8),)),
+        (TwoParts, ((4, 8), (4, 2))),
+        (Unpacked, ((4, 8), (4, 2))),
+    ],
+)
+def test_a_train_step_gets_the_parts_that_it_takes(kind, shapes):
+    model = kind()
+    model.build((None, 8))
+    model.compile("sgd")
+    (iterator,) = make_model_program(model, CaptureOptions(batch_size=4)).traced_args
+    found = tf.nest.map_structure(lambda spec: tuple(spec.shape), iterator.element_spec)
+    assert found == shapes
