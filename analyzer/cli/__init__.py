@@ -33,7 +33,9 @@ class ScriptStatus(SystemExit):
 def main() -> None:
     """Run the command line and exit."""
     collect_rarely()
-    sys.exit(run())
+    code = run()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is written: nothing is left to interrupt
+    sys.exit(code)
 
 
 def run() -> int:

@@ -15,7 +15,14 @@ from analyzer.explain.running import data_held, kept_objects, leaks
 from analyzer.explain.running.slope import measure_growth
 from analyzer.model.recording.records import Finding, Severity
 
+_LEAST_BYTES: Final = 1 << 20
+_LEAST_RATIO: Final = 0.01
+"""A saving below both, bytes and a share of the need, is too small to notice."""
+
 _FIRST: Final = ("out-of-memory", "does-not-fit")
+_GROWING: Final = ("kept-tensors", "grows", "growth-per-step", "tapes-kept", "models-kept")
+"""Findings whose saving rises with each step, so that it is reported however small it is."""
+
 _OF_A_STEP: Final = (
     out_of_memory.find_out_of_memory,
     step_settings.find_recompiled,
@@ -35,10 +42,23 @@ _OF_A_STEP: Final = (
 
 
 def collect(analysis: Analysis) -> Analysis:
-    """Return the analysis with its findings."""
+    """Return the analysis with its findings, without savings that are too small to notice."""
     step = [*analysis.findings, *(found for find in _OF_A_STEP for found in find(analysis))]
     ranked = [(2, one) for one in step] + [(1, one) for one in _of_the_program(analysis)]
-    ranked = [(0 if one.id in _FIRST else rank, one) for rank, one in ranked]
+    need = None if analysis.verdict is None else analysis.verdict.need_bytes
+    need = analysis.peak_ever.allocated_bytes if need is None else need
+    least = min(_LEAST_BYTES, _LEAST_RATIO * need)
+    small = [
+        one
+        for _, one in ranked
+        if one.saves_bytes is not None and one.saves_bytes < least and one.id not in _GROWING
+    ]
+    ranked = [(0 if one.id in _FIRST else rank, one) for rank, one in ranked if one not in small]
+    actions = [one for one in small if one.severity is not Severity.INFO]
+    if actions and all(one.severity is Severity.INFO for _, one in ranked):
+        title = "Nothing is worth changing: each change saves less than 1 MiB and 1% of the need"
+        nothing = Finding(id="nothing-to-change", severity=Severity.INFO, title=title, detail="")
+        ranked.append((2, nothing))
     order = list(Severity)
     ranked.sort(
         key=lambda pair: (pair[0], order.index(pair[1].severity), -(pair[1].saves_bytes or 0))

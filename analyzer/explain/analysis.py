@@ -132,11 +132,13 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
     """Return the last step with events, else the last step; None if there is no step.
 
     Steps that try algorithms, such as one with a smaller last batch, count only if all others do. Of a
-    program's own steps, which may differ, it is the one with the highest peak.
+    program's own steps, which may differ, it is the last one with the highest peak.
     """
     steps = [step for step in recording.steps if step.last >= step.first]
     if recording.watch is not None and steps and not recording.error:
-        return max(steps, key=lambda one: find_peak(line, one.first, one.last).allocated_bytes)
+        return max(
+            reversed(steps), key=lambda one: find_peak(line, one.first, one.last).allocated_bytes
+        )
     table, chosen = recording.allocations, steps or recording.steps
     trying = set(table["step"][(table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)].dropna())
     steady = [step for step in chosen if step.index not in trying] or chosen

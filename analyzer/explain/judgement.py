@@ -134,7 +134,7 @@ def make_verdict(
         cautions=facts.cautions,
     )
     if question is None:
-        if facts.need_of is NeedOf.LEAST_LIMIT:
+        if facts.need_of is NeedOf.LEAST_LIMIT or most.own_peak_bytes is not None:
             verdict = structs.replace(verdict, need=most, **_bounded("need", most.total))
         return verdict
     need = _answer_need(question, least, most, is_measured=facts.basis is Basis.MEASURED)

@@ -50,15 +50,16 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
             first_step=most.first_step and _widen(most.first_step, first),
             steady_step=_widen(most.steady_step, steady),
         )
-    own_bytes, counted = find_own_peak(recording) or 0, counted_peak(recording)
+    own_bytes, counted = find_own_peak(recording), counted_peak(recording)
     allocator, outside = least.allocator.bytes, None
-    if own_bytes > least.pool.bytes:
+    if own_bytes is not None and own_bytes > least.pool.bytes:
         outside = BoundedBytes.exactly(own_bytes - allocator)
     elif counted > least.pool.bytes and not begins_with_process(recording):
         # The trace does not show whether the earlier peak was trials: the range begins at its own.
         low = least.pool.range.low - allocator
         outside = BoundedBytes.around(counted - allocator, low, counted - allocator)
-    return replace(least, before_trace=outside), replace(most, before_trace=outside)
+    least = replace(least, before_trace=outside, own_peak_bytes=own_bytes)
+    return least, replace(most, before_trace=outside, own_peak_bytes=own_bytes)
 
 
 def _make_need(peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int) -> Need:

@@ -11,6 +11,7 @@ import ctypes
 import gc
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Final
@@ -73,18 +74,20 @@ def delay_signals() -> Iterator[None]:
             signal.raise_signal(waiting[0])
 
 
+REPEAT_S: Final = 0.5
+"""Ctrl-C within this time after another one is a repetition: ``timeout`` signals a program twice."""
+
+
 @contextlib.contextmanager
-def ignore_one_interrupt() -> Iterator[None]:
-    """Ignore the first Ctrl-C in the block: it follows one that ended a program."""
-    seen: list[int] = []
+def ignore_repetition(since_s: float) -> Iterator[None]:
+    """Ignore Ctrl-C in the block if it repeats the one at ``since_s``, a ``time.monotonic``."""
     before = signal.getsignal(signal.SIGINT)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if seen and callable(before):
+        if time.monotonic() - since_s >= REPEAT_S and callable(before):
             before(number, frame)
-        seen.append(number)
 
-    with _handlers(interrupt, (signal.SIGINT,)) if callable(before) else contextlib.nullcontext():
+    with _handlers(interrupt, (signal.SIGINT,)):
         yield
 
 

@@ -176,6 +176,11 @@ def need_words(report: ReportFile) -> Iterator[str]:
     phase, size = need.largest_phase, format_bytes
     parts = [f"{size(need.phases[phase].bytes)} requested {_PHASE_PLACES[phase]}"]
     parts.append(f"{size(need.allocator.bytes)} rounding and fragmentation")
+    if need.own_peak_bytes is not None and need.own_peak_bytes <= need.pool.bytes:
+        parts = [f"{size(need.own_peak_bytes)} TensorFlow's own peak (get_memory_info)"]
+        if need.own_peak_bytes < need.pool.bytes:
+            free_bytes = need.pool.bytes - need.own_peak_bytes
+            parts.append(f"{size(free_bytes)} fragmentation of its pool")
     if need.beside_pool is not None:
         beside = size(need.beside_pool.bytes)
         parts.append(f"{beside} beside TensorFlow's pool (CUDA context, libraries)")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +23,7 @@ from analyzer.model.contract.report.writing import (
 )
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import CompilerUnavailable, TraceError
-from analyzer.model.interrupts import EXIT_BASE, ignore_one_interrupt
+from analyzer.model.interrupts import ignore_repetition
 from analyzer.model.user_cache import create_cache_folder
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
@@ -74,8 +72,7 @@ def trace_script(
     end = run_script(request, out, force=force)
     if end.folder is None:
         return end, None
-    is_interrupted = end.status == EXIT_BASE + signal.SIGINT
-    with ignore_one_interrupt() if is_interrupted else nullcontext():
+    with ignore_repetition(end.interrupted_s):
         try:
             result = open_result(end.folder, what_if=what_if)
         except TraceError as error:

@@ -35,7 +35,7 @@ held = tf.zeros((1024, 2048))
 PROGRAMS = {
     "accumulation": LAYERS + ACCUMULATION,
     "predict": LAYERS + "import numpy\nmodel.predict(numpy.zeros((8, 96), 'float32'), verbose=0)\n",
-    "product": "import tensorflow as tf\na = tf.ones((512, 512))\nb = tf.matmul(a, a)\n",
+    "product": "import sys\nimport tensorflow as tf\na = tf.ones((512, 512))\nb = tf.matmul(a, a)\n",
     "outputs": LAYERS + "kept = [model(tf.ones((64, 96))) for _ in range(40)]\n",
     "reset": "import tensorflow as tf\na = tf.ones((1024, 512)) + 1.0\n"
     "tf.config.experimental.reset_memory_stats(DEVICE)\ndel a\n",
@@ -75,6 +75,9 @@ def test_no_need_is_below_the_allocators_own_peak(tmp_path: Path, name: str) -> 
     if name != "reset":
         assert report["peak"]["pool_bytes"] >= report["peak"]["allocated_bytes"] > 0
     assert report["integrity"]["damages"] == []
+    assert "grows-on-host" not in {one["id"] for one in report["findings"]}
+    need = report["verdict"]["need"]
+    assert need["own_peak_bytes"] == report["program"]["own_peak_bytes"]
 
 
 @pytest.mark.slow
@@ -182,3 +185,25 @@ assert int(used) >= 256, used
 assert name.strip() == "Tesla T4", name
 """
     run(tmp_path, text, "--gpu", "t4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "fits"), [("31MiB", False), ("33MiB", True)])
+def test_a_card_fails_below_the_stated_need(tmp_path: Path, limit: str, fits: bool) -> None:
+    """A pool below twice the block hands it out whole: not even a scalar fits beside it."""
+    text = "import tensorflow as tf\nblock = tf.zeros((1 << 22,))\ntf.constant(1.0)\n"
+    (tmp_path / "program.py").write_text(text)
+    command = [sys.executable, str(COMMAND), "trace", "program.py", "--gpu", "t4"]
+    done = subprocess.run(
+        [*command, "--limit", limit, "--no-save", "--json", "out.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert (done.returncode == 0) is fits, done.stderr
+    assert report["fits"] is fits
+    if fits:
+        assert 31 << 20 < report["verdict"]["need_bytes"] <= 33 << 20

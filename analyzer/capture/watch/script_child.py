@@ -13,10 +13,12 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import itertools
+import math
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import types
 from collections.abc import Callable, Sequence
@@ -28,6 +30,8 @@ from analyzer.capture.process.child_environment import configure_cards, make_pha
 from analyzer.capture.watch.script_launch import (
     BEGUN_FILE,
     DUMP,
+    INTERRUPT_FILE,
+    REPORT_FILE,
     USAGE_FILE,
     read_notebook,
     write_fault,
@@ -35,9 +39,10 @@ from analyzer.capture.watch.script_launch import (
 from analyzer.model.contract.capture_request import WATCH_VERSION, WatchRequest
 from analyzer.model.contract.child_messages import read_message
 from analyzer.model.contract.run_note import TargetNote
-from analyzer.model.interrupts import EXIT_BASE, delay_signals
+from analyzer.model.interrupts import EXIT_BASE, REPEAT_S, delay_signals
 
 _OURS: Final = str(Path(__file__).parents[2]) + os.sep
+_STUCK_S: Final = 15.0  # time after Ctrl-C in which the script's main thread must notice it
 _WATCHED: Final = ("tensorflow", "keras", "tf_keras")
 
 
@@ -80,6 +85,8 @@ class ScriptRun:
         self._script_folder = str(path)
         self._watcher: Any = None
         self._owner = os.getpid()
+        self._is_script = True  # whether the script's own code runs
+        self._interrupted_s = -math.inf  # the last Ctrl-C that it got
 
     def run(self, places: list[str], modules: frozenset[str]) -> NoReturn:
         """Run the script and end as it ends."""
@@ -103,18 +110,21 @@ class ScriptRun:
             if any(frame.f_globals.get("__name__") == "argparse" for frame in frames):
                 (self._folder / USAGE_FILE).touch()
         except BaseException as error:
+            self._is_script = False
             fatal, ended = error, type(error).__name__
             _print_as_python(error)
             status = EXIT_BASE + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
         if os.getpid() != self._owner:
             sys.exit(status)  # a fork by the script that ran to the script's end
-        for thread in threading.enumerate():
-            if not thread.daemon and thread is not threading.current_thread():
-                with contextlib.suppress(RuntimeError, KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):  # it ends the wait for the script's threads
+            self._is_script = True
+            for thread in threading.enumerate():
+                if not thread.daemon and thread is not threading.current_thread():
                     thread.join()
         self.finish(ended, fatal)
-        if status == EXIT_BASE + signal.SIGINT:
-            _die_of(signal.SIGINT)
+        if isinstance(fatal, KeyboardInterrupt):  # Python ends as usual, without a second traceback
+            sys.excepthook = lambda *_: None
+            raise KeyboardInterrupt
         sys.exit(status)
 
     def _load_code(self, module: types.ModuleType) -> types.CodeType:
@@ -132,8 +142,10 @@ class ScriptRun:
     def finish(self, ended: str, error: BaseException | None = None) -> None:
         """Write the observations; an error of ours does not affect the script."""
         watcher, self._watcher = self._watcher, None
+        self._is_script = False
         if watcher is None:
             return
+        (self._folder / REPORT_FILE).touch()
         try:
             with delay_signals():
                 watcher.finish(ended, error)
@@ -157,6 +169,7 @@ class ScriptRun:
         try:
             self._watcher = self._make_watcher()
             self._watcher.begin()
+            threading.Thread(target=self._end_if_stuck, daemon=True).start()
             (self._folder / BEGUN_FILE).touch()
         except Exception:
             write_fault(self._folder)
@@ -194,6 +207,8 @@ class ScriptRun:
         os._exit = exit_now
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminate)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
         os.register_at_fork(after_in_child=self._forget_in_fork)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
@@ -201,12 +216,31 @@ class ScriptRun:
         self.finish(name, KeyboardInterrupt(name))
         _die_of(number)
 
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt in the script's code, once for signals in quick succession."""
+        now_s = time.monotonic()
+        if self._is_script and now_s - self._interrupted_s >= REPEAT_S:
+            self._interrupted_s = now_s
+            raise KeyboardInterrupt
+
+    def _end_if_stuck(self) -> None:
+        """After Ctrl-C, end a script whose main thread stays in C++, as in XLA's compiler."""
+        while not (self._folder / INTERRUPT_FILE).exists():
+            time.sleep(REPEAT_S)
+        time.sleep(_STUCK_S)
+        is_stuck = signal.getsignal(signal.SIGINT) == self._interrupt
+        if is_stuck and self._is_script and not math.isfinite(self._interrupted_s):
+            self.finish("KeyboardInterrupt", KeyboardInterrupt())
+            os._exit(EXIT_BASE + signal.SIGINT)
+
     def _forget_in_fork(self) -> None:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.forget()
         if signal.getsignal(signal.SIGTERM) == self._terminate:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) == self._interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _find_module(name: str) -> tuple[importlib.machinery.ModuleSpec, types.CodeType]:
@@ -250,7 +284,10 @@ def _print_as_python(error: BaseException) -> None:
         seen.add(id(link))
         link.__traceback__ = _remove_our_frames(link.__traceback__)
         link = link.__cause__ or link.__context__
-    sys.excepthook(type(error), error, error.__traceback__)
+    if sys.excepthook is sys.__excepthook__:  # which reads a notebook's lines from the file
+        traceback.print_exception(error)
+    else:
+        sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _remove_our_frames(trace: TracebackType | None) -> TracebackType | None:

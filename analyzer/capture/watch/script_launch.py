@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import linecache
+import math
 import os
 import re
 import shutil
 import signal
 import subprocess
+import time
 import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,9 +39,10 @@ from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.interrupts import (
     ENDING,
     EXIT_BASE,
+    REPEAT_S,
     delay_signals,
     die_with_parent,
-    ignore_one_interrupt,
+    ignore_repetition,
 )
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -52,6 +55,7 @@ class ScriptEnd:
     """How a script ended, with a shell's exit status."""
 
     status: int
+    interrupted_s: float = -math.inf  # ``time.monotonic`` of the last Ctrl-C
     folder: Path | None = None  # the run folder
     note: WatchNote | None = None  # if no step was traced
     has_tensorflow: bool = False  # whether the script imported TensorFlow
@@ -78,14 +82,16 @@ def run_script(request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:
         file = staging / "request.json"
         write_message(file, replace(request, folder=str(staging)))
         command = make_start_command("watch.script_child", str(file))
-        status = _run_in_terminal(command, environment)
+        status, interrupted_s = _run_in_terminal(command, environment, staging)
         is_interrupted = status == EXIT_BASE + signal.SIGINT
-        with ignore_one_interrupt() if is_interrupted else delay_signals():
-            file.unlink(missing_ok=True)
+        with ignore_repetition(interrupted_s) if is_interrupted else delay_signals():
+            for name in (file.name, INTERRUPT_FILE, REPORT_FILE):
+                (staging / name).unlink(missing_ok=True)
             for name in (DUMP, PHANTOM_FOLDER, POOL_FOLDER):
                 shutil.rmtree(staging / name, ignore_errors=True)
             end = ScriptEnd(
                 status=status,
+                interrupted_s=interrupted_s,
                 note=read_untraced(staging),
                 has_tensorflow=_take_text(staging / BEGUN_FILE) is not None,
                 has_refused=_take_text(staging / USAGE_FILE) is not None,
@@ -105,11 +111,17 @@ def _take_text(path: Path) -> str | None:
     return None
 
 
-def _run_in_terminal(command: list[str], environment: dict[str, str]) -> int:
-    """Run a command with this process' terminal; return its status as in a shell.
+def _run_in_terminal(
+    command: list[str], environment: dict[str, str], folder: Path
+) -> tuple[int, float]:
+    """Run a command with this process' terminal; return its status as in a shell, and the last Ctrl-C.
 
     Signals sent only to this process are passed on, except on systems without ``sigtimedwait``.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came a second time while the script's observations were written.
     """
+    interrupted_s, is_second = -math.inf, False
     adopt_orphans()
     watched = {*ENDING, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
@@ -121,15 +133,23 @@ def _run_in_terminal(command: list[str], environment: dict[str, str]) -> int:
             received = signal.sigtimedwait(watched, 0.5)
             if received is None or received.si_signo == signal.SIGCHLD:
                 continue
-            if received.si_code != _FROM_KERNEL:
-                child.send_signal(received.si_signo)
+            now_s = time.monotonic()
+            if received.si_signo == signal.SIGINT and now_s - interrupted_s >= REPEAT_S:
+                is_second = math.isfinite(interrupted_s) and (folder / REPORT_FILE).exists()
+                interrupted_s = now_s
+                (folder / INTERRUPT_FILE).touch()
+            if received.si_code != _FROM_KERNEL or is_second:
+                child.send_signal(signal.SIGKILL if is_second else received.si_signo)
     finally:
         while pending := signal.sigpending() & watched:  # signals that were meant for the child
             signal.sigwait(pending)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if child.returncode < 0 and os.path.isdir("/proc/self/task"):
         end_all(lambda: list(list_descendants(os.getpid())), _reap, _GRACE_S)
-    return child.returncode if child.returncode >= 0 else EXIT_BASE - child.returncode
+    if is_second:
+        raise KeyboardInterrupt("Interrupted again: there is no report.")
+    status = child.returncode
+    return status if status >= 0 else EXIT_BASE - status, interrupted_s
 
 
 def _prepare_child() -> None:
@@ -147,6 +167,8 @@ def _reap() -> None:
 _UNTRACED_FILE: Final = "watch.json"  # the ``WatchNote`` of a program without a traced step
 _FAULT_FILE: Final = "watch.error"  # the traceback of an error of ours, which the script survives
 BEGUN_FILE: Final = "watch.begun"  # exists once the script has imported TensorFlow
+INTERRUPT_FILE: Final = "watch.interrupt"  # exists once Ctrl-C was pressed
+REPORT_FILE: Final = "watch.report"  # exists once the script's observations are being written
 USAGE_FILE: Final = "watch.usage"  # exists if the script's own ``argparse`` ended it
 DUMP: Final = ".xla"  # folder of XLA's compiled modules while the script runs
 POOL_FOLDER: Final = ".pool"  # folder of TensorFlow's records of full memory pools

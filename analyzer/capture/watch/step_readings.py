@@ -80,6 +80,7 @@ def _read_resident_bytes() -> int | None:
     return None
 
 
+_NEW_S: Final = 2.0  # between a full pool and the error that it causes
 _VARIABLE: Final = "TF_BFC_MEMORY_DUMP"
 _HOST_POOLS: Final = ("cpu", "host")  # in the name of a pool beside a card's
 
@@ -107,6 +108,11 @@ class FailureRecord:
         if os.environ.get(_VARIABLE) == str(self._folder / "pool"):
             del os.environ[_VARIABLE]
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def is_new(self) -> bool:
+        """Return whether a pool could not serve a request a moment ago."""
+        times_s = (file.stat().st_mtime for file in self._folder.glob("pool*"))
+        return time.time() - max(times_s, default=0.0) < _NEW_S
 
     def read(
         self, failure: Failure, step: int, variables: StepVariables | None, frame: FrameType | None

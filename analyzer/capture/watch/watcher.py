@@ -192,6 +192,9 @@ class Watcher:
         """Note the first call that ran out of memory; end the trace if it has it."""
         if self.has_failed or self._is_over.is_set():
             return
+        if isinstance(error, tf.errors.OpError) and self._failure_record.is_new():
+            # TensorFlow has other errors if an eager constant or a copy finds no memory.
+            error = tf.errors.ResourceExhaustedError(None, None, str(error))
         failure = describe_failure(error)
         if failure.kind is not FailureKind.OUT_OF_MEMORY:
             return

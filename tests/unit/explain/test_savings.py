@@ -11,11 +11,13 @@ import pandas as pd
 import pytest
 from builders import SAMPLES, sample_folder
 
+from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import FLOOR_BYTES, Analysis, analyse, saved_without, severity_of
 from analyzer.explain.questions.peak_owner import find_gradient_copies, find_largest
 from analyzer.explain.questions.retained_tensors import find_recomputation
 from analyzer.explain.questions.step_settings import find_internal_waste, find_state
 from analyzer.model.choice import Category
+from analyzer.model.contract.report.limit_figures import Basis, Outcome, VerdictFigures
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Finding, Kind, Recording, Severity, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
@@ -91,6 +93,25 @@ def test_severity_is_the_share_of_the_peak_with_a_floor(
     saves: int, peak: int, severity: Severity
 ) -> None:
     assert severity_of(saves, peak) is severity
+
+
+@pytest.mark.parametrize(
+    ("need", "has_action"), [(20 * MIB, True), (200 * MIB, False), (20 << 10, True)]
+)
+def test_savings_too_small_to_notice_are_left_out(need: int, has_action: bool) -> None:
+    # GIVEN half of the activations of a step save 0.5 MiB, of a tiny one 4 KiB
+    size = MIB if need >= MIB else 8 << 10
+    rows = [buffer(size // 8, 10 + i, 50 - i, Category.ACTIVATION) for i in range(8)]
+    analysis = analysis_of(*rows)
+    verdict = VerdictFigures(
+        outcome=Outcome.NO_LIMIT, basis=Basis.MEASURED, headline="", need_bytes=need
+    )
+    # WHEN the memory beside it is small or large
+    found = collect(replace(analysis, verdict=verdict)).findings
+    # THEN a saving below 1 MiB and 1 % of the need is no action
+    ids = [one.id for one in found]
+    assert ("retained-activations" in ids) is has_action
+    assert ("nothing-to-change" in ids) is not has_action
 
 
 def test_a_second_peak_nearly_as_high_leaves_little_to_save() -> None:

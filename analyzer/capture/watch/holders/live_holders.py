@@ -134,7 +134,9 @@ def find_held_objects(trace: StepTrace, functions: FunctionLedger, data: DataLed
     search = HolderSearch(frame)
     return WatchNote(
         held=tensors,
-        on_host=find_grown_containers(trace.containers, trace.done, search),
+        on_host=()
+        if trace.is_whole  # nothing tells its growth from what it holds
+        else find_grown_containers(trace.containers, trace.done, search),
         tapes=tuple(data.list_tapes(search)),
         constants=(*_find_resident(trace, made_ids), *functions.list_constants()),
     )

@@ -70,6 +70,8 @@ class Need(ReportRecord, frozen=True, kw_only=True):
     # or there is no card
     beside_pool: BoundedBytes | None = None
     skipped_bytes: Total = 0  # for trials that TensorFlow skips because they do not fit
+    # of a program: TensorFlow's own peak (``get_memory_info``); the rest of its pool is fragmentation
+    own_peak_bytes: Total | None = None
 
     @property
     def phases(self) -> dict[LifePhase, BoundedBytes]:
