@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_functions, op_def_registry, tensor_util
-from analyzer.capture.run.source_frames import is_library, shorten_path
+from analyzer.capture.run.source_frames import find_own_line
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp
 from analyzer.model.graph.graph_index import find_inlined
 
@@ -263,10 +263,11 @@ def find_sources(graph: Any) -> dict[str, str]:
     """Return ``file:line`` of the innermost line of user code, by the name of the op that has one."""
     sources: dict[str, str] = {}
     for op in list_ops(graph):
-        if op.name in sources or op.traceback is None:
-            continue
-        for frame in reversed(op.traceback.get_user_frames()):
-            if not is_library(frame.filename):
-                sources[op.name] = f"{shorten_path(frame.filename)}:{frame.lineno}"
-                break
+        if op.name not in sources and (line := find_op_line(op)):
+            sources[op.name] = line
     return sources
+
+
+def find_op_line(op: Any) -> str:
+    """Return ``file:line`` of the innermost line of user code that made an op, or ""."""
+    return "" if op.traceback is None else find_own_line(reversed(op.traceback.get_user_frames()))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import linecache
 import os
 import re
+import sys
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -62,10 +65,13 @@ def clean_message(message: str) -> str:
 
 def find_user_line(error: BaseException) -> str:
     """Return ``file:line`` of the innermost line of the user's code, or ""."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not is_library(frame.filename):
-            return f"{shorten_path(frame.filename)}:{frame.lineno}"
-    return ""
+    return find_own_line(reversed(traceback.extract_tb(error.__traceback__)))
+
+
+def find_own_line(frames: Iterable[traceback.FrameSummary]) -> str:
+    """Return ``file:line`` of the first frame of the user's code, or ""."""
+    own = (one for one in frames if not is_library(one.filename))
+    return next((f"{shorten_path(one.filename)}:{one.lineno}" for one in own), "")
 
 
 def find_culprit(error: BaseException) -> str:
@@ -81,8 +87,22 @@ def find_culprit(error: BaseException) -> str:
     return ""
 
 
+def find_cell(filename: str) -> str:
+    """Return ``cell 3`` for the code of a cell of the notebook in this process; else empty."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    label = None if shell is None else shell.compile.format_code_name(filename)  # ("Cell", "In[3]")
+    return f"cell {label[1].strip('In[]')}" if label else ""
+
+
+def list_cells() -> list[str]:
+    """Return the files of the cells of the notebook in this process, the latest first."""
+    return [file for file in reversed(list(linecache.cache)) if find_cell(file)]
+
+
 def shorten_path(filename: str) -> str:
-    """Return a path relative to the working folder if it lies in it."""
+    """Return a path relative to the working folder if it lies in it; of a cell, ``cell 3``."""
+    if cell := find_cell(filename):
+        return cell
     with contextlib.suppress(ValueError):
         return str(Path(filename).relative_to(_STARTED_IN))
     return filename
@@ -105,7 +125,7 @@ def _describe_traced_error(lines: list[str]) -> str:
 @cache
 def is_library(filename: str) -> bool:
     """Return whether a file belongs to Python, an installed package or this one."""
-    return (
+    return not find_cell(filename) and (
         "site-packages" in filename
         or "dist-packages" in filename
         or "__autograph_generated_file" in filename

@@ -82,8 +82,7 @@ def trace_function(program: Program) -> Any:
         raise  # variables are made while the step is traced
     except Exception as error:
         raise TargetError(
-            f"The step cannot be traced: {describe_user_error(error)}",
-            kind=classify_failure(error),
+            f"The step cannot be traced: {describe_user_error(error)}", kind=classify_failure(error)
         ) from error
     check_promises(program, function)
     return function

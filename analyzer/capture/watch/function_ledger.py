@@ -11,17 +11,12 @@ from typing import Any, Final, NamedTuple
 
 import tensorflow as tf
 
-from analyzer.capture.graph.plain_graphs import collect_graphs
+from analyzer.capture.graph.plain_graphs import collect_graphs, find_op_line
 from analyzer.capture.private_names import list_concrete_functions
 from analyzer.capture.run.source_frames import shorten_path
 from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.user_lines import find_calling_line, get_code, is_own
-from analyzer.model.contract.watch_note import (
-    LargeConstant,
-    Retrace,
-    RetraceCause,
-    TracedFunction,
-)
+from analyzer.capture.watch.holders.user_lines import find_calling_line, get_code
+from analyzer.model.contract.watch_note import LargeConstant, Retrace, RetraceCause, TracedFunction
 
 _MAX_RETRACES: Final = 50  # of one function, the latest
 _MAX_LEAVES: Final = 256  # of a call's arguments that are compared
@@ -173,7 +168,7 @@ def _list_constants(
     return [
         LargeConstant(
             kind="graph",
-            where=_find_op_line(op),
+            where=find_op_line(op),
             dtype=value.dtype.name,
             shape=tuple(value.shape.as_list()),
             size_bytes=size_bytes,
@@ -185,13 +180,6 @@ def _list_constants(
         for value in op.outputs
         if (size_bytes := (value.shape.num_elements() or 0) * value.dtype.size) >= least_bytes
     ]
-
-
-def _find_op_line(op: Any) -> str:
-    for frame in reversed(op.traceback.get_user_frames() if op.traceback is not None else ()):
-        if is_own(frame.filename):
-            return f"{shorten_path(frame.filename)}:{frame.lineno}"
-    return ""
 
 
 def takes_gradients(function: Any) -> bool:

@@ -65,11 +65,7 @@ class ScriptEnd:
 
 
 def run_script(request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:
-    """Run a script to its end.
-
-    Raises:
-        InputError: ``out`` cannot be used, or this machine cannot run simulated cards.
-    """
+    """Run a script to its end, or raise an InputError if ``out`` or the card cannot be used."""
     check_writable(out, force=force)
     environment = make_base_environment(log_level=None)
     options = request.options
@@ -172,6 +168,9 @@ REPORT_FILE: Final = "watch.report"  # exists once the script's observations are
 USAGE_FILE: Final = "watch.usage"  # exists if the script's own ``argparse`` ended it
 DUMP: Final = ".xla"  # folder of XLA's compiled modules while the script runs
 POOL_FOLDER: Final = ".pool"  # folder of TensorFlow's records of full memory pools
+POOL_RECORDS: Final = "TF_BFC_MEMORY_DUMP"
+"""Variable with the start of the files that a pool writes if it cannot serve a request, one for each
+failed request, with all chunks (``BFCAllocator::MaybeWriteMemoryMap``). This costs nothing before."""
 
 
 def write_fault(folder: Path) -> None:

@@ -7,16 +7,18 @@ import os
 import resource
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import tensorflow as tf
 
 from analyzer.capture.private_names import bfc_memory_map_pb2
-from analyzer.capture.run.step_variables import StepVariables
+from analyzer.capture.run.live_objects import find_live_objects
+from analyzer.capture.run.step_variables import StepVariables, find_variable_address
 from analyzer.capture.watch.holders.live_holders import find_holders, find_live_tensors
-from analyzer.capture.watch.script_launch import POOL_FOLDER
+from analyzer.capture.watch.script_launch import POOL_FOLDER, POOL_RECORDS
 from analyzer.model.contract.run_note import Failure
 from analyzer.model.contract.watch_note import MOST_ROWS, FailedStep, LiveChunk, Reading
 
@@ -81,17 +83,39 @@ def _read_resident_bytes() -> int | None:
 
 
 _NEW_S: Final = 2.0  # between a full pool and the error that it causes
-_VARIABLE: Final = "TF_BFC_MEMORY_DUMP"
 _HOST_POOLS: Final = ("cpu", "host")  # in the name of a pool beside a card's
+
+
+def _list_records() -> list[Path]:
+    """Return TensorFlow's records of full pools, the latest last."""
+    place = Path(os.environ.get(POOL_RECORDS) or os.devnull)
+    files = [file for file in place.parent.glob(f"{place.name}?*") if file.is_file()]
+    return sorted(files, key=lambda file: file.stat().st_mtime_ns)
+
+
+def read_full_pool() -> Any:
+    """Return TensorFlow's record (``MemoryDump``) of the pool that became full last, or None."""
+    read = bfc_memory_map_pb2.MemoryDump.FromString
+    pools = [read(file.read_bytes()) for file in _list_records()[-4:]]
+    cards = [one for one in pools if not any(word in one.allocator_name for word in _HOST_POOLS)]
+    return next(reversed(cards or pools), None)
+
+
+def find_pool_holders(pool: Any) -> Iterator[tuple[int, str, str]]:
+    """Yield bytes of a full pool, their holder and its line: variables, Python's names, the step."""
+    sizes = {chunk.address: chunk.size for chunk in pool.chunk if chunk.in_use}
+    variables = {find_variable_address(one) or 0 for one in find_live_objects(tf.Variable)}
+    yield sum(sizes.pop(one, 0) for one in variables), "variables: weights, optimizer", ""
+    for held in find_holders(find_live_tensors(), None):
+        yield sum(sizes.pop(one, 0) for one in held.addresses), held.holder, held.where
+    yield sum(sizes.values()), "the step: activations, gradients, workspace", ""
 
 
 class FailureRecord:
     """The live buffers at a failed allocation, from TensorFlow's own record of its memory pool.
 
-    With ``TF_BFC_MEMORY_DUMP`` set, a pool that cannot serve a request writes all its chunks to a file
-    (``BFCAllocator::MaybeWriteMemoryMap``). This costs nothing before. Variables and tensors that Python
-    holds are found by their addresses. The others are buffers of the failed step; ``explain`` finds them
-    in the traced steps.
+    Variables and tensors that Python holds are found by their addresses. The others are buffers of the
+    failed step; ``explain`` finds them in the traced steps.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -99,19 +123,19 @@ class FailureRecord:
 
     def begin(self) -> None:
         """Ask TensorFlow for records, unless the program does so itself."""
-        if _VARIABLE not in os.environ:
+        if POOL_RECORDS not in os.environ:
             self._folder.mkdir()
-            os.environ[_VARIABLE] = str(self._folder / "pool")
+            os.environ[POOL_RECORDS] = str(self._folder / "pool")
 
     def end(self) -> None:
         """Stop the records and remove them."""
-        if os.environ.get(_VARIABLE) == str(self._folder / "pool"):
-            del os.environ[_VARIABLE]
+        if os.environ.get(POOL_RECORDS) == str(self._folder / "pool"):
+            del os.environ[POOL_RECORDS]
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def is_new(self) -> bool:
         """Return whether a pool could not serve a request a moment ago."""
-        times_s = (file.stat().st_mtime for file in self._folder.glob("pool*"))
+        times_s = (file.stat().st_mtime for file in _list_records())
         return time.time() - max(times_s, default=0.0) < _NEW_S
 
     def read(
@@ -121,15 +145,10 @@ class FailureRecord:
 
         Local names are searched from ``frame`` on.
         """
-        files = sorted(self._folder.glob("pool*"), key=lambda file: file.stat().st_mtime_ns)
-        read = bfc_memory_map_pb2.MemoryDump.FromString
-        pools = [read(file.read_bytes()) for file in files[-4:]]
-        if not pools:
+        pool = read_full_pool()
+        if pool is None:
             return None
-        cards = [
-            one for one in pools if not any(word in one.allocator_name for word in _HOST_POOLS)
-        ]
-        live = [chunk for chunk in (cards or pools)[-1].chunk if chunk.in_use]
+        live = [chunk for chunk in pool.chunk if chunk.in_use]
         names = _name_variables(variables)
         return FailedStep(
             step=step,

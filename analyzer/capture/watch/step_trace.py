@@ -23,8 +23,8 @@ from analyzer.capture.run.step_capture import Captured, Capturing, describe_capt
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.watch.function_ledger import FunctionRecord
-from analyzer.capture.watch.holders.host_containers import count_host_containers
 from analyzer.capture.watch.holders.live_holders import (
+    count_host_containers,
     count_tensor_bytes,
     find_live_tensors,
     make_references,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzer.capture.process.live_capture import can_trace_here
+from analyzer.capture.process.launch import can_trace_here
 from analyzer.capture.process.run_folders import (
     check_writable,
     make_default_path,

@@ -1,4 +1,4 @@
-"""Notebook magics, registered by ``%load_ext analyzer``.
+"""Notebook magics, registered by ``%load_ext analyzer``. It also explains cells that run out of memory.
 
 %%memory                      TensorFlow memory that the cell allocates and keeps
 %memory keras:MobileNetV2     `analyze trace` of a target or of a model in a notebook variable;
@@ -8,13 +8,18 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 import shlex
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from analyzer.capture.watch.script_launch import POOL_RECORDS
 from analyzer.model.errors import AnalyzerError
 
 
@@ -37,6 +42,9 @@ def load_ipython_extension(shell: Any) -> None:
 
     shell.register_magic_function(memory, "line_cell", "memory")
     shell.register_magic_function(device, "line", "device")
+    # a pool that cannot serve a request writes its chunks there, for the explanation
+    os.environ.setdefault(POOL_RECORDS, str(Path(_record_folder().name) / "pool"))
+    shell.events.register("post_run_cell", _explain_cell)
 
 
 def _print_errors(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -78,3 +86,61 @@ def _measure_cell(shell: Any, cell: str) -> None:
     )
     for line in (*tensor_lines(measure.at_peak, "alive at the peak"), measure.describe_method()):
         print(line)
+
+
+_MOST_HOLDERS: Final = 5
+
+
+@functools.cache
+def _record_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return the folder of the records, which is removed at the end of the process."""
+    return tempfile.TemporaryDirectory(prefix="analyze-")
+
+
+def _explain_cell(result: Any) -> None:
+    """Print an explanation if a cell ended with TensorFlow's out-of-memory error."""
+    errors = sys.modules.get("tensorflow.python.framework.errors_impl")
+    if errors is not None and isinstance(result.error_in_exec, errors.ResourceExhaustedError):
+        try:
+            _print_explanation(str(result.error_in_exec))
+        except Exception as error:
+            print(f"No explanation: {type(error).__name__}: {error}", file=sys.stderr)
+    for file in Path(_record_folder().name).iterdir():
+        file.unlink(missing_ok=True)
+
+
+def _print_explanation(message: str) -> None:
+    from analyzer.capture.run.source_frames import find_cell, list_cells
+    from analyzer.capture.watch.step_readings import find_pool_holders, read_full_pool
+    from analyzer.cli.outputs import print_answer
+    from analyzer.oom import read_oom_log
+    from analyzer.oom.log_sections import build_sections
+    from analyzer.report.render.sections import Section, Table, TableColumn
+
+    pool = read_full_pool()
+    for file in list_cells():
+        message = message.replace(file, find_cell(file))
+    text = "\n".join((*_write_log(pool), message))
+    page = build_sections(read_oom_log(io.BytesIO(text.encode()), "").document)
+    columns = (TableColumn("size", "bytes"), TableColumn("holder", least=30), TableColumn("line"))
+    rows = sorted((row for row in find_pool_holders(pool) if row[0]), reverse=True) if pool else []
+    held = Section("Who holds it", (Table(columns, tuple(rows[:_MOST_HOLDERS])),))
+    first, *others = (replace(section, note="") for section in page.sections[:2])
+    print_answer(replace(page, subtitle="", sections=(first, *others, held)), quiet=False)
+
+
+def _write_log(pool: Any) -> Iterator[str]:
+    """Yield TensorFlow's log lines about its cards and a full pool."""
+    from analyzer.capture.run.allocator_figures import read_process_figures
+
+    for one in read_process_figures().allocators:
+        index, mib = one.device.rpartition(":")[2], (one.limit_bytes or 0) >> 20
+        yield (
+            f"Created device /device:{one.device} with {mib} MB memory:  -> device: {index}, name: "
+            f"{one.card_name}, pci bus id"
+        )
+    if pool is not None:
+        for chunk in pool.chunk:
+            state = "InUse" if chunk.in_use else "Free"
+            yield f"{state} at {chunk.address:x} of size {chunk.size}"
+        yield f"InUse: {pool.stats.bytes_in_use}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.host_containers import (
+from analyzer.capture.watch.holders.live_holders import (
     count_host_bytes,
     count_host_containers,
     find_grown_containers,

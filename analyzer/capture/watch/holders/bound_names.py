@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from analyzer.capture.run.source_frames import shorten_path
+from analyzer.capture.run.source_frames import list_cells, shorten_path
 from analyzer.capture.watch.holders.user_lines import (
     find_binding_lines,
     find_growing_lines,
@@ -93,11 +93,15 @@ class HolderNamer:
 
     def __init__(self, local_names: dict[int, tuple[types.CodeType, str]]) -> None:
         self._local_names = local_names
-        self.modules = {  # the user's, by the identity of their dictionaries
-            id(vars(module)): module
-            for module in list(sys.modules.values())
+        self._cells = list_cells()
+        files = {  # of the user's modules, by the identity of their dictionaries; none of a notebook
+            id(vars(module)): str(getattr(module, "__file__", None) or "")
+            for name, module in list(sys.modules.items())
             if isinstance(module, types.ModuleType)
-            and is_own(getattr(module, "__file__", None) or "<")
+        }
+        main = id(vars(sys.modules["__main__"])) if self._cells else 0
+        self.modules = {
+            key: file for key, file in files.items() if is_own(file or "<") or key == main
         }
 
     def is_growing(self, place: Any) -> bool:
@@ -123,8 +127,7 @@ class HolderNamer:
         """Return the names that a link's place binds; None if it is not of the user's code."""
         place = link.place
         if id(place) in self.modules:
-            file = self.modules[id(place)].__file__ or ""
-            return _Scope(place.items(), file, prefix="global ")
+            return _Scope(place.items(), self.modules[id(place)], prefix="global ")
         if type(place) in SUSPENDED:
             frame = getattr(place, SUSPENDED[type(place)])  # None if the function has ended
             if frame is None or not is_own(frame.f_code.co_filename):
@@ -136,20 +139,22 @@ class HolderNamer:
             return _Scope(_list_enclosed(place), file) if link.grew and is_own(file) else None
         is_class = isinstance(place, type)
         kind = place if is_class else type(place)
-        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or "<"
-        if isinstance(place, CODE) or not is_own(file):
+        module = id(getattr(sys.modules.get(kind.__module__), "__dict__", None))
+        if isinstance(place, CODE) or module not in self.modules:
             return None
+        file = self.modules[module]
         article = "an" if kind.__name__[:1] in "AEIOUaeio" else "a"
         owner = f"class {kind.__name__}" if is_class else f"{article} {kind.__name__}"
         return _Scope(_list_attributes(place), file, suffix=f" of {owner}")
 
     def _locate(self, name: str, thing: Any, scope: _Scope, link: HoldingLink) -> NamedHolder:
         """Return the holder with the line that makes it grow, or else binds its name."""
-        file, lines = scope.file, list[int]()
+        binding = (cell for cell in self._cells if find_binding_lines(cell, name))
+        file, lines = scope.file or next(binding, ""), list[int]()
         grows = link.grows and not link.bound
         if link.grows or link.bound:
             keys = _list_keys(link)
-            others = (str(module.__file__) for module in self.modules.values())
+            others = (*self.modules.values(), *self._cells)
             for other in itertools.islice(dict.fromkeys((file, *others)), _MAX_FILES):
                 function = scope.function if other == scope.file else ""
                 if lines := find_growing_lines(other, name, function, keys):

@@ -1,4 +1,7 @@
-"""Live eager tensors and their holders: after the traced steps, and later if memory grows."""
+"""Live eager tensors and their holders: after the traced steps, and later if memory grows.
+
+Also containers of the program that collect NumPy arrays or other host data.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import tensorflow as tf
 from msgspec.structs import replace
 
@@ -18,15 +24,15 @@ from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.private_names import is_eager
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import find_address
-from analyzer.capture.watch.holders.bound_names import NamedHolder
+from analyzer.capture.watch.holders.bound_names import NamedHolder, find_bound
 from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.host_containers import find_grown_containers
 from analyzer.model.contract.watch_note import HeldTensors, LargeConstant, WatchNote
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.data_ledger import DataLedger
     from analyzer.capture.watch.function_ledger import FunctionLedger
     from analyzer.capture.watch.step_trace import StepTrace
+
 
 _MAX_GROUPS: Final = 200  # holders of which names are looked for, the largest
 _MAX_ADDRESSES: Final = 4000  # noted for one holder
@@ -208,3 +214,82 @@ class GrowthCheck:
             self.held, self.step = tuple(rows[:_MAX_LATER]), step
         now_s = time.perf_counter()
         self._next_step, self._next_s = 2 * step, now_s + (now_s - began_s) / _TIME_SHARE
+
+
+_MIN_ENTRY_BYTES: Final = 4096  # smaller entries take a million steps to matter
+_MAX_FILLED: Final = 1 << 16  # entries; C code never fills a longer list entry by entry
+_MAX_DEPTH: Final = 3  # of containers in containers
+_MAX_PARTS: Final = 16  # of a container that are counted
+_MAX_CONTAINERS: Final = 32  # that are reported
+
+
+def count_host_containers() -> dict[int, int]:
+    """Return the length of each container with large entries, by identity."""
+    return {id(one): len(one) for one in _list_candidates()}
+
+
+def find_grown_containers(
+    before: Mapping[int, int], steps: int, search: HolderSearch
+) -> tuple[HeldTensors, ...]:
+    """Return the containers that got at least one entry a step, the largest growth first."""
+    grown = []
+    for one in _list_candidates():
+        added = len(one) - before.get(id(one), 0)
+        if added >= max(steps, 2):
+            grown.append((added * _count_entry_bytes(one), added, one))
+    grown.sort(key=lambda row: -row[0])
+    holders = search.find_all([(one, None) for *_, one in grown[:_MAX_CONTAINERS]])
+    return tuple(
+        HeldTensors(
+            holder=holder.words,
+            where=holder.where,
+            count=added,
+            size_bytes=size_bytes,
+            removes=holder.removes,
+        )
+        for (size_bytes, added, _), holder in zip(grown, holders, strict=False)
+        if holder.words and holder.grows
+    )
+
+
+def _list_candidates() -> list[Any]:
+    """Return the unbounded containers with large entries."""
+    containers = [one for one in gc.get_objects() if type(one) in (list, dict, set, deque)]
+    return [
+        one
+        for one in containers
+        if one and not find_bound(one) and _count_entry_bytes(one) >= _MIN_ENTRY_BYTES
+    ]
+
+
+def _count_entry_bytes(container: Any) -> int:
+    """Return the bytes of the last entry, of any entry for a set; 0 if there is none."""
+    try:
+        if type(container) is list:
+            is_filled = len(container) > _MAX_FILLED
+            return count_host_bytes((container[-1:] if is_filled else _list_parts(container))[0])
+        values = container.values() if type(container) is dict else container
+        last = iter(values) if type(container) is set else reversed(values)
+        return count_host_bytes(next(last))
+    except (IndexError, KeyError, StopIteration, RuntimeError):  # another thread changes it
+        return 0
+
+
+def _list_parts(container: Any) -> list[Any]:
+    """Return the objects that a list or tuple refers to, from the last one on.
+
+    C code may still be filling the container, and reading an empty entry crashes the process.
+    """
+    return gc.get_referents(container)
+
+
+def count_host_bytes(thing: Any, depth: int = _MAX_DEPTH) -> int:
+    """Return the bytes of the arrays, bytes and texts in an entry of a container."""
+    if isinstance(thing, np.ndarray):
+        return int(thing.nbytes)
+    if type(thing) in (bytes, bytearray, str):
+        return sys.getsizeof(thing)
+    if depth and type(thing) in (tuple, list, dict):
+        parts = thing.values() if type(thing) is dict else _list_parts(thing)
+        return sum(count_host_bytes(part, depth - 1) for part in islice(parts, _MAX_PARTS))
+    return 0
