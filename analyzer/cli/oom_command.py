@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
+from msgspec import structs
 
 from analyzer.capture.process.run_folders import LOG_FILE
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
-from analyzer.model.errors import InputError
+from analyzer.cli.stdout import progress_bar
+from analyzer.model.errors import ExitCode, InputError
 from analyzer.oom import ModelTensor, OomReport, find_card_id, read_oom_log
+from analyzer.oom.failure_case import OomCase
+from analyzer.report.output_files import write_text
 
 if TYPE_CHECKING:
+    from analyzer.fitting.fit_answer import FitAnswer
+    from analyzer.report.render.sections import Document
     from analyzer.report.result import Result
 
 
@@ -32,30 +42,63 @@ def oom(
         "Match sizes to the tensors of this run folder, traced or estimated."
     ),
     batch_size: int | None = options.BATCH_SIZE,
+    fit: bool = options.option(
+        "Also find the largest batch of --target for the card and the limit in the log, as `analyze "
+        "fit` does.",
+        "--fit",
+        default=False,
+    ),
     *,
     outputs: PageOutputs,
 ) -> None:
-    """Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support."""
+    """Explain an out-of-memory log: the request, the cause, and the fixes that its numbers support.
+
+    With --target and --fit it also finds the largest batch that fits, and exits with 3 if none does.
+    """
     outputs.check(*([] if log == "-" else [Path(log)]))
     if target:
         options.refuse_options("and --target exclude each other", "Leave one out.", trace=trace)
     else:
         hint = "Name the model: --target TARGET."
-        options.refuse_options("needs --target", hint, batch_size=batch_size)
+        options.refuse_options("needs --target", hint, batch_size=batch_size, fit=fit)
     if trace is not None and not trace.exists():
         raise InputError(f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb.")
-    report = _read_log(log)
+    report, answer = _read_log(log), None
     if trace is not None:
         from analyzer.session.public_calls import open_trace
 
         report = report.with_model(_model_tensors(open_trace(trace)), str(trace))
     elif target:
-        tensors = _estimate_tensors(report, target, batch_size)
-        report = report.with_model(tensors, target, is_target=True)
+        if fit:
+            answer = _find_largest(report, target, batch_size, outputs)
+            batch_size = answer.wanted
+        from analyzer.session.public_calls import estimate
 
+        with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
+            settings = _step_settings(report, batch_size)
+            tensors = _model_tensors(estimate(target, out=Path(folder) / "model", **settings))
+            report = report.with_model(tensors, target, is_target=True)
+    _show(report, answer, outputs)
+    if answer is not None and not answer.largest:
+        raise typer.Exit(int(ExitCode.OVER_LIMIT))
+
+
+def _show(report: OomReport, answer: FitAnswer | None, outputs: PageOutputs) -> None:
+    """Write and print the explanation of a log, and the answer of --fit below it."""
     from analyzer.oom.log_sections import build_sections
+    from analyzer.report.render.page_shell import to_page
 
-    outputs.show(report.to_json, report.to_html, lambda: build_sections(report.document))
+    def build(cases: Sequence[OomCase] = ()) -> Document:
+        page = build_sections(report.document, cases)
+        return page if answer is None else append_answer(page, answer)
+
+    if answer is not None:
+        from analyzer.fitting.fit_answer import LogAnswer
+        from analyzer.fitting.fit_document import append_answer
+
+        fields = structs.asdict(report.document) | {"next_command": build().next_command}
+        report = replace(report, document=LogAnswer(**fields, fit=answer))
+    outputs.show(report.to_json, lambda path: write_text(path, to_page(build(report.cases))), build)
 
 
 def _read_log(log: str) -> OomReport:
@@ -77,18 +120,37 @@ def _read_log(log: str) -> OomReport:
         ) from None
 
 
-def _estimate_tensors(report: OomReport, target: str, batch_size: int | None) -> list[ModelTensor]:
-    """Estimate a target on the log's card, compiled as the log shows it; return its tensors."""
-    from analyzer.session.public_calls import estimate
+def _find_largest(
+    report: OomReport, target: str, batch_size: int | None, outputs: PageOutputs
+) -> FitAnswer:
+    """Return the largest batch of a target on the log's card, under the log's limit."""
+    from analyzer.capture.targets.target_spec import parse_target
+    from analyzer.fitting.fit_target import FitQuestion, fit_target
+    from analyzer.model.contract.capture_request import CaptureOptions
 
+    call = report.fit_call
+    if call is None or not call.gpu:
+        command = call.command if call else "analyze fit TARGET --gpu CARD"
+        raise InputError(
+            "--fit needs a failure of TensorFlow, and the name of its card in the log.",
+            hint=f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
+        )
+    wanted = batch_size or call.batch or None
+    question = FitQuestion(limit_bytes=call.limit_bytes, wanted=wanted)
+    chosen = CaptureOptions(device="gpu", **_step_settings(report, wanted))
+    with progress_bar(outputs.progress) as progress:
+        return fit_target(parse_target(target), chosen, question, progress)
+
+
+def _step_settings(report: OomReport, batch_size: int | None) -> dict[str, Any]:
+    """Return the options of a capture like the log's step: its card, and whether XLA compiled it."""
     failures = report.document.failures
     cards = (find_card_id(one.card.name or "") for one in failures if one.card is not None)
-    given: dict[str, Any] = {"gpu": next(filter(None, cards), ""), "batch_size": batch_size}
+    settings: dict[str, Any] = {"gpu": next(filter(None, cards), ""), "batch_size": batch_size}
     is_op_by_op = failures and not failures[0].compiled
     if is_op_by_op and failures[0].op != "StatefulPartitionedCall":
-        given["jit"] = False
-    with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
-        return list(_model_tensors(estimate(target, out=Path(folder) / "model", **given)))
+        settings["jit"] = False
+    return settings
 
 
 def _model_tensors(result: Result) -> Iterator[ModelTensor]:

@@ -7,18 +7,15 @@ Restrictions: the log is untrusted; TensorFlow is not imported. ``scan/`` reads 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import BinaryIO
 
 from analyzer.model.contract.report.oom_file import OomDocument
-from analyzer.oom.explain_log import explain_log
-from analyzer.oom.failure_case import Cause, OomCase, find_card_id
-from analyzer.oom.model_names import ModelTensor, add_names
+from analyzer.oom.explain_log import ModelTensor, add_names, explain_log
+from analyzer.oom.failure_case import Cause, FitCall, OomCase, find_card_id, find_fit_call
 from analyzer.oom.scan.log_reader import read_records
-from analyzer.report.output_files import DocumentOutput, write_text
+from analyzer.report.output_files import DocumentOutput
 
 __all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "find_card_id", "read_oom_log"]
 
@@ -33,19 +30,14 @@ class OomReport(DocumentOutput):
     def with_model(
         self, tensors: Iterable[ModelTensor], model_name: str, *, is_target: bool = False
     ) -> OomReport:
-        """Return the report with a model's tensors named next to the sizes.
-
-        ``is_target`` if the name is a target, which the next command can use.
-        """
+        """Return the report with a model's tensors named; ``is_target``: a command can use it."""
         document = add_names(self.document, tensors, model_name, is_target=is_target)
         return replace(self, document=document)
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the page."""
-        from analyzer.oom.log_sections import build_sections
-        from analyzer.report.render.page_shell import to_page
-
-        write_text(Path(path), to_page(build_sections(self.document, self.cases)))
+    @property
+    def fit_call(self) -> FitCall | None:
+        """Card, limit and batch of the failed step; None if TensorFlow did not fail on a card."""
+        return find_fit_call(self.cases[0]) if self.cases else None
 
 
 def read_oom_log(stream: BinaryIO, name: str) -> OomReport:

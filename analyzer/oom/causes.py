@@ -14,16 +14,15 @@ from typing import Final
 from analyzer.model.contract.report.oom_file import OomVerdict
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
-from analyzer.oom.dumped_state import find_dominant_size
-from analyzer.oom.failure_case import (
-    Cause,
-    OomCase,
-    RequestSize,
-    find_framework,
-    size_without_type,
+from analyzer.oom.dumped_state import (
+    find_dominant_size,
+    size_words,
+    write_reason,
+    write_sentence,
+    write_verdict,
 )
+from analyzer.oom.failure_case import Cause, OomCase, RequestSize, find_framework, size_without_type
 from analyzer.oom.log_records import FailedAllocator, OutOf, RefusalRun, XlaBuffers
-from analyzer.oom.log_texts import size_words, write_reason, write_sentence, write_verdict
 
 _NOTABLE: Final = 0.05  # share of the bytes in use from which waste is reported
 _BACK_OFF: Final = 0.9  # factor between a refused region and the next try (``Extend``)

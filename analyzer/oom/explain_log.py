@@ -1,11 +1,20 @@
-"""The records of a log as its document, ``OomDocument``."""
+"""The records of a log as its document, ``OomDocument``; names for its sizes, from a model's tensors.
+
+A dump names no tensor. If a chunk has exactly the bytes of a model's tensor, rounded up to 256, it may
+be that tensor. Several tensors may have one size; all are named, long-lived ones first.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from analyzer.model.contract.fields import numpy_name
 from analyzer.model.contract.report.oom_file import (
@@ -19,16 +28,18 @@ from analyzer.model.contract.report.oom_file import (
     OomRefusals,
     OomSurvived,
 )
+from analyzer.model.graph.graph_index import find_inlined
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
-from analyzer.oom.advice import find_advice, find_next_command
 from analyzer.oom.causes import find_cause
-from analyzer.oom.dumped_state import compute_state, describe_sizes, sizes_in_use
+from analyzer.oom.dumped_state import compute_state, describe_sizes, sizes_in_use, write_sentence
 from analyzer.oom.failure_case import (
     OomCase,
     compute_size,
+    find_advice,
     find_card_memory,
     find_component,
+    find_fit_call,
     is_limited,
     size_without_type,
 )
@@ -41,7 +52,6 @@ from analyzer.oom.log_records import (
     difference,
     round_up_request,
 )
-from analyzer.oom.log_texts import write_sentence
 
 _MOST_SIZES: Final = 200  # of one failure
 _MOST_BUDGETS: Final = 4  # notes on XLA's budgets
@@ -56,6 +66,7 @@ def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[OomCas
     """Return the document of a log, and each failure's case in the same order, for the drawing."""
     cases = [_case_of(records, failure) for failure in records.failures]
     failures = tuple(map(_explain_failure, cases))
+    call = find_fit_call(cases[0]) if cases else None
     document = OomDocument(
         log=log,
         lines=records.lines,
@@ -71,7 +82,7 @@ def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[OomCas
             for each in records.tolerated
         ),
         notes=tuple(_notes(records)),
-        next_command=find_next_command(cases[0]) if cases else None,
+        next_command=call.command if call else None,
     )
     return document, cases
 
@@ -275,3 +286,75 @@ def _notes(records: LogRecords) -> Iterator[str]:
         yield write("pinned", times=times(len(pinned)), largest=Range.exactly(max(pinned)))
     if records.other_resources:
         yield write("other_resources", times=times(records.other_resources))
+
+
+_MOST_NAMES: Final = 4  # of one size
+_LONG_LIVED: Final = ("parameter", "optimizer_state", "input", "activation", "gradient", "constant")
+_LEAST_BYTES: Final = 1024  # smaller chunks may be any counter, scalar or bias
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTensor:
+    """A tensor of a model; ``op`` is empty for variables and inputs."""
+
+    name: str
+    category: str
+    op: str
+    requested_bytes: int
+
+
+Tensors = dict[str, list[ModelTensor]]
+
+
+def add_names(
+    document: OomDocument, tensors: Iterable[ModelTensor], model_name: str, *, is_target: bool
+) -> OomDocument:
+    """Return the document with a model's tensors named next to the sizes."""
+    by_size: dict[int, list[ModelTensor]] = defaultdict(list)
+    by_op: Tensors = defaultdict(list)
+    for tensor in tensors:
+        by_size[round_up_request(tensor.requested_bytes)].append(tensor)
+        by_op[tensor.op].append(tensor)
+    names = {size_bytes: _names_of(same) for size_bytes, same in by_size.items()}
+    failures = tuple(_add_to_failure(one, names, by_op) for one in document.failures)
+    command = document.next_command
+    if command is not None and is_target:
+        command = command.replace("TARGET", shlex.quote(model_name))
+    return replace(document, failures=failures, matched_with=model_name, next_command=command)
+
+
+def _add_to_failure(
+    failure: OomFailure, names: dict[int, tuple[str, ...]], by_op: Tensors
+) -> OomFailure:
+    sizes = tuple(
+        replace(row, names=names.get(row.size_bytes, ()) if row.size_bytes >= _LEAST_BYTES else ())
+        for row in failure.sizes
+    )
+    sentences = []
+    if failure.asked is not None:
+        rounded_bytes, there = failure.asked.rounded_bytes, failure.asked.requested_bytes
+        if rounded_bytes in names:
+            listed = ", ".join(names[rounded_bytes])
+            sentences.append(write_sentence("model", "same_size", names=listed))
+        ops = filter(None, (failure.op, failure.requested_by))
+        own = next((found for name in ops if (found := find_inlined(name, by_op))), [])
+        if own and all(round_up_request(one.requested_bytes) != rounded_bytes for one in own):
+            largest = max(own, key=lambda tensor: tensor.requested_bytes)
+            here = Range.exactly(largest.requested_bytes)
+            values = {"op": largest.op, "here": here, "there": Range.exactly(there)}
+            sentences.append(write_sentence("model", "other_size", **values))
+    if total := sum(row.total_bytes for row in sizes):
+        known = sum(row.total_bytes for row in sizes if row.names)
+        figures = {"named": Range.exactly(known), "total": Range.exactly(total)}
+        sentences.append(write_sentence("model", "share", share=known / total, **figures))
+    return replace(failure, sizes=sizes, matched=tuple(sentences))
+
+
+def _names_of(tensors: Sequence[ModelTensor]) -> tuple[str, ...]:
+    """Return the names of the tensors of one size: each once, the first few."""
+    ranks = {category: rank for rank, category in enumerate(_LONG_LIVED)}
+    ordered = sorted(tensors, key=lambda one: ranks.get(one.category, len(ranks)))
+    names = list(dict.fromkeys(f"{one.name} ({one.category.replace('_', ' ')})" for one in ordered))
+    if len(names) > _MOST_NAMES:
+        names[_MOST_NAMES:] = [f"and {len(names) - _MOST_NAMES:,} more"]
+    return tuple(names)

@@ -101,10 +101,7 @@ def difference(whole: Range | None, part: Range | None) -> Range | None:
 
 
 def possible_bytes(shape: tuple[int, ...], dtype: str) -> list[int]:
-    """Return the sizes that a tensor may have: one for a known type, one per element size without.
-
-    A type without a fixed size, such as a string, gives none.
-    """
+    """Return the possible sizes: one for a known type, one per element size without a type."""
     elements = math.prod(shape)
     if not dtype:
         return [elements * size for size in ITEM_SIZES]

@@ -68,12 +68,13 @@ def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Docu
     if len(failures) > _MOST_FAILURES:
         others = _other_failures(failures[_MOST_FAILURES:], document.failures_not_shown)
         sections.append(Section("The other failures", (others,)))
-    if document.next_command:
-        hint = "Replace TARGET by your model, such as train.py:build_model."
-        hints = (Paragraph(hint, "muted"),) if "TARGET" in document.next_command else ()
-        sections.append(Section("Next", (Code(document.next_command), *hints)))
-    if document.notes:
-        sections.append(Section("", tuple(map(Paragraph, document.notes))))
+    notes, next_command = document.notes, document.next_command or ""
+    if "TARGET" in next_command:
+        notes += (
+            "In the next command, replace TARGET by your model, such as train.py:build_model.",
+        )
+    if notes:
+        sections.append(Section("", tuple(map(Paragraph, notes))))
     model = f", matched with {document.matched_with}" if document.matched_with else ""
     return Document(
         document.log,
@@ -83,6 +84,7 @@ def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Docu
         badge="out of memory" if failures else "",
         sections=tuple(sections),
         footer=_FOOTER if any(failure.sizes for failure in failures) else "",
+        next_command=next_command,
     )
 
 

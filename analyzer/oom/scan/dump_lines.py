@@ -289,7 +289,13 @@ def take_start_line(records: LogRecords, process: LogProcess, text: str) -> None
         index = parse_count(found["index"]) if found else 0
         process.card, process.card_lines = _find_card(records, process, index), _CARD_LINES
     if process.card is not None and process.card_lines >= 0:
-        _describe_card(process.card, text)
+        card = process.card
+        if match := find("card_name", text):
+            card.name = card.name or match["name"].strip()[:80]
+        if match := find("card_size", text):
+            card.total = parse_size(match["size"])
+        if match := find("card_free_at_start", text):
+            card.free = parse_size(match["size"])
     if (match := find("xla_budget", text)) and len(records.xla_budgets) < _MOST_CARDS:
         budget, reached = parse_size(match["budget"]), parse_size(match["reached"])
         if budget is not None and reached is not None:
@@ -307,12 +313,3 @@ def _find_card(records: LogRecords, process: LogProcess, index: int) -> LoggedCa
     if len(records.cards) < _MOST_CARDS:
         records.cards.append(card)
     return card
-
-
-def _describe_card(card: LoggedCard, text: str) -> None:
-    if match := find("card_name", text):
-        card.name = card.name or match["name"].strip()[:80]
-    if match := find("card_size", text):
-        card.total = parse_size(match["size"])
-    if match := find("card_free_at_start", text):
-        card.free = parse_size(match["size"])

@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import chain, pairwise
 from typing import BinaryIO, Final
 
@@ -19,19 +20,7 @@ from analyzer.oom.scan.patterns import PATTERNS, find, find_all
 
 _LONGEST_LINE: Final = 1 << 14  # bytes; the rest is dropped
 
-_KEYS: Final = tuple(
-    (
-        b"lloc|emory|OOM|oom|OUT_OF_ME|MEMLIMIT|Chunk| of size |in_use|[[node|[[{{|[[Node|"
-        b"Node: |Detected at|Found device|Dst tensor|XLA Label|Kill|kill|KILL|cudnn|CUDNN_|"
-        b"cublas|CUBLAS_|CUSOLVER|xhausted|xit|returned 137|returned -9|tatus 137|uda failure|"
-        b"uda error|packages/torch|packages\\torch|packages/jax|1455|paging file|0xC00|"
-        b"bject store|Bus error|cache blocks|imits:|Kernel|kernel died|CL_OUT_OF|srun: error|"
-        b"MemorySize|CUDA error|CUFFT|ggml_|DNN library|cuInit|CUDA out of|ncclUn|NCCL|"
-        b"cuDevicePrimary|CONSTRAINT_MEM|CudaAPI|ObjectStore|ALLOC_F|PlasmaStore|ALLOCATION_F|"
-        b"HbmOom|VmemOom|died|exceeded limit|--mem|to reserve |cuda runtime|DataLoader worker|"
-        b"available RAM"
-    ).split(b"|")
-)
+_KEYS: Final = tuple((files("analyzer.oom.scan") / "line_keys.txt").read_bytes().splitlines())
 """Every line about memory contains one of these, or follows such a line. Other lines are skipped."""
 _NEAR: Final = 64  # lines after one with a key that are read too: continuation lines may lack a key
 

@@ -220,7 +220,8 @@ def test_the_next_command_names_the_card_and_the_batch() -> None:
     )
     found = document(start + log_of(FULL, "2.9"))
     batch = FULL.shape[0]
-    assert found.next_command == f"analyze fit TARGET --gpu t4 --batch-size {batch}"
+    options = f"--limit {FULL.limit} --batch-size {batch}"
+    assert found.next_command == f"analyze fit TARGET --gpu t4 {options}"
     assert document(CASES["torch full"][0]).next_command is None
 
 

@@ -17,6 +17,7 @@ from unit.oom.test_every_version import FULL, PIECES
 
 from analyzer.oom import ModelTensor, OomDocument, OomReport, read_oom_log
 from analyzer.oom.log_sections import build_sections
+from analyzer.report.render.page_shell import to_page
 from analyzer.report.render.terminal import print_terminal
 
 LOGS = Path(__file__).parent / "logs"
@@ -31,6 +32,10 @@ def shown(found: OomReport, width: int) -> str:
     console = Console(file=io.StringIO(), width=width, no_color=True)
     print_terminal(build_sections(found.document), console)
     return console.file.getvalue()
+
+
+def write_page(found: OomReport, path: Path) -> None:
+    path.write_text(to_page(build_sections(found.document, found.cases)), "utf-8")
 
 
 def test_the_log_is_explained_and_the_code_is_0() -> None:
@@ -59,8 +64,22 @@ def test_options_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     log = str(LOGS / "gpu_conv.log.gz")
     assert analyze("oom", log, "--target", "keras:ResNet50", "--trace", str(tmp_path)).code == 2
     assert analyze("oom", log, "--batch-size", "4").code == 2
+    assert analyze("oom", log, "--fit").code == 2
     assert analyze("oom", log, "--trace", str(tmp_path / "none")).code == 2
     assert analyze("oom", log, "--json", log).code == 2
+
+
+def test_fit_needs_a_failure_on_a_named_card(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(log_of(FULL, "2.9"))
+    done = analyze("oom", str(log), "--target", "train.py:build", "--fit")
+    assert done.code == 2
+    command = f"analyze fit train.py:build --gpu CARD --limit {FULL.limit} --batch-size"
+    assert f"{command} {FULL.shape[0]}" in done.err
+    assert done.err.count("\n") == 1
+    log.write_text("epoch 1\nloss 0.1\n")
+    done = analyze("oom", str(log), "--target", "train.py:build", "--fit")
+    assert (done.code, done.err.count("\n")) == (2, 1)
 
 
 def test_the_json_is_the_document(tmp_path: Path) -> None:
@@ -103,7 +122,7 @@ def test_hostile_names_reach_no_terminal_and_no_page(tmp_path: Path) -> None:
     found = hostile()
     assert "\x1b" not in shown(found, 100)
     page = tmp_path / "oom.html"
-    found.to_html(page)
+    write_page(found, page)
     text = page.read_text()
     assert "<script>alert" not in text
     assert "{{7*7}}" in text or "49" not in re.findall(r"\{\{.*?\}\}|49", text)
@@ -130,7 +149,7 @@ class _Tags(HTMLParser):
 
 def test_the_page_draws_the_pool_to_scale_and_loads_nothing(tmp_path: Path) -> None:
     page = tmp_path / "oom.html"
-    report(log_of(FULL, "2.9")).to_html(page)
+    write_page(report(log_of(FULL, "2.9")), page)
     tags = _Tags()
     tags.feed(page.read_text())
     assert not tags.loaded
@@ -170,6 +189,6 @@ def test_the_first_candidate_of_a_size_is_shown(width: int) -> None:
 
 def test_remedies_come_before_the_drawing(tmp_path: Path) -> None:
     page = tmp_path / "oom.html"
-    report(log_of(FULL, "2.9")).to_html(page)
+    write_page(report(log_of(FULL, "2.9")), page)
     text = page.read_text()
     assert text.index("What to do") < text.index('class="pool"')
