@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from importlib.resources import files
 from typing import Final
+
+import msgspec
 
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report.report_file import ReportFile
@@ -27,10 +30,7 @@ def suggest_next(report: ReportFile) -> str:
 
 
 def repeat_command(report: ReportFile, command: str, *options: str, card: str = "") -> str:
-    """Return the command for the same step; empty for a target that cannot be captured again.
-
-    ``card`` replaces the card of the report.
-    """
+    """Return the command for the same step, on ``card`` if given; empty if none can repeat it."""
     target, step = report.target, report.step
     if target.kind in _NOT_REPEATABLE:
         return ""
@@ -58,41 +58,10 @@ MOST_EVIDENCE: Final = 20  # rows of a finding on a page
 
 _TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
 
-_HALF: Final = ("batch_size = {half}  # {batch} before", "half-batch")
-_NUMBERS: Final = ("losses.append(float(loss))  # a number, not the tensor", "")
-_FULL_BATCHES: Final = ("dataset = dataset.batch(size, drop_remainder=True)", "")
-_NO_TAPE: Final = ("gradients = tape.gradient(loss, variables)\ndel tape", "")
-_ACTIONS: Final[Mapping[str, tuple[str, str]]] = {
-    **dict.fromkeys(("retained-activations", "large-tensor"), _HALF),
-    **dict.fromkeys(("kept-tensors", "growth-per-step", "grows-on-host"), _NUMBERS),
-    **dict.fromkeys(("varying-shapes", "varying-sizes"), _FULL_BATCHES),
-    **dict.fromkeys(("tapes-kept", "tape-outlives-use"), _NO_TAPE),
-    "optimizer-state": (
-        "model.compile(optimizer=keras.optimizers.SGD(momentum=0.9), ...)",
-        "optimizer-sgd",
-    ),
-    "float64": ('keras.config.set_dtype_policy("float32")  # before the model is made', "float32"),
-    "ops-side-by-side": ("tf.config.threading.set_inter_op_parallelism_threads(1)", ""),
-    "layout-copies": ('keras.config.set_image_data_format("channels_first")', ""),
-    "input-copies": ("dataset = dataset.map(convert)  # convert and scale before the step", ""),
-    "gradient-copies": ("for micro_batch in batches:\n    train_step(micro_batch)", ""),
-    "held-over": ("del outputs  # at the end of the step", ""),
-    "overdue-tensors": ("del outputs  # after the last use", ""),
-    "models-kept": ("del model\nkeras.utils.clear_session()", ""),
-    "retraced": ("@tf.function(reduce_retracing=True)", ""),
-    "functions-made-anew": ("step = tf.function(train_step)  # once, before the loop", ""),
-    "data-constant": (
-        "dataset = tf.data.Dataset.from_tensor_slices(data)  # outside the tf.function",
-        "",
-    ),
-    "data-held": ("dataset = tf.data.Dataset.from_generator(read_batches, ...)", ""),
-    "alive-after-step": ("return tf.reduce_mean(loss)  # not all predictions", ""),
-    "algorithm-trials": ("export TF_CUDNN_USE_AUTOTUNE=0", ""),
-}
-"""Finding -> code that applies its advice, and the remedy that estimates it; empty for none.
-
-A finding without code, or of the lowest severity, is an observation.
-"""
+_ACTIONS: Final = msgspec.toml.decode(
+    (files("analyzer.report") / "actions.toml").read_bytes(), type=dict[str, tuple[str, str]]
+)
+"""Finding -> code that applies its advice, and the remedy that estimates it; empty for none."""
 
 
 def change_items(report: ReportFile) -> tuple[Item, ...]:

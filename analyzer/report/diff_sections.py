@@ -136,10 +136,7 @@ class Diff(ReportOutput):
         return next(row for row in self.report.peak if row.number == "requested")
 
     def exceeds(self, allowed: str) -> str:
-        """Return a sentence if the requested peak grew by more than ``allowed``; else nothing.
-
-        ``allowed`` is a share of the first peak such as ``5%``, or a size such as ``100MiB``.
-        """
+        """Return a sentence if the requested peak grew by more than ``allowed`` (5% or 100MiB)."""
         before = self._requested.a_bytes or 0
         most_bytes = allowed_growth(allowed, before)
         if self.growth_bytes <= most_bytes:
@@ -183,11 +180,7 @@ def build_diff(older: Side, newer: Side, *, names: Sequence[str | None] = (None,
 
 
 def allowed_growth(allowed: str, before_bytes: int) -> int:
-    """Return an allowed growth in bytes: ``5%`` of ``before_bytes``, or a size.
-
-    Raises:
-        InputError: ``allowed`` is neither.
-    """
+    """Return an allowed growth in bytes: ``5%`` of ``before_bytes``, or a size; else raise."""
     text = allowed.strip()
     number = text.removesuffix("%").rstrip()
     is_number = number.replace(".", "", 1).isdecimal()

@@ -70,9 +70,8 @@ def draw_pool(analysis: Analysis) -> tuple[str, ...]:
 
 def build_document(analysis: Analysis) -> ReportFile:
     """Return the report of one analysis."""
-    recording = analysis.recording
+    recording, verdict, ever = analysis.recording, analysis.verdict, analysis.peak_ever
     requested, allocated = analysis.line.at(analysis.first - 1)
-    verdict = analysis.verdict
     return ReportFile(
         kind=recording.kind,
         target=recording.target,
@@ -80,7 +79,14 @@ def build_document(analysis: Analysis) -> ReportFile:
         step=recording.step_config,
         allocator=recording.allocator,
         peak=_peak(analysis),
-        peak_ever=_peak_ever(analysis),
+        peak_ever=PeakEver(
+            requested_bytes=ever.requested_bytes,
+            allocated_bytes=ever.allocated_bytes,
+            pool_bytes=analysis.pool.pool_ever_bytes,
+            first_step_only_bytes=first_step_only_bytes(analysis),
+            phase=_phase_at(ever.allocated_instant, recording.steps),
+            since_start_bytes=find_counter_peak(recording),
+        ),
         steps=_steps(analysis),
         resident=LiveBytes(requested_bytes=requested, allocated_bytes=allocated),
         categories_at_peak=CategoryBytes.of(analysis.categories),
@@ -132,18 +138,6 @@ def _peak(analysis: Analysis) -> PeakFigures:
         requested_time_s=None if requested_ps is None else (requested_ps - start_ps) / 1e12,
         instant=peak.requested_instant,
         allocated_instant=peak.allocated_instant,
-    )
-
-
-def _peak_ever(analysis: Analysis) -> PeakEver:
-    ever = analysis.peak_ever
-    return PeakEver(
-        requested_bytes=ever.requested_bytes,
-        allocated_bytes=ever.allocated_bytes,
-        pool_bytes=analysis.pool.pool_ever_bytes,
-        first_step_only_bytes=first_step_only_bytes(analysis),
-        phase=_phase_at(ever.allocated_instant, analysis.recording.steps),
-        since_start_bytes=find_counter_peak(analysis.recording),
     )
 
 

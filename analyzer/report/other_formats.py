@@ -209,10 +209,7 @@ def write_csv(analysis: Analysis, path: Path) -> None:
 
 
 def write_parquet(recording: Recording, path: Path) -> None:
-    """Write the table of allocations as Parquet, one row for each buffer.
-
-    Lone surrogates in texts, which no file can hold, become question marks.
-    """
+    """Write each buffer as a row of Parquet; half a surrogate pair becomes a question mark."""
     table = recording.allocations.copy()
     for name in table.columns[table.dtypes == "category"]:
         texts = table[name].astype(object)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from analyzer.model.contract.report.peak_figures import StepPeak
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.contract.report.subject import DevicePeak, HostsFigures, StepRemedy
+from analyzer.model.contract.report.subject import DevicePeak, HostsFigures
 from analyzer.model.units import format_bytes, format_seconds
-from analyzer.report.actions import change_items, observation_items, remedy_items, suggest_next
+from analyzer.report.actions import change_items, observation_items, suggest_next
 from analyzer.report.render.sections import (
     Block,
     Cell,
@@ -61,10 +61,7 @@ def report_document(report: ReportFile) -> Document:
 
 
 def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> Document:
-    """Return the summary of a report for a pull request.
-
-    ``max_peak_bytes`` is the highest allocated peak that is allowed; None for any.
-    """
+    """Return a report's summary for a pull request, with the highest allocated peak allowed."""
     summary = summarize(report)
     parts = (summary.need, summary.sentences)
     lead = [Paragraph(" ".join(part)) for part in parts if part]
@@ -159,16 +156,6 @@ def _sections(report: ReportFile, summary: Summary) -> Iterator[Section]:
     basis += [Paragraph(line, "muted", "- ") for line in summary.reasons]
     if basis:
         yield Section("Sources and assumptions", tuple(basis))
-
-
-def remedies_sections(remedies: Sequence[StepRemedy], at: str = "") -> Iterator[Section]:
-    """Yield the section of the remedies; nothing if none was tried.
-
-    ``at`` is the size at which they were tried, such as `` at batch 64``.
-    """
-    if remedies:
-        note = "each one was captured and estimated"
-        yield Section(f"Remedies{at}", remedy_items(remedies), note=note)
 
 
 def _categories_section(report: ReportFile, summary: Summary) -> Section:

@@ -229,10 +229,7 @@ def reason_words(report: ReportFile) -> Iterator[str]:
 
 
 def error_line(message: str) -> str:
-    """Return the line of an error with the actual message.
-
-    TensorFlow writes the places of the call first, each on two lines.
-    """
+    """Return the line with an error's message; TensorFlow writes the places of the call first."""
     lines = [line.strip() for line in str(message).splitlines()]
     places = ('File "', "Detected at node", "Graph execution error", "[[{{", "Hint:")
     messages = [line for line in lines if line and not line.startswith(places)]

@@ -104,7 +104,7 @@ def trace(
     if gpu:
         parse_cards(gpu)
     if not isinstance(target, str | os.PathLike):
-        from analyzer.capture.process.live_capture import capture_live
+        from analyzer.capture.process.launch import capture_live
 
         folder = capture_live(target, options, _to_path(out), force=force)
         return save_report(open_result(folder), folder)
@@ -167,7 +167,7 @@ def estimate(
             return open_finished(Path(spec.path))
         return open_estimate(Path(spec.path), threads=threads, inter_op=inter_op_threads)
     check_steps(options)
-    from analyzer.capture.process.live_capture import capture_unrun
+    from analyzer.capture.process.launch import capture_unrun
 
     folder = capture_unrun(target, options, _to_path(out), force=force)
     again = replace(options, cpu_plan=True)
@@ -258,7 +258,7 @@ def watch(
 @cache
 def callback_class() -> type[Any]:
     """Return ``MemoryCallback``; this imports Keras."""
-    from analyzer.capture.process.live_capture import can_trace_here
+    from analyzer.capture.process.launch import can_trace_here
 
     can_trace_here()  # chooses the allocator if TensorFlow is not imported yet
     from analyzer.capture.watch.keras_callback import MemoryCallback

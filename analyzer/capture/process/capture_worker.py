@@ -31,10 +31,7 @@ from analyzer.capture.run.source_frames import clean_message, describe_user_erro
 from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model import errors
 from analyzer.model.contract import child_messages
-from analyzer.model.contract.capture_request import (
-    REQUEST_VERSION,
-    CaptureRequest,
-)
+from analyzer.model.contract.capture_request import REQUEST_VERSION, CaptureRequest
 from analyzer.model.contract.graph_note import GraphFile, encode_graph
 from analyzer.model.contract.reading import pack
 from analyzer.model.contract.run_note import TargetNote, encode_run

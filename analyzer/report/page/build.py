@@ -140,17 +140,7 @@ def judge_cards(report: ReportFile) -> list[dict[str, str]]:
 
 _PAGE: Final = "analyzer.report.page"
 
-SCRIPTS: Final = tuple(
-    f"{name}.js"
-    for name in (
-        *("shell/format", "shell/decode", "shell/decoded_recording", "shell/reader_state"),
-        *("shell/page_address", "shell/dom", "charts/canvas", "charts/axis"),
-        *("charts/chart_labels", "charts/timeline_chart", "tables/virtual_table"),
-        *("tables/report_tables", "charts/lifetimes_chart", "charts/layer_icicle"),
-        *("charts/allocator_map", "tables/difference_view", "shell/keys"),
-        *("tables/tensor_detail", "shell/controls", "shell/start"),
-    )
-)
+SCRIPTS: Final = tuple(asset(_PAGE, "assets/scripts.txt").split())
 """Files of the page's script, in the order in which they are joined."""
 
 _OTHER_SIZES: Final = (
