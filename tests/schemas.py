@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.json import schema_components
 
 from analyzer.cli.gpus_command import CardList
-from analyzer.fitting.fit_answer import FitAnswer
+from analyzer.fitting.fit_answer import FitAnswer, LogAnswer
 from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.model.contract.report.report_file import DiffFile, ReportFile, SweepFile
 from analyzer.session.device_file import DeviceFile
@@ -25,7 +25,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {
     "report": ("Output of analyze trace, estimate and diff --json", (ReportFile, DiffFile)),
     "fit": ("The answer of analyze fit --json", (FitAnswer,)),
-    "oom": ("Output of analyze oom --json", (OomDocument,)),
+    "oom": ("Output of analyze oom --json", (OomDocument, LogAnswer)),
     "sweep": ("Output of analyze sweep (sweep.json)", (SweepFile,)),
     "device": ("Document of analyze device --json", (DeviceFile,)),
     "gpus": ("Output of analyze gpus --json", (CardList,)),

@@ -1,4 +1,4 @@
-"""The cards: the catalogue ``card_figures.csv``, the user's own, and the search for a card by name.
+"""The cards: the catalogue ``card_figures.csv``, the user's own, prices, and the search by name.
 
 Each figure of the catalogue was read from a card or a data sheet; ``sources.csv`` lists the sources.
 The environment variable ``TF_MEMORY_ANALYZER_CARDS`` names a file of the user's own cards (TOML or JSON,
@@ -273,3 +273,35 @@ def _words(name: str) -> frozenset[str]:
     text = re.sub(r"\b(a100|h100|h200|v100|p100)(?=\d+gb|sxm|pcie)", r"\1 ", text)
     words = (_SYNONYM.get(word, word) for word in re.split(r"[^a-z0-9.]+", text))
     return frozenset(word for word in words if word and not _NOISE.fullmatch(word))
+
+
+_HINT: Final = "Write lines such as `t4,0.35` in a CSV file, or `t4 = 0.35` in a TOML file."
+_Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+
+def read_prices(path: Path) -> dict[Gpu, float]:
+    """Return the price per hour of each card of a table, the lowest if a card has several rows."""
+    try:
+        text = path.read_text("utf-8-sig")
+        rows: list[tuple[str, Any]]
+        if path.suffix.lower() == ".toml":
+            rows = list(msgspec.toml.decode(text, type=dict[str, Any]).items())
+        else:
+            table = csv.reader(text.splitlines())
+            rows = [(name, price.strip()) for name, price, *_ in filter(any, table)]
+            rows = [row for row in rows if row[0].strip().lower() != "card"]
+        if not rows:
+            raise ValueError("it has no row")
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"{path} is no table of prices: {error}.", hint=_HINT) from None
+    prices: dict[Gpu, float] = {}
+    for name, price in rows:
+        try:
+            gpu, price = find_gpu(name), msgspec.convert(price, _Price, strict=False)
+        except InputError as error:
+            raise InputError(f"{path}: {error.message}", hint=error.hint) from None
+        except msgspec.ValidationError:
+            problem = f"{path}: the price of {name} is {str(price)[:40]!r}, which is no number."
+            raise InputError(problem, hint=_HINT) from None
+        prices[gpu] = min(price, prices.get(gpu, price))
+    return prices

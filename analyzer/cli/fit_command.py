@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import typer
 
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards import find_gpu
+from analyzer.cards.catalogue import read_prices
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpus_command import list_gpus, name_variant
 from analyzer.cli.outputs import PageOutputs
@@ -18,8 +20,8 @@ from analyzer.fitting.estimate_at_size import split_shapes
 from analyzer.fitting.fit_answer import encode_answer
 from analyzer.fitting.fit_target import FitQuestion, fit_target
 from analyzer.fitting.remedies import parse_remedies
-from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
-from analyzer.model.errors import ExitCode, InputError
+from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.errors import ExitCode
 from analyzer.model.units import parse_bytes
 from analyzer.report.output_files import write_text
 
@@ -37,6 +39,11 @@ class FitOptions:
         default="",
         callback=list_gpus,
         is_eager=True,
+    )
+    prices: Path | None = options.in_device(
+        "With --gpu all: a table of your prices per hour, lines `card,price` (.csv) or `card = price` "
+        "(.toml). Judges only these cards, and names the cheapest that fits --batch-size.",
+        metavar="FILE",
     )
     limit: str | None = options.in_device(
         "Memory limit of the allocator, such as 16GiB; default the card's own, or this machine's "
@@ -68,12 +75,7 @@ def fit(
     not.
     """
     spec = parse_target(target)
-    outputs.check(spec.source)
-    if spec.kind is TargetKind.TRACE:
-        raise InputError(
-            f"{spec.text} is a trace or an estimate of one batch size.",
-            hint="Name the model or the step itself.",
-        )
+    outputs.check(spec.source, *filter(None, (asked.prices,)))
     is_all = asked.gpu.strip().lower() == "all"
     chosen, question = _make_question(asked, step, is_all)
     if chosen.gpu:
@@ -119,11 +121,14 @@ def _make_question(
             what_if=asked.what_if,
             shape=varied.template,
         )
+    else:
+        options.refuse_options("needs --gpu all", "Add it.", prices=asked.prices)
     question = FitQuestion(
         limit_bytes=None if asked.limit is None else parse_bytes(asked.limit),
         wanted=None if varied.shapes else asked.batch_size,
         confirm=asked.confirm,
         remedies=parse_remedies(asked.what_if),
         varied=varied,
+        prices={} if asked.prices is None else read_prices(asked.prices),
     )
     return chosen, question

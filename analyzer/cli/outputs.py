@@ -154,10 +154,7 @@ class Outputs(PageOutputs):
 
 
 def check_paths(*paths: Path | None, force: bool, sources: tuple[Path, ...] = ()) -> None:
-    """Refuse files that cannot be written or are inputs; ask about files that exist.
-
-    Inputs are ``sources`` and known files in a source folder. Nothing has run yet.
-    """
+    """Refuse files that cannot be written or are inputs; ask about files that exist."""
     named: set[str] = set()
     for path in filter(None, paths):
         if path == DASH:

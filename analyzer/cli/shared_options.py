@@ -204,10 +204,7 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def refuse_options(reason: str, hint: str, **values: object) -> None:
-    """Refuse options that would have no effect.
-
-    ``reason`` is the end of the message, after the names of the options that have a value.
-    """
+    """Refuse options without effect; ``reason`` follows the names of those with a value."""
     given = [name for name, value in values.items() if value not in (None, False, "")]
     if given:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in given)

@@ -31,10 +31,7 @@ _was_closed = False
 
 
 def prepare() -> None:
-    """Prepare stdout and stderr for closed files and for characters outside their encoding.
-
-    Such a character becomes one ASCII character, so that table columns stay aligned.
-    """
+    """Prepare stdout and stderr: closed, or an encoding without a character, which becomes ASCII."""
     global _was_closed
     # The next file opened would get a closed descriptor and receive our output.
     with contextlib.suppress(OSError):

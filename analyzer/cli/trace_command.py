@@ -108,7 +108,7 @@ def trace(
     context: typer.Context,
     target: str = options.argument(
         help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
-        "folder; a whole script: script.py; or a logdir, run folder or .xplane.pb to open.",
+        "folder; a whole script: script.py; or a logdir, run folder or .xplane.pb to open."
     ),
     arguments: list[str] | None = options.argument(
         None, help="Arguments of a script, after --: analyze trace train.py -- --epochs 2."
@@ -161,10 +161,7 @@ def trace(
 def _capture_options(
     spec: TargetSpec, capture: TraceOptions, step: options.StepOptions, what_if: WhatIf
 ) -> tuple[CaptureOptions, WhatIf]:
-    """Return the capture's options and the replay's settings.
-
-    On a simulated card, limit and growth configure TensorFlow instead of the replay.
-    """
+    """Return the capture's options and the replay's; a simulated card takes limit and growth."""
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
     chosen = step.to_capture(
         steps=capture.steps,

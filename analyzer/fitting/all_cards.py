@@ -23,22 +23,16 @@ from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 
 
 def fit_all_cards(
-    spec: TargetSpec,
-    options: CaptureOptions,
-    question: FitQuestion,
-    progress: Progress,
+    spec: TargetSpec, options: CaptureOptions, question: FitQuestion, progress: Progress
 ) -> FitAnswer:
-    """Find the largest batch of a target's step on each card; limits and runs are not supported.
-
-    Raises:
-        InputError: the target cannot be used, or its batch size is fixed.
-    """
+    """Find the largest batch on each card, or on each one with a price; nothing is run."""
 
     def kind_of(gpu: Gpu) -> int:
         return min(gpu.compute_capability[0], 8)
 
     catalogue = sorted(all_gpus(), key=lambda gpu: (kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
-    kinds = [list(cards) for _, cards in groupby(catalogue, kind_of)]
+    kinds = [[gpu] for gpu in question.prices]  # few, each with its own rewrites near its limit
+    kinds = kinds or [list(cards) for _, cards in groupby(catalogue, kind_of)]
     rows: list[CardAnswer] = []
     with access_target(spec) as access:
         for number, cards in enumerate(kinds):
@@ -49,10 +43,11 @@ def fit_all_cards(
             answer, curve = _fit_kind(access, options, question, cards, report)
             for gpu in cards:
                 limit = memory_limit(gpu)
-                largest = curve.size_at(limit.bytes)
+                largest = answer.largest if len(cards) == 1 else curve.size_at(limit.bytes)
                 safe = min(find_safe_size(curve, limit), largest)
                 wanted = None if question.wanted is None else question.wanted <= largest
-                rows.append(describe_card(gpu, largest, safe, wanted))
+                row = describe_card(gpu, largest, safe, wanted)
+                rows.append(replace_fields(row, price=question.prices.get(gpu)))
     return _combine(answer, rows, question.wanted)
 
 
@@ -70,7 +65,7 @@ def _fit_kind(
     estimates = SizeEstimates(own_access, chosen, threads=question.threads)
     search = SizeSearch(estimates, limit, options.open_batch_size, runs_follow=True, report=report)
     found = search.find()
-    for gpu in (cards[-1], cards[0]):
+    for gpu in () if len(cards) == 1 else (cards[-1], cards[0]):
         search.estimate(max(found.curve.size_at(memory_limit(gpu).bytes), 1))
     return describe_sizes(access.name, chosen, found, ("card", limit), question), found.curve
 
@@ -78,21 +73,43 @@ def _fit_kind(
 def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> FitAnswer:
     """Return the answer for one card as the answer for all cards."""
     rows.sort(key=lambda row: (row.limit_bytes, row.id))
+    limits = [row.limit_bytes for row in rows]
     sizes = [row.largest or 0 for row in rows]
+    headline = f"By estimate, batch {min(sizes)} to {max(sizes)} fits, depending on the card."
+    cheapest = ""
+    if rows[0].price is not None:
+        rows.sort(key=lambda row: ((row.largest or 0) < (wanted or 1), row.price))
+        if wanted is not None:
+            cheapest = rows[0].id if rows[0].holds_wanted else ""
+            headline = _state_cheapest(rows, wanted)
     return replace_fields(
         answer,
         cards=tuple(rows),
-        headline=f"By estimate, batch {min(sizes)} to {max(sizes)} fits, depending on the card.",
+        cheapest=cheapest,
+        headline=headline,
         card="",
         card_name="",
         limit_of="cards",
-        limit_bytes=rows[-1].limit_bytes,
-        limit_low_bytes=rows[0].limit_bytes,
-        limit_high_bytes=rows[-1].limit_bytes,
+        limit_bytes=limits[-1],
+        limit_low_bytes=limits[0],
+        limit_high_bytes=limits[-1],
         largest=max(sizes),
         failing=None,
         safe=max(row.safe or 0 for row in rows),
         most=None,
         notes=(f"The curve is for {answer.card_name}.", *answer.notes),
         wanted_fits=None if wanted is None else any(row.holds_wanted for row in rows),
+    )
+
+
+def _state_cheapest(rows: list[CardAnswer], wanted: int) -> str:
+    """Return a sentence about the cheapest card for a batch; the cards that fit come first, by price."""
+    first = rows[0]
+    if not first.holds_wanted:
+        return f"By estimate, batch {wanted} fits none of the {len(rows)} cards."
+    safe = next((row for row in rows if wanted <= (row.safe or 0)), None)
+    other = "It is safe on none." if safe is None else f"It is safe on {safe.id} ({safe.price:g})."
+    return (
+        f"The cheapest card for batch {wanted} is {first.id}, at {first.price:g} an hour, by estimate."
+        f"{'' if safe is first else f' {other}'}"
     )

@@ -17,7 +17,12 @@ from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.explain.need import find_need
 from analyzer.explain.questions.peak_owner import peak_op
 from analyzer.fitting.fit_answer import AXIS_OF_N, CurvePoint, SizeFailure, insert_size
-from analyzer.model.contract.capture_request import CaptureKind, CaptureOptions, TargetSpec
+from analyzer.model.contract.capture_request import (
+    CaptureKind,
+    CaptureOptions,
+    TargetKind,
+    TargetSpec,
+)
 from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
 from analyzer.model.ranges import Range
 from analyzer.session.opening import predict_step
@@ -80,11 +85,7 @@ def split_shapes(shapes: Sequence[str]) -> tuple[list[str], VariedSize]:
 
 
 def parse_varied(shapes: Sequence[str]) -> VariedSize:
-    """Return the meaning of a size for shapes with an N; no shapes stand for the batch.
-
-    Raises:
-        InputError: a shape has no N or is malformed.
-    """
+    """Return the meaning of a size for shapes with an N; no shapes stand for the batch."""
     parsed = []
     for shape in shapes:
         name, equals, axes = shape.rpartition("=")
@@ -129,6 +130,11 @@ def access_target(
     Captures are forks of one process that has imported TensorFlow; trials are forks of another.
     ``show_stage`` is called with the stage of a capture.
     """
+    if spec.kind is TargetKind.TRACE:
+        raise InputError(
+            f"{spec.text} is a trace or an estimate of one batch size.",
+            hint="Name the model or the step itself.",
+        )
     with make_workplace() as folder, ForkServers(folder) as servers:
 
         def make(kind: CaptureKind) -> Callable[..., Path]:

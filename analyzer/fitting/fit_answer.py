@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 from markupsafe import escape
 
+from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import FailureKind
 
@@ -45,6 +46,7 @@ class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     largest: int | None  # as in ``FitAnswer``, interpolated between estimates; None if not searched
     safe: int | None
     holds_wanted: bool | None  # whether the wanted size fits; None if none was given
+    price: float | None = None  # per hour, from the user's table; None without one
 
 
 class SizeFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +136,9 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     captured_at: tuple[int, ...] = ()  # sizes that were estimated, rising
     swaps: bool = False  # whether TensorFlow swaps tensors to the host at one of these sizes
     curve: tuple[CurvePoint, ...] = ()
-    cards: tuple[CardAnswer, ...] = ()  # cards of the catalogue, by memory; empty if not asked for
+    # cards of the catalogue, by memory, or of the user's prices, the cheapest that fits first
+    cards: tuple[CardAnswer, ...] = ()
+    cheapest: str = ""  # the cheapest card that holds the wanted size; empty without prices
     confirmation: Confirmation | None = None
     remedies: tuple[StepRemedy, ...] = ()  # changes of the step, by saving, the largest first
     headline: str = ""
@@ -175,6 +179,12 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def label(self, size: int) -> str:
         """Return the text of a size: ``8``, ``tokens=64``, ``224,224,3``."""
         return insert_size(self.shape, size) if self.shape else str(size)
+
+
+class LogAnswer(OomDocument, frozen=True, kw_only=True):
+    """The document of ``analyze oom LOG --fit``: the log, and the batch that fits its card."""
+
+    fit: FitAnswer
 
 
 def insert_size(shape: str, size: int) -> str:

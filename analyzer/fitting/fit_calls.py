@@ -122,7 +122,7 @@ def _access(target: Any) -> Iterator[StepAccess]:
         with access_target(parse_target(os.fspath(target))) as access:
             yield access
         return
-    from analyzer.capture.process.live_capture import capture_unrun
+    from analyzer.capture.process.launch import capture_unrun
 
     def capture(options: CaptureOptions, folder: Path) -> Path:
         return capture_unrun(target, options, folder)

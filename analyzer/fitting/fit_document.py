@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from analyzer.fitting.fit_answer import FitAnswer
 from analyzer.fitting.size_search import MOST_SIZE
 from analyzer.model.units import format_bytes
-from analyzer.report.actions import step_options
+from analyzer.report.actions import remedy_items, step_options
 from analyzer.report.render.charts import ChartLine, LineChart, draw_lines
 from analyzer.report.render.sections import (
     Block,
@@ -25,7 +26,6 @@ from analyzer.report.render.sections import (
     TableColumn,
     Tone,
 )
-from analyzer.report.report_sections import remedies_sections
 from analyzer.report.summary import versions_line
 
 _VERDICT_TONES: dict[str, Tone] = {"fits": "good", "likely fits": "good", "may not fit": "warning"}
@@ -56,16 +56,31 @@ def build_fit_document(answer: FitAnswer) -> Document:
     )
 
 
+def append_answer(page: Document, answer: FitAnswer) -> Document:
+    """Return the document of a log with the answer for its card at the end, without other cards."""
+    own = build_fit_document(replace(answer, cards=()))
+    parts = (dataclasses.replace(section, level=2) for section in own.sections)
+    return dataclasses.replace(
+        page,
+        headline=f"{page.headline} {own.headline}",
+        sections=(*page.sections, Section("The batch that fits", own.lead), *parts),
+        next_command=own.next_command,
+    )
+
+
 def _suggest_next(answer: FitAnswer) -> str:
     """Return the command that tries remedies, or that runs the safe batch if they were tried."""
+    mode, jit = answer.mode, answer.jit
+    if answer.cheapest:
+        options = step_options(answer.wanted, mode, jit, answer.cheapest)
+        return shlex.join(("analyze", "fit", answer.target, *options))
     if answer.limit_of == "cards" or answer.shape:
         return ""
     if not answer.remedies:
-        asked = ["--gpu", answer.card] if answer.card else []
-        if answer.limit_of == "given":
-            asked += ["--limit", f"{answer.limit_bytes}"]
+        limit = ("--limit", f"{answer.limit_bytes}") if answer.limit_of == "given" else ()
+        asked = (*step_options(None, mode, jit, answer.card), *limit)
         return shlex.join(("analyze", "fit", answer.target, *asked, "--what-if", "all"))
-    options = step_options(answer.safe or 1, answer.mode, answer.jit, answer.card)
+    options = step_options(answer.safe or 1, mode, jit, answer.card)
     return shlex.join(("analyze", "trace", answer.target, *options))
 
 
@@ -76,7 +91,9 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
         yield Section("Cards", (_card_table(answer),))
     if answer.remedies:
         size = answer.label(answer.size_of_remedies)
-        yield from remedies_sections(answer.remedies, f" at {answer.noun} {size}")
+        note = "each one was captured and estimated"
+        items = remedy_items(answer.remedies)
+        yield Section(f"Remedies at {answer.noun} {size}", items, note=note)
     if answer.notes:
         yield Section("Notes", tuple(Paragraph(note, "muted", "- ") for note in answer.notes))
 
@@ -102,10 +119,12 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
     low, high, beside = answer.limit_low_bytes, answer.limit_high_bytes, answer.beside_pool_bytes
     label, noun, is_run = answer.label, answer.noun.capitalize(), answer.confirmation is not None
     bounds = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
+    is_priced = answer.cards and answer.cards[0].price is not None
     if answer.limit_of == "cards":
         yield (
             f"The allocator may use {format_bytes(low)} to {format_bytes(high)}, depending on the "
-            "card. The sizes are interpolated between estimates for one card of each kind."
+            f"card. The sizes are {'estimated' if is_priced else 'interpolated between estimates'} for "
+            f"{'each card' if is_priced else 'one card of each kind'}."
         )
     else:
         origin = {
@@ -195,8 +214,10 @@ def _chart(answer: FitAnswer) -> LineChart:
 
 
 def _card_table(answer: FitAnswer) -> Table:
+    has_prices = answer.cards[0].price is not None
     columns = [
         TableColumn("--gpu", least=20),
+        *([TableColumn("per hour", "number")] if has_prices else []),
         TableColumn("memory", "bytes"),
         TableColumn("limit", "bytes"),
     ]
@@ -206,7 +227,8 @@ def _card_table(answer: FitAnswer) -> Table:
         columns.append(TableColumn(f"{answer.noun} {answer.wanted}", least=4))
     rows: list[tuple[CellValue, ...]] = []
     for card in answer.cards:
-        row: list[CellValue] = [card.id, card.memory_bytes, card.limit_bytes]
+        price = [] if card.price is None else [f"{card.price:g}"]
+        row: list[CellValue] = [card.id, *price, card.memory_bytes, card.limit_bytes]
         if card.largest is not None:
             row += [answer.label(card.largest), answer.label(card.safe or 0)]
         if answer.wanted and card.holds_wanted is not None:

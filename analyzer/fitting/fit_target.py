@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -12,13 +13,6 @@ from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
 from analyzer.cards import Gpu, all_gpus, find_gpu, memory_beside_pool, memory_limit
-from analyzer.fitting.confirmation import (
-    RUN_STEPS,
-    RunBracket,
-    find_time_limit,
-    has_phantom,
-    run_at,
-)
 from analyzer.fitting.estimate_at_size import (
     BATCH,
     SizeEstimates,
@@ -37,7 +31,18 @@ from analyzer.fitting.fit_answer import (
 )
 from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import try_remedies
-from analyzer.fitting.size_search import MOST_SIZE, FoundSizes, SizeCurve, SizeSearch, need_of
+from analyzer.fitting.size_search import (
+    MOST_SIZE,
+    RUN_STEPS,
+    FoundSizes,
+    RunBracket,
+    SizeCurve,
+    SizeSearch,
+    find_time_limit,
+    has_phantom,
+    need_of,
+    run_at,
+)
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.errors import FailureKind, InputError
@@ -49,6 +54,7 @@ _LINE_TOLERANCE: Final = 0.05
 """A need is a line in the batch size if no estimate differs from the line by more than this ratio."""
 
 _MACHINE_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+_MOST_INPUT_BYTES: Final = _MACHINE_BYTES // 4  # of a run
 _SEARCH_SHARE: Final = 0.95  # of the progress; the rest is for the remedies
 
 
@@ -64,19 +70,13 @@ class FitQuestion:
     confirm: bool | None = None
     remedies: tuple[str, ...] | None = None  # names; empty for all, None for none
     varied: VariedSize = BATCH
+    prices: Mapping[Gpu, float] = field(default_factory=dict)  # per hour; of all cards to judge
 
 
 def fit_target(
-    spec: TargetSpec,
-    options: CaptureOptions,
-    question: FitQuestion,
-    progress: Progress,
+    spec: TargetSpec, options: CaptureOptions, question: FitQuestion, progress: Progress
 ) -> FitAnswer:
-    """Find the largest size of a target's step under a limit; start at the options' batch size.
-
-    Raises:
-        InputError: the target cannot be used, or its batch size is fixed.
-    """
+    """Find the largest size of a target's step under a limit; start at the options' batch size."""
     reached = [0.0]
 
     def report(stage: str, share: float) -> None:
@@ -88,10 +88,7 @@ def fit_target(
 
 
 def fit_step(
-    access: StepAccess,
-    options: CaptureOptions,
-    question: FitQuestion,
-    report: Progress,
+    access: StepAccess, options: CaptureOptions, question: FitQuestion, report: Progress
 ) -> FitAnswer:
     """Find the largest size of a step under a limit."""
     gpu = find_gpu(options.gpu) if options.gpu else None
@@ -114,7 +111,9 @@ def fit_step(
         report=lambda stage, share: report(stage, 0.8 * share),
     ).find()
     answer = describe_sizes(access.name, options, found, (limit_of, limit), question)
-    most = _find_most_size(found.curve)
+    point = found.curve.points[found.curve.sizes[-1]]
+    input_bytes = sum(tensor_bytes(one.dtype, one.shape) or 0 for one in point.note.inputs)
+    most = min(point.size * _MOST_INPUT_BYTES // max(input_bytes, 1), MOST_SIZE - 1)
     if confirm and answer.largest <= most:
 
         def run(size: int) -> ConfirmingRun:
@@ -163,14 +162,6 @@ def resolve_limit(gpu: Gpu | None, limit_bytes: int | None) -> tuple[LimitOwner,
     if card is not None:
         return "card", card
     return "machine", BoundedBytes.exactly(_MACHINE_BYTES)
-
-
-def _find_most_size(curve: SizeCurve) -> int:
-    """Return the largest size to run: its inputs take at most a quarter of this machine's memory."""
-    point = curve.points[curve.sizes[-1]]
-    input_bytes = sum(tensor_bytes(one.dtype, one.shape) or 0 for one in point.note.inputs)
-    most = point.size * (_MACHINE_BYTES // 4) // max(input_bytes, 1)
-    return min(most, MOST_SIZE - 1)
 
 
 def find_safe_size(curve: SizeCurve, limit: BoundedBytes) -> int:

@@ -190,11 +190,7 @@ def add_remedies(
     threads: int | None,
     progress: Progress,
 ) -> Result:
-    """Return an estimate with the savings of remedies, and save the changed report in its folder.
-
-    Raises:
-        InputError: a name is not a remedy of this step.
-    """
+    """Return an estimate with the savings of remedies, and save the changed report in its folder."""
     verdict = result.report.verdict
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
     with access_target(spec) as access:

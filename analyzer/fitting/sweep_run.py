@@ -80,11 +80,7 @@ class SweepConfig(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
-    """Return the questions of the cells of a TOML file, each once.
-
-    Raises:
-        InputError: the file cannot be read, or names an unknown model, card or size.
-    """
+    """Return the questions of the cells of a TOML file, each once."""
     try:
         config = msgspec.toml.decode(path.read_bytes(), type=SweepConfig)
     except OSError as error:
@@ -138,9 +134,6 @@ def run_sweep(
     """Estimate the cells that ``out`` does not hold yet, and return all.
 
     A failed cell is not saved, so the next run repeats it. A changed model file gives new cells.
-
-    Raises:
-        InputError: the folder holds other files, or no scheduler answers.
     """
     folder = _make_folder(out)
     files = [folder / f"{_key(question)}.json" for question in questions]
@@ -275,26 +268,19 @@ _COLUMNS: Final = (
 def build_sweep_document(sweep: SweepFile) -> Document:
     """Return a sweep as a document."""
     most = max((cell.allocated_bytes or 0 for cell in sweep.cells), default=0) or 1
+    words = [_answer_of(cell) for cell in sweep.cells]
+    counts = (f"{words.count(one)} {phrase}" for one, (phrase, _) in _WORDS.items() if one in words)
     reasons = dict.fromkeys(cell.failed for cell in sweep.cells if cell.failed)
     blocks: list[Block] = [Table(_COLUMNS, tuple(_row_of(cell, most) for cell in sweep.cells))]
     blocks += (Paragraph(reason, "warning", "! ") for reason in reasons)
     return Document(
         title=sweep.name,
-        headline=summarize_sweep(sweep),
+        headline=f"{sweep.name}: {', '.join((f'{len(words)} cells', *counts))}",
         badge="predicted",
         lead=(Paragraph("Each cell is an estimate of the steady step; no step ran."),),
         sections=(Section("Predicted peak of the steady step", tuple(blocks)),),
         footer=versions_line(sweep.versions),
     )
-
-
-def summarize_sweep(sweep: SweepFile) -> str:
-    """Return one line with the number of cells and how many of them fit."""
-    words = [_answer_of(cell) for cell in sweep.cells]
-    counts = [
-        f"{words.count(word)} {phrase}" for word, (phrase, _) in _WORDS.items() if word in words
-    ]
-    return f"{sweep.name}: {', '.join((f'{len(words)} cells', *counts))}"
 
 
 def _answer_of(cell: SweepCell) -> str:

@@ -14,12 +14,11 @@ from builders import Ended, analyze, analyze_in_child
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.fitting.confirmation import MOST_RUNS
 from analyzer.fitting.estimate_at_size import SizeEstimates, access_target
 from analyzer.fitting.fit_answer import FitAnswer
 from analyzer.fitting.remedies import try_remedies
 from analyzer.fitting.remedy_plans import plan_remedies
-from analyzer.fitting.size_search import tolerance_at
+from analyzer.fitting.size_search import MOST_RUNS, tolerance_at
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import FailureKind
 from analyzer.session.opening import open_result
@@ -243,6 +242,29 @@ def test_all_cards_and_a_limit_exclude_each_other() -> None:
     ended = analyze("fit", "keras:MobileNetV2", "--gpu", "all", "--limit", "8GiB")
     assert ended.code == 2
     assert "--limit cannot be combined with --gpu all" in ended.err
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_the_cheapest_card_that_fits_is_named_and_it_fits(folder: Path, tmp_path: Path) -> None:
+    prices = {"t4": 0.4, "rtx-3060-12gb": 0.2, "v100-16gb": 2.5, "l4": 0.7}
+    table = tmp_path / "prices.csv"
+    table.write_text("".join(f"{name},{price}\n" for name, price in prices.items()))
+    batch = 60000
+    options = ("--gpu", "all", "--prices", str(table), "--batch-size", str(batch), "--no-jit")
+    _, answer = fit(folder, "convolutional", *options)
+    shown = {card.id: card for card in answer.cards}
+    assert len(shown) == len(prices)
+    assert sorted(card.price for card in answer.cards) == sorted(prices.values())
+    for name in prices:  # the same question for one card, by its own estimates
+        asked = ("--gpu", name, "--batch-size", str(batch), "--no-jit", "--no-confirm", "--force")
+        _, own = fit(folder, "convolutional", *asked)
+        assert shown[own.card].holds_wanted == own.wanted_fits, name
+    fitting = [card.price for card in answer.cards if card.holds_wanted]
+    assert 0 < len(fitting) < len(prices), "the batch tells the cards apart"
+    assert shown[answer.cheapest].price == min(fitting)
+    assert answer.cheapest in answer.headline
+    assert [card.price for card in answer.cards][: len(fitting)] == sorted(fitting)
 
 
 def test_cards_are_found_by_words_and_by_capability(tmp_path: Path) -> None:

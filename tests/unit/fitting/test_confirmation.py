@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer.fitting.confirmation import MOST_RUNS, RunBracket, find_time_limit
 from analyzer.fitting.fit_answer import Confirmation, ConfirmingRun, FitAnswer, SizeFailure
 from analyzer.fitting.fit_document import add_headline, judge_size
-from analyzer.fitting.size_search import tolerance_at
+from analyzer.fitting.size_search import MOST_RUNS, RunBracket, find_time_limit, tolerance_at
 from analyzer.model.errors import FailureKind, InputError
 
 MIB = 1 << 20

@@ -16,7 +16,6 @@ from analyzer.fitting import sweep_run
 from analyzer.fitting.sweep_run import (
     build_sweep_document,
     read_questions,
-    summarize_sweep,
     sweep_to_csv,
 )
 from analyzer.model.contract.report.report_file import SweepCell, SweepFile, SweepQuestion
@@ -81,7 +80,7 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert asked == [1, 2, 4]
     assert again == [1, 4, 32]
     assert [cell.allocated_bytes for cell in whole.cells] == [1024, 2024, 4024, 32_024]
-    assert summarize_sweep(whole) == "config: 4 cells, 3 fit, 1 do not fit"
+    assert build_sweep_document(whole).headline == "config: 4 cells, 3 fit, 1 do not fit"
     # AND a damaged cell is made anew
     file = next((tmp_path / "config" / "cells").iterdir())
     file.write_text("{")
