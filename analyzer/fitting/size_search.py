@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from bisect import bisect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -272,6 +273,10 @@ RUN_STEPS: Final = 3
 _FIRST_STEP_DOWN: Final = 16
 """Divisor of the predicted size. If it and the safe size fail, go down by 1 / 16, then 4 / 16."""
 
+QUICK_S: Final = 30.0
+"""Seconds after which a confirmation that the user did not request starts no run beyond one that ran
+and one that failed: an answer in a minute is worth more than a narrow one."""
+
 _STEP_GROWTH: Final = 4
 """Factor between steps on one side. Upwards they start at 1 / 64 of the predicted size, so that eight
 runs reach 45 to 85 times that size."""
@@ -331,6 +336,7 @@ class RunBracket:
     run: Callable[[int], ConfirmingRun]
     refused: int | None = None  # the smallest size known not to be possible
     most: int = MOST_SIZE  # no larger size is run
+    until_s: float = math.inf  # ``time.monotonic`` from which a wide bracket is narrow enough
     runs: dict[int, ConfirmingRun] = field(default_factory=dict)
 
     @property
@@ -358,6 +364,8 @@ class RunBracket:
         while len(self.runs) < MOST_RUNS and self.timeouts < _MOST_TIMEOUTS:
             fitting, failing = self.fitting, self.failing
             if failing is not None and failing - fitting <= tolerance_at(fitting):
+                return
+            if fitting and failing is not None and time.monotonic() > self.until_s:
                 return
             if fitting and failing is None:
                 size, up = min(fitting + up, self.most), _STEP_GROWTH * up

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from analyzer.capture.process import child_environment
 from analyzer.capture.process.launch import STOPPING
@@ -102,7 +102,7 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
     try:
         request = child_messages.read_message(Path(request_path), CaptureRequest, REQUEST_VERSION)
         target = request.target.text
-        _capture(request, places, channel.report)
+        _capture(request, places, channel)
     except errors.AnalyzerError as error:
         return channel.fail(error)
     except KeyboardInterrupt:
@@ -188,7 +188,8 @@ def _redirect_generated_code(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
+def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> None:
+    report = channel.report
     report("starting TensorFlow", 0.0)
     spec, options = request.target, request.options
     is_static = request.kind == "static"
@@ -217,7 +218,7 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
         sys.path.append(os.getcwd())
     sys.argv[:] = [spec.path]
     with _redirect_generated_code(folder / ".autograph"):
-        captured = _capture_step(request, folder, report)
+        captured = _capture_step(request, folder, channel)
     captured.run = replace(
         captured.run,
         target=TargetNote(text=spec.text, kind=spec.kind.value, name=spec.name),
@@ -230,19 +231,30 @@ def _capture(request: CaptureRequest, places: list[str], report: Any) -> None:
     shutil.rmtree(folder / DUMP, ignore_errors=True)
 
 
-def _capture_step(request: CaptureRequest, folder: Path, report: Any) -> Captured:
+def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Captured:
     from analyzer.capture.graph.estimate_capture import capture_unrun_step
     from analyzer.capture.run.profiled_run import profiling, run_steps
     from analyzer.capture.targets.resolve_target import resolve
 
-    options = request.options
+    def end_stalled_step() -> None:
+        text = request.target.text
+        error = errors.StepOutOfMemory(
+            f"{text} ran out of memory: its step stands still, as it does while TensorFlow's "
+            "allocator waits for memory.",
+            hint="Try a smaller --batch-size.",
+            kind=errors.FailureKind.OUT_OF_MEMORY,
+        )
+        os._exit(channel.fail(error))
+
+    options, report = request.options, channel.report
+    run = functools.partial(run_steps, on_stall=end_stalled_step)
     make, steps = functools.partial(resolve, request.target, options), options.step_count
     if request.kind == "static":
         return capture_unrun_step(make, report, options, folder / DUMP)
     if request.kind == "trial":
-        return run_steps(make, steps, report, is_trial=True)
+        return run(make, steps, report, is_trial=True)
     with profiling(folder):
-        return run_steps(make, steps, report, dump=folder / DUMP)
+        return run(make, steps, report, dump=folder / DUMP)
 
 
 def write_run(folder: Path, captured: Captured) -> None:

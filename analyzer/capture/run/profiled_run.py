@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +34,12 @@ from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError
 from analyzer.model.interrupts import pause_collector
 
+_STALL_S: Final = 15.0
+"""Seconds without progress after which a step is taken to wait for memory. A BFC allocator waits 10 s
+for each allocation that fails (``kMaxMillisToWait`` in ``bfc_allocator.cc``), and XLA's autotuner
+repeats that for each of dozens of kernels, although nothing else runs that could free memory."""
+
+_IDLE_S: Final = 0.2  # CPU time that counts as no progress; waiting threads use none
 _STEP_NAME: Final = "train"  # Keras' TensorBoard callback gives its steps the same name
 
 
@@ -55,16 +63,17 @@ def run_steps(
     own_process: bool = True,
     dump: Path | None = None,
     is_trial: bool = False,
+    on_stall: Callable[[], None] | None = None,
 ) -> Captured:
     """Make the step and run it ``steps`` times; call inside ``profiling``, except for a trial.
 
-    An error of the step ends the run and is recorded, because the trace up to it is useful. An error
-    while making the step is raised, unless memory ran out.
+    An error of the step is recorded. An error while making it is raised, unless memory ran out.
 
     Args:
-        own_process: Whether the process exists only for this. Otherwise the user's variables keep their
-            buffers and get their values back.
+        own_process: Whether the process exists only for this. Otherwise the user's variables keep
+            their buffers and get their values back.
         is_trial: Whether only success matters, so that the graph need not be read.
+        on_stall: Called in a thread if a step waits for memory that nothing frees.
     """
     with observe_step() as observed:
         report("building the model", 0.0)
@@ -78,10 +87,8 @@ def run_steps(
             # The weights or inputs alone do not fit: there is no step.
             program = Program(call=lambda: None, args=(), config=StepConfig())
             error = replace(describe_failure(cause), where=find_user_line(cause))
-            variables = StepVariables(program)
-            return describe_capture(
-                Capturing(program, Observations(), variables, [], 0, error=error)
-            )
+            unmade = Capturing(program, Observations(), StepVariables(program), [], 0, error=error)
+            return describe_capture(unmade)
         observed.eager = program.function is None
         state = Capturing(
             program=program,
@@ -92,7 +99,8 @@ def run_steps(
         )
         partitions: list[Any] = []
         try:
-            _run(state, None if is_trial else partitions, report, own_process=own_process)
+            with _watch_for_stall(on_stall):
+                _run(state, None if is_trial else partitions, report, own_process=own_process)
         except InputError:
             raise
         except (KeyboardInterrupt, SystemExit, Exception) as failure:
@@ -107,6 +115,26 @@ def run_steps(
         if dump is not None and state.function is not None:
             captured.compiled = read_compiled_functions(state.function, dump)
     return captured
+
+
+@contextlib.contextmanager
+def _watch_for_stall(on_stall: Callable[[], None] | None) -> Iterator[None]:
+    """Call ``on_stall`` if the process uses no CPU time for ``_STALL_S``."""
+    has_ended = threading.Event()
+
+    def watch() -> None:
+        used_s, since_s = time.process_time(), time.monotonic()
+        while on_stall is not None and not has_ended.wait(1.0):
+            if time.process_time() - used_s > _IDLE_S:
+                used_s, since_s = time.process_time(), time.monotonic()
+            elif time.monotonic() - since_s > _STALL_S:
+                on_stall()
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        has_ended.set()
 
 
 def _run(

@@ -22,6 +22,13 @@ def run_up_to(largest: int, kind: FailureKind = FailureKind.OUT_OF_MEMORY) -> Ru
     return RunBracket(run)
 
 
+def test_late_runs_stop_at_the_first_bracket() -> None:
+    bracket = run_up_to(1000)
+    bracket.until_s = 0.0
+    bracket.narrow(1200, 900)
+    assert sorted(bracket.runs) == [900, 1200]
+
+
 @given(st.integers(0, 5000), st.floats(0.8, 1.25), st.floats(0.7, 1.0))
 def test_runs_bracket_the_largest_size(largest: int, error: float, safe: float) -> None:
     predicted = max(int(largest * error), 1)
