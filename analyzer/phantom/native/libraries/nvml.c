@@ -50,6 +50,28 @@ API(nvmlDeviceGetName)(void *h, char *s, unsigned n) {
   snprintf(s, n, "%s", c->name);
   return OK;
 }
+API(nvmlDeviceGetCudaComputeCapability)(void *h, int *major, int *minor) {
+  Card *c = card_of(h);
+  if (!c)
+    return NVML_INVALID;
+  *major = c->major;
+  *minor = c->minor;
+  return OK;
+}
+typedef struct {
+  char old_id[16];
+  unsigned domain, bus, device, device_id, subsystem_id;
+  char id[32];
+} PciInfo;
+API(nvmlDeviceGetPciInfo_v3)(void *h, PciInfo *p) { // as cuDeviceGetPCIBusId says
+  Card *c = card_of(h);
+  if (!c)
+    return NVML_INVALID;
+  *p = (PciInfo){.bus = (unsigned)(c - cards) + 1};
+  snprintf(p->old_id, sizeof p->old_id, "0000:%02X:00.0", p->bus);
+  snprintf(p->id, sizeof p->id, "00000000:%02X:00.0", p->bus);
+  return OK;
+}
 API(nvmlDeviceGetUUID)(void *h, char *s, unsigned n) {
   Card *c = card_of(h);
   if (!c)
@@ -141,6 +163,7 @@ API(nvmlDeviceGetIndex)(void *h, unsigned *i) {
 }
 API(nvmlDeviceGetMinorNumber)(void *h, unsigned *i) { return nvmlDeviceGetIndex(h, i); }
 API(nvmlDeviceGetTemperature)(void *h, int sensor, unsigned *v) { return NVML_NOT_SUPPORTED; }
+API(nvmlDeviceGetTemperatureV)(void *h, void *v) { return NVML_NOT_SUPPORTED; }
 API(nvmlDeviceGetPowerUsage)(void *h, unsigned *v) { return NVML_NOT_SUPPORTED; }
 API(nvmlSystemGetNVMLVersion)(char *s, unsigned n) {
   snprintf(s, n, "12.575.0");
@@ -174,3 +197,4 @@ API(nvmlSystemGetCudaDriverVersion_v2)(int *v) {
   *v = 12090;
   return OK;
 }
+API(nvmlSystemGetCudaDriverVersion)(int *v) { return nvmlSystemGetCudaDriverVersion_v2(v); }
