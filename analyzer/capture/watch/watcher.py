@@ -104,6 +104,14 @@ class Watcher:
         """End the trace, write the note, and remove the hooks."""
         if os.getpid() != self._owner or self._is_over.is_set():
             return
+        try:
+            tf.config.list_logical_devices()
+        except (
+            ValueError
+        ):  # the program's settings contradict each other: TensorFlow allocated nothing
+            self.forget()
+            write_untraced(self._folder, self._make_note(ended))
+            return
         if error is not None:
             self.note_failure(error)
         elif self.gradients.pending:
