@@ -638,6 +638,30 @@ def test_a_loop_without_a_bound_goes_round_once_unless_told():
     assert told.range.low == told.range.high == told.peak_bytes
 
 
+def test_a_loop_that_an_assumed_branch_continues_ends():
+    """``while go: go = data; x = exp(x) if go else sin(x)``, as ``vectorized_map`` makes it."""
+    frame = {"frame_name": "loop", "parallel_iterations": 10}
+    ops = [
+        *(arg("x", 0), constant("begin", 1)),
+        op("go_in", "Enter", "begin", spec=SCALAR, **frame),
+        op("x_in", "Enter", "x", **(frame | {"is_constant": True})),
+        Op("go", "Merge", ("go_in:0", "go_next:0"), outputs=(SCALAR, SCALAR)),
+        op("on", "LoopCond", "go", spec=FLAG),
+        op("go_switch", "Switch", "go", "on", spec=SCALAR, count=2),
+        op("body", "Identity", "go_switch:1", spec=SCALAR),
+        op("data", "IsClose", "x_in", spec=FLAG, control=("body",)),
+        op("way", "Switch", "x_in", "data", count=2),
+        *(op("exp", "Exp", "way:1"), op("sin", "Sin", "way:0")),
+        Op("end", "Merge", ("exp:0", "sin:0"), outputs=(VECTOR, SCALAR)),
+        op("go_next", "NextIteration", "data", spec=SCALAR, control=("end",)),
+        *(op("out", "Exit", "go_switch:0", spec=SCALAR), result("out", "out:0")),
+    ]
+    for told, trips in (({}, 1), ({"loop": 3}, 3)):
+        found = predict(ops, [], assumed=Assumptions(trips=told))
+        outcomes = {one.name: one.outcome for one in found.decisions}
+        assert outcomes == {"data": 1, "loop": trips}
+
+
 def switch_case(index, branches=3):
     """``switch_case`` of branches that hold one, two, three... buffers."""
     ops = [arg("x", 0), index, op("way", "_SwitchN", "x", index.name, count=branches)]

@@ -73,6 +73,7 @@ class Frame:
     deferred: list[tuple[int, Entry]] = field(default_factory=list)
     invariants: list[tuple[int, Entry]] = field(default_factory=list)
     dead_exits: list[int] = field(default_factory=list)
+    assumed: bool = False  # whether the outcome of a branch in it was assumed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +108,8 @@ class DecisionLog:
         self._assumed = assumed
         self._ops = wiring.ops
         self._branch_counts = _find_predicates(wiring)
-        self._conditions = _find_conjunctions(wiring)
-        self.watched = frozenset(self._branch_counts) | self._conditions
+        self.conditions = _find_conditions(wiring)
+        self.watched = frozenset(self._branch_counts) | self.conditions
         self.loops: dict[str, Loop] = {}
         self.branches: dict[int, int] = {}
 
@@ -116,10 +117,11 @@ class DecisionLog:
         self, node: int, values: Sequence[Value | None], iteration: Iteration
     ) -> Value | None:
         """Return the assumed value of a watched node; None for part of a loop condition."""
-        if node in self._conditions:
+        if node in self.conditions:
             # A false operand of ``and`` would have decided the value.
             iteration.bounded = iteration.bounded or any(value is not None for value in values)
             return None
+        iteration.frame.assumed = True
         count = self._branch_counts[node]
         self.branches[node] = count
         return (min(self._assumed.branches.get(self._ops[node].name, 1), count - 1),)
@@ -131,8 +133,7 @@ class DecisionLog:
         loop.bounded = loop.bounded and iteration.bounded
         most = self._assumed.trips.get(name, None if iteration.bounded else UNBOUNDED_TRIPS)
         is_taken = most is None or number < most
-        if is_taken:
-            loop.trips = max(loop.trips, number + 1)
+        loop.trips = max(loop.trips, number + is_taken)
         return is_taken
 
 
@@ -160,8 +161,10 @@ class NodeExecution:
         if kind in SWITCHES:
             return self._switch(node, outputs, values, iteration)
         if kind in MERGES:
-            live = next((k for k, entry in enumerate(slots) if entry is not None), 0)
-            return [(outputs[0], values[live]), *((buffer, None) for buffer in outputs[1:])]
+            value = next((entry[1] for entry in slots if entry is not None), None)
+            if node in self.decisions.conditions and iteration.frame.assumed and value and value[0]:
+                value = None  # a loop that an assumed branch continues would never end
+            return [(outputs[0], value), *((buffer, None) for buffer in outputs[1:])]
         if kind in LISTS:
             found = [self._in_lists.load(kind, k, buffer) for k, buffer in enumerate(outputs)]
         else:
@@ -219,16 +222,18 @@ def _find_predicates(wiring: Wiring) -> dict[int, int]:
     return counts
 
 
-def _find_conjunctions(wiring: Wiring) -> frozenset[int]:
-    """Return the ``LogicalAnd`` nodes in the conditions of loops."""
-    conjunctions: set[int] = set()
+def _find_conditions(wiring: Wiring) -> frozenset[int]:
+    """Return the ``LogicalAnd`` nodes in the conditions of loops, and the ends of branches in them."""
+    conditions: set[int] = set()
     queue = [node for node, op in enumerate(wiring.ops) if op.type == "LoopCond"]
     while queue:
         for source, _ in wiring.inputs[queue.pop()]:
             kind = wiring.ops[source].type
-            if kind == "LogicalAnd" and source not in conjunctions:
-                conjunctions.add(source)
+            if kind == "LogicalAnd" and source not in conditions:
+                conditions.add(source)
                 queue.append(source)
+            elif kind in MERGES:
+                conditions.add(source)
             elif kind in _PASSES_ON - {"Enter"}:
                 queue.append(source)
-    return frozenset(conjunctions)
+    return frozenset(conditions)
