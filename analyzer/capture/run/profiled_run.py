@@ -113,7 +113,7 @@ def run_steps(
     with pause_collector():
         captured = describe_capture(state, partitions)
         if dump is not None and state.function is not None:
-            captured.compiled = read_compiled_functions(state.function, dump)
+            captured.compiled, captured.inside = read_compiled_functions(state.function, dump)
     return captured
 
 

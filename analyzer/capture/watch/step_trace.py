@@ -275,7 +275,8 @@ class StepTrace:
             phantom=self._phantom,
         )
         if self._dump is not None and function is not None:
-            self.captured.compiled = read_compiled_functions(function, self._dump)
+            compiled, self.captured.inside = read_compiled_functions(function, self._dump)
+            self.captured.compiled = compiled
 
     def write(self, note: WatchNote) -> None:
         """Write the note and the graph into the run folder."""

@@ -137,8 +137,8 @@ def compile_calls(
     return lowered, messages
 
 
-def read_compiled_functions(function: Any, dump: Path) -> list[LoweredFunction]:
-    """Return the functions of a step that ran and that XLA compiled, from its dump folder."""
+def read_compiled_functions(function: Any, dump: Path) -> tuple[list[LoweredFunction], list[Op]]:
+    """Return the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
     callers: dict[str, list[str]] = {}
     if is_compiled(function):
         callers[plain_graphs.decode_name(function.name)] = [plain_graphs.decode_name(function.name)]
@@ -159,7 +159,7 @@ def read_compiled_functions(function: Any, dump: Path) -> list[LoweredFunction]:
                 compilations=len(list_dumps(dump, name)),
             )
             compiled.append(LoweredFunction(note, b"", plan))
-    return compiled
+    return compiled, plain_graphs.read_inner_ops(function, [one.note.function for one in compiled])
 
 
 def _group_calls(

@@ -165,7 +165,8 @@ def _find_update_layers(
 
 GRADIENT_ROLE: Final = "gradient"  # of a variable
 _PASSED_GRADIENT_ROLE: Final = "gradient read in the backward pass"  # of an activation
-_KEPT_ROLES: Final = ("kept for the backward pass", "alive in backward")  # by readers, by lifetime
+_KEPT_ROLE: Final = "kept for the backward pass"  # by readers
+ALIVE_ROLE: Final = "alive in backward"  # by lifetime, without known readers
 _FORWARD_ROLE: Final = "read in the forward pass only"
 PASSING_ROLES: Final = frozenset({_PASSED_GRADIENT_ROLE, _FORWARD_ROLE})
 """Roles of activations and gradients that are freed in the pass that made them."""
@@ -212,7 +213,7 @@ def describe_value(
     if infers:
         return Category.ACTIVATION, "activation"
     if is_kept or is_alive:
-        return Category.ACTIVATION, _KEPT_ROLES[not is_kept]
+        return Category.ACTIVATION, _KEPT_ROLE if is_kept else ALIVE_ROLE
     if is_activation:
         return Category.ACTIVATION, _FORWARD_ROLE
     return Category.TEMPORARY, "forward temporary"
@@ -226,6 +227,17 @@ def is_float(dtype: str) -> bool:
 def makes_activation(op_type: str) -> bool:
     """Say whether the result of a forward op of the type is computed from other tensors."""
     return not _FROM_NOTHING.fullmatch(op_type)
+
+
+def find_first_backward_ops(structure: GraphIndex) -> list[str]:
+    """Return the ops whose first birth begins the backward pass: its gradient kernels, else all its ops.
+
+    Others of its ops, such as shapes and constants, run early.
+    """
+    phases = structure.phases
+    backward = [op for op in structure.ops.values() if phases[op.name] is Phase.BACKWARD]
+    kernels = [op.name for op in backward if _GRADIENT_TYPE.fullmatch(op.type)]
+    return kernels or [op.name for op in backward]
 
 
 def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:

@@ -35,6 +35,10 @@ _SUM_SETS_PARAMETER: Final = "sgd"
 _PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
 _SLOT: Final = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradient")
 _NEW_PARAMETER: Final = (Category.PARAMETER, "new value of a parameter")
+_NEW_AVERAGE: Final = (Category.PARAMETER, "new value of a moving average")
+_NORMS: Final = frozenset({"FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"})
+"""Op types whose outputs 1 and 2 in training are the new moving averages of mean and variance, which
+``AssignVariableOp`` then holds (``exponential_avg_factor`` in ``nn_ops.cc``)."""
 _NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
 
 _SLOTS: Final = {
@@ -126,6 +130,7 @@ def find_state(
     born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
     is_held = (born >= 0) & (born < first.first) & (dies > first.first)
     ops, sizes = table["op"].astype(str).tolist(), table["requested_bytes"].tolist()
+    tensors = table["tensor"].astype(str).tolist()
     seen: Counter[int] = Counter()
     found: dict[int, tuple[Category, str]] = {}
     for row in np.flatnonzero(is_held)[np.argsort(born[is_held], kind="stable")].tolist():
@@ -138,6 +143,9 @@ def find_state(
     number = table["step"].fillna(-1).to_numpy(dtype=np.int64)
     outlives = (number >= 0) & (dies > ends[number])
     for row in np.flatnonzero(outlives).tolist():
+        op = structure.ops.get(ops[row])
+        if op is not None and op.type in _NORMS and tensors[row][-2:] in (":1", ":2"):
+            found[row] = _NEW_AVERAGE
         root = find_optimizer(ops[row])
         # Keras 2 assigns new values of both, in a scope inside the optimizer's.
         if root and sizes[row] in counts and ops[row].lower().count(f"{root}/") == 1:

@@ -42,6 +42,7 @@ from analyzer.tracing.parse.xplane import RawTrace
 _CALL: Final = "StatefulPartitionedCall/"  # prefix of the ops of an inlined function
 _MOST_OUTPUTS: Final = 64
 """Limit of the outputs of one op; a loop's buffers are its outputs in turn."""
+_SCALAR_BYTES: Final = 8
 _NEVER: Final = 1 << 62  # a time after the trace
 
 
@@ -174,7 +175,8 @@ class _Building:
             outputs = self.outputs.setdefault(name, [])
             is_freed_by_itself = self._users.get(row) == (name, True)
             is_scratch = is_freed_by_itself and (not is_noted or freers[dies] == name)
-            if (region != "output" and is_scratch) or used >= _MOST_OUTPUTS:
+            is_copy = region == "dynamic" and row not in self._copies
+            if is_copy or (region != "output" and is_scratch) or used >= _MOST_OUTPUTS:
                 continue
             if used == len(outputs):
                 outputs.append(TensorSpec(dtype, read_shape(shape)))
@@ -251,8 +253,8 @@ class _Building:
         return int(np.searchsorted(self._starts, time, side="right"))
 
     @cached_property
-    def _eager_bounds(self) -> dict[int, tuple[int, int]]:
-        """Start of the backward pass and of the update by step."""
+    def _eager_kernels(self) -> dict[int, tuple[int, int]]:
+        """Time of the first gradient kernel and of the first kernel of the update by step."""
         bounds: dict[int, tuple[int, int]] = {}
         for name, time in self._first.items():
             if "#" not in name:
@@ -266,6 +268,32 @@ class _Building:
                 backward = min(backward, time)
             bounds[step] = backward, update
         return bounds
+
+    @cached_property
+    def _eager_bounds(self) -> dict[int, tuple[int, int]]:
+        """Start of the backward pass and of the update by step.
+
+        The backward pass begins after the loss, the last result before the first gradient kernel that
+        survives until the update; the tape caches zeros. An optimizer begins with scalars, such as
+        powers of its constants.
+        """
+        times = self._raw.events["time_ps"].to_numpy()
+        dies = times[np.minimum(self._table["dies"].to_numpy(), len(times) - 1)]
+        losses, last = dict[int, int](), dict[int, int]()
+        for row, freed in zip(self._rows.tolist(), dies.tolist(), strict=True):
+            name = str(self._names[row])
+            time = self._first.get(name, 0)
+            step = self._step_at(time)
+            backward, update = self._eager_kernels.get(step, (_NEVER, _NEVER))
+            is_scalar = self._size[row] <= _SCALAR_BYTES
+            if time < backward and update < freed and self._find_type(name) != "Fill":
+                losses[step] = max(time, losses.get(step, 0))
+            if time < update and (not is_scalar or find_gradient_kernel(name)):
+                last[step] = max(time, last.get(step, 0))
+        return {
+            step: (losses.get(step, backward - 1) + 1, min(update, last.get(step, update) + 1))
+            for step, (backward, update) in self._eager_kernels.items()
+        }
 
     @cached_property
     def gradients(self) -> frozenset[str]:
@@ -296,7 +324,7 @@ class _Building:
         """Say whether an eager step's buffer is alive when the step's update begins."""
         times = self._raw.events["time_ps"].to_numpy()
         born, dies = (int(self._table[name].loc[row]) for name in ("born", "dies"))
-        update = self._eager_bounds.get(self._step_at(times[born]), (0, _NEVER))[1]
+        update = self._eager_kernels.get(self._step_at(times[born]), (0, _NEVER))[1]
         return bool(times[born] < update < times[min(dies, len(times) - 1)])
 
     def _is_of_matrix(self, name: str, shape: tuple[int, ...] | None) -> bool:

@@ -57,6 +57,8 @@ HOST_COPY_ROLE: Final = "copy of a NumPy array or Python value"
 (``NdarrayToTensor``, ``pywrap_tensor.cc``)."""
 _HOST_CONSTANT: Final = "_EagerConst"
 """The op that copies such a value to a card (``ConvertToEagerTensor``, ``pywrap_tensor.cc``)."""
+_COPY_FROM_HOST_ROLE: Final = "copied from the host"
+"""``CopyToDeviceNode`` requests a ``dynamic`` region before the eager op that reads the copy."""
 _ADDS: Final = frozenset({"AddN", "AddV2", "Add", "AccumulateNV2"})
 
 
@@ -112,9 +114,8 @@ def match_outputs(
         if known:
             tensors[row] = str(known)
         elif op is not None and (is_scratch is None or not is_scratch[row]):
-            tensors[row] = _match_output(
-                op, used.setdefault((run, name), set()), dtype, shape, size
-            )
+            taken = used.setdefault((run, name), set())
+            tensors[row] = match_output(op, taken, dtype, shape, size)
     return tensors
 
 
@@ -123,6 +124,7 @@ class _Values:
 
     def __init__(self, structure: GraphIndex, sharing: Sharing, *, infers: bool) -> None:
         self._structure, self._sharing, self._infers = structure, sharing, infers
+        self._has_backward = Phase.BACKWARD in structure.phases.values()
         self._gradients = _with_partial_sums(structure)
         self._gradient_ops = find_gradient_ops(structure)
         self._reduced = find_all_reduce_roles(structure)
@@ -151,6 +153,8 @@ class _Values:
             types = {source.type for source in sources if source is not None}
             if ITERATOR in types or types & INPUT_TYPES:
                 return Category.INPUT, COPIED_BATCH if ITERATOR in types else COPIED_INPUT
+        if region == "dynamic" and op.type != "_Recv":
+            return Category.INPUT, _COPY_FROM_HOST_ROLE
         if tensor in self._reduced:
             return Category.GRADIENT, self._reduced[tensor]
         if is_scratch:
@@ -160,14 +164,16 @@ class _Values:
         # TensorFlow prunes an op whose only result no op reads. A convolution may replace its output.
         is_result = bool(structure.evidence) and region == "output" and len(op.outputs) == 1
         is_read = (bool(readers) or (is_result and not is_convolution)) and is_float(dtype)
+        is_activation = is_read and makes_activation(op.type)
         return describe_value(
             phase,
-            infers=self._infers,
+            # The trace of a program may end in the forward pass.
+            infers=self._infers or (is_activation and not self._has_backward),
             of_variable=not self._gradients.isdisjoint(members),
             carries_gradient=is_read and op.name in self._gradient_ops,
             is_kept=Phase.BACKWARD in readers,
-            is_alive=is_alive and is_float(dtype),
-            is_activation=is_read and makes_activation(op.type),
+            is_alive=is_alive and is_float(dtype) and not readers,
+            is_activation=is_activation,
         )
 
 
@@ -189,7 +195,7 @@ def _with_partial_sums(structure: GraphIndex) -> set[str]:
     return gradients
 
 
-def _match_output(op: Op, used: set[int], dtype: str, shape: str, size_bytes: int) -> str:
+def match_output(op: Op, used: set[int], dtype: str, shape: str, size_bytes: int) -> str:
     """Return the op's output that a buffer was requested for; empty for none.
 
     A kernel requests outputs in any order, and scratch memory in between; dtype and shape decide, then

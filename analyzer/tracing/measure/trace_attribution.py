@@ -10,12 +10,15 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GRADIENT_ROLE, GraphIndex
-from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.graph_index import (
+    ALIVE_ROLE,
+    GRADIENT_ROLE,
+    GraphIndex,
+    find_first_backward_ops,
+)
 from analyzer.model.recording.records import Step
-from analyzer.tracing.derive.op_names import FOLDED
 from analyzer.tracing.derive.state_buffers import find_state
-from analyzer.tracing.measure.attribution import CONSTANTS, label_eager, label_graph, match_outputs
+from analyzer.tracing.measure.attribution import label_eager, label_graph, match_outputs
 from analyzer.tracing.measure.attribution_labels import Labels, label_batches, label_variables
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
@@ -53,15 +56,14 @@ def attribute(
     if structure is not None:
         tensors = match_outputs(table, structure, find_scratch(table, raw))
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
-        # Ops of the backward pass, without constants, which are made beforehand.
-        backward = [
-            name
-            for name, op in structure.ops.items()
-            if structure.phases[name] is Phase.BACKWARD
-            and not (FOLDED in name or op.type in CONSTANTS)
-        ]
-        starts = find_first_births(table, table["op"].isin(backward).to_numpy() & in_steps)
+        backward = table["op"].isin(find_first_backward_ops(structure)).to_numpy()
+        starts = find_first_births(table, backward & in_steps)
         label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
+        ends = np.array([*(step.last for step in steps), len(raw.events)])
+        outlives = table["dies"].to_numpy() > ends[table["step"].fillna(-1).to_numpy(np.int64)]
+        is_scalar = (table["shape"].astype(str) == "[]").to_numpy()
+        results = labels.role.equal(ALIVE_ROLE) & outlives & is_scalar & in_steps
+        labels.fill(results, Category.TEMPORARY, "outlives the step")  # such as a metric
         label_batches(labels, table, structure, python)
     born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
     phases = np.zeros(len(table), dtype=np.int8)

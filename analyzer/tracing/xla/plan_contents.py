@@ -73,7 +73,7 @@ class Divided:
     steps: tuple[Step, ...]
 
 
-def build_plans(note: RunNote | None) -> Mapping[str, BufferPlan]:
+def build_plans(note: RunNote | None) -> dict[str, BufferPlan]:
     """Return the memory plans of a note, by the name of the op that calls the function.
 
     Raises:

@@ -58,11 +58,13 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
     if not plans:
         return ModuleBuffers(table, plans, StepConfig(), warnings)
     is_training = any(map(runs_backward, plans.values()))
-    threads = raw.events["thread"].to_numpy()[table["born"]]
-    named = {
-        row: _label(name, regions, is_training)
-        for row, name, regions in _match(table.assign(thread=threads), plans)
-    }
+    named = {}
+    for rows, fits in match_requests(table, raw, plans):
+        # Several modules may fit; if their names differ by more than XLA's number, it is unknown.
+        names = {_NUMBER.sub("", name) for name, _ in fits}
+        name = fits[0][0] if len(names) == 1 else ""
+        for place, row in enumerate(rows):
+            named[row] = _label(name, [regions[place] for _, regions in fits], is_training)
     if named:
         labels = pd.DataFrame.from_dict(named, orient="index")
         old = table[labels.columns].astype(object)
@@ -92,21 +94,22 @@ def runs_backward(plan: BufferPlan) -> bool:
     )
 
 
-def _match(
-    table: pd.DataFrame, plans: Mapping[str, BufferPlan]
-) -> Iterator[tuple[int, str, list[PlanRegion]]]:
-    """Yield row, module and regions of each request that follows a module's assignment.
+def match_requests(
+    table: pd.DataFrame, raw: RawTrace, plans: Mapping[str, BufferPlan]
+) -> Iterator[tuple[list[int], list[tuple[str, list[PlanRegion]]]]]:
+    """Yield the rows of requests that follow an assignment, and the modules that fit.
 
-    The modules with most requests are taken. Several of them may fit; if their names differ by more
-    than XLA's number, the module is unknown and the name empty.
+    Those with most requests are taken. Each module has its regions in the order of the rows.
     """
     by_first: dict[int, list[tuple[str, list[PlanRegion]]]] = {}
     for name, plan in plans.items():
-        regions = [region for region in plan.regions if region.use in _REQUESTED]
+        regions = [one for one in plan.regions if one.use in _REQUESTED and one.size_bytes]
         if regions:
             by_first.setdefault(regions[0].size_bytes, []).append((name, regions))
-    bare = table[(table["born"] >= 0) & (table["op"].astype(str) == "")]
-    for _, group in bare.sort_values("born").groupby(["allocator", "thread"], observed=True):
+    threads = raw.events["thread"].to_numpy()[table["born"]]
+    bare = (table["born"] >= 0) & (table["op"].astype(str) == "")
+    groups = table.assign(thread=threads)[bare].sort_values("born")
+    for _, group in groups.groupby(["allocator", "thread"], observed=True):
         rows, sizes = group.index.tolist(), group["requested_bytes"].tolist()
         at = 0
         while at < len(rows):
@@ -116,12 +119,8 @@ def _match(
                 if sizes[at : at + len(regions)] == [region.size_bytes for region in regions]
             ]
             most = max((len(regions) for _, regions in fits), default=0)
-            fits = [(name, regions) for name, regions in fits if len(regions) == most]
-            names = {_NUMBER.sub("", name) for name, _ in fits}
             if fits and (most > 1 or sizes[at] >= _LEAST_UNIQUE):
-                for place in range(most):
-                    regions = [module[place] for _, module in fits]
-                    yield rows[at + place], fits[0][0] if len(names) == 1 else "", regions
+                yield rows[at : at + most], [one for one in fits if len(one[1]) == most]
             at += max(most, 1)
 
 

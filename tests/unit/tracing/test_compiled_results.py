@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from analyzer.model.choice import Category
+from analyzer.model.contract.graph_note import Op, TensorSpec
+from analyzer.model.graph.graph_index import build_graph_index
 from analyzer.model.recording.records import Step
 from analyzer.tracing.measure.attribution import label_eager
 from analyzer.tracing.measure.attribution_labels import Labels
+from analyzer.tracing.xla.buffer_plan import BufferPlan, PlanRegion, ValueUse
+from analyzer.tracing.xla.call_requests import find_calls, name_call_requests
 
 
 @pytest.mark.parametrize("infer", [True, False])
@@ -60,3 +67,45 @@ def test_what_python_brings_into_a_step_is_an_input_and_a_pool_threads_is_not() 
     label_eager(labels, table, steps, phases, {}, by_python, infer=False, jit=False)
     told = labels.apply(table.assign(dtype="", shape=""))["category"].tolist()
     assert told == ["input", "temporary", "input", "temporary"]
+
+
+def test_requests_of_compiled_calls_name_their_ops_in_graph_order() -> None:
+    # GIVEN two calls with one assignment, and scratch memory of another thread between their requests
+    spec = TensorSpec("float32", (1024,))
+    attrs = {"_XlaMustCompile": True}
+    calls = [Op(f"caller/f_{n}", "PartitionedCall", outputs=(spec,), attrs=attrs) for n in (1, 2)]
+    structure = build_graph_index([*calls, Op("use", "Neg", inputs=("caller/f_2:0",))])
+    regions = (region(ValueUse.OUTPUT, 4096), region(ValueUse.TEMPORARY, 8192))
+    plan = BufferPlan(
+        module="f", platform="cpu", regions=regions, parameters=(), aliases={}, outputs=(4096,)
+    )
+    plans = find_calls({"f_1": plan, "f_2": plan}, structure)
+    table = pd.DataFrame(
+        {
+            "op": pd.Categorical([""] * 5),
+            "allocator": "mklcpu",
+            "born": range(5),
+            "requested_bytes": [4096, 100, 8192, 4096, 8192],
+            "step": pd.array([0] * 5, dtype="Int64"),
+            **dict.fromkeys(("region", "tensor", "dtype", "shape"), ""),
+        }
+    )
+    raw: Any = SimpleNamespace(events=pd.DataFrame({"thread": [1, 2, 1, 1, 1]}))
+    # WHEN they are named THEN results are outputs, and the other thread's memory is not theirs
+    found = name_call_requests(table, raw, plans, structure)
+    assert found["op"].tolist() == ["caller/f_1", "", "caller/f_1", "caller/f_2", "caller/f_2"]
+    assert found["tensor"].tolist() == ["caller/f_1:0", "", "", "caller/f_2:0", ""]
+
+
+def region(use: ValueUse, size_bytes: int) -> PlanRegion:
+    return PlanRegion(
+        index=0,
+        size_bytes=size_bytes,
+        use=use,
+        results=(),
+        is_live_out=use is ValueUse.OUTPUT,
+        is_tuple=False,
+        dtype="float32",
+        shape=None,
+        op_name="",
+    )

@@ -119,6 +119,50 @@ def test_names_kernels_and_frees_give_category_and_layer(tmp_path: Path) -> None
     )
 
 
+def test_early_shapes_do_not_begin_the_backward_pass(tmp_path: Path) -> None:
+    # GIVEN a shape of the tape before the forward pass, and a metric that the function returns
+    trace = Card()
+    trace.allocate(2, 0x100, 256, op="gradient_tape/Shape/_3", shape="[2]", run_id=RUN)
+    add_training(trace, 0, RUN)
+    trace.allocate(60, 0x200, 256, op="div_no_nan", shape="[]", data_type=1, run_id=RUN)
+    trace.free(950, 0x200)
+    found = labels_of(measured(trace, tmp_path))
+    # THEN a value that is freed in the forward pass does not wait for the backward pass
+    assert found[FORWARD, "output"][:2] == ("activation", "read in the forward pass only")
+    assert found["div_no_nan", "output"][:2] == ("temporary", "outlives the step")
+
+
+def test_an_eager_backward_pass_begins_after_the_loss(tmp_path: Path) -> None:
+    # GIVEN an eager step: forward, loss, its gradient, kernels, and the optimizer's scalars
+    trace = Card()
+
+    def run(time: int, op: str, freed: int, size: int = 4 * KIB, region: str = "output") -> None:
+        shape = "[]" if size == 4 else "[1024]"
+        trace.allocate(time, time << 16, 4 * KIB, requested=size, op=op, region=region,
+                       shape=shape, data_type=1)  # fmt: skip
+        frees.append((freed, time << 16))
+
+    frees: list[tuple[int, int]] = []
+    run(5, "Conv2D", 95, region="dynamic")
+    run(10, "Conv2D", 55)
+    run(20, "Mean", 95, 4)
+    run(30, "Tile", 42)
+    run(40, "BiasAddGrad", 95)
+    run(50, "Conv2DBackpropFilter", 95)
+    run(60, "Pow", 85, 4)
+    for freed, address in sorted(frees):
+        trace.free(freed, address)
+    trace.event("ResourceApplyAdam:ResourceApplyAdam", 80, duration_ns=1)
+    table = measured(trace, tmp_path).recording.allocations
+    found = {(op.partition("#")[0], region): (category, role) for op, region, category, role in zip(
+        table["op"], table["region"], table["category"], table["role"], strict=True)}  # fmt: skip
+    # THEN the gradient of the loss is no activation, and the optimizer's scalars are no gradients
+    assert found["Conv2D", "dynamic"] == ("input", "copied from the host")
+    assert found["Conv2D", "output"] == ("activation", "kept for the backward pass")
+    assert found["Tile", "output"] == ("gradient", "gradient read in the backward pass")
+    assert found["Pow", "output"] == ("temporary", "optimizer temporary")
+
+
 def test_each_edge_names_its_evidence(tmp_path: Path) -> None:
     graph = measured(training(), tmp_path).recording.graph
     assert graph is not None
