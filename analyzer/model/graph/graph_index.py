@@ -229,17 +229,6 @@ def makes_activation(op_type: str) -> bool:
     return not _FROM_NOTHING.fullmatch(op_type)
 
 
-def find_first_backward_ops(structure: GraphIndex) -> list[str]:
-    """Return the ops whose first birth begins the backward pass: its gradient kernels, else all its ops.
-
-    Others of its ops, such as shapes and constants, run early.
-    """
-    phases = structure.phases
-    backward = [op for op in structure.ops.values() if phases[op.name] is Phase.BACKWARD]
-    kernels = [op.name for op in backward if _GRADIENT_TYPE.fullmatch(op.type)]
-    return kernels or [op.name for op in backward]
-
-
 def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
     """Return the ops of the backward pass whose results depend on the gradient of the loss.
 

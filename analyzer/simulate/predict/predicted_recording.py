@@ -17,8 +17,9 @@ from analyzer.model.contract.report.peak_figures import UnmodelledType
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import GraphIndex, find_first_backward_ops
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
+from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.kernels.kernel_device import KernelDevice
@@ -203,7 +204,8 @@ def _attribute(
         if labels.is_open(row):
             labels.set(row, category, role=role)
     in_steps = table["step"].notna().to_numpy()
-    backward = table["op"].isin(find_first_backward_ops(structure)).to_numpy()
+    ops = table["op"].astype(object).to_numpy()
+    backward = np.array([structure.phases.get(op) is Phase.BACKWARD for op in ops], dtype=bool)
     starts = find_first_births(table, backward & in_steps)
     tensors = match_outputs(table, structure)
     sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})

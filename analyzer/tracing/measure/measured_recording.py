@@ -45,10 +45,13 @@ from analyzer.tracing.sources.graph_join import (
     find_event_graph,
     find_graph,
 )
-from analyzer.tracing.xla.call_requests import find_calls, name_call_requests
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
-from analyzer.tracing.xla.trace_modules import ModuleBuffers, name_module_buffers
+from analyzer.tracing.xla.trace_modules import (
+    ModuleBuffers,
+    name_call_requests,
+    name_module_buffers,
+)
 
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
@@ -125,15 +128,7 @@ def measure(
     integrity = check_trace(raw, table, steps, note)
     table = table.assign(step=find_steps_of_births(table["born"].to_numpy(), steps))
     table, structure, join = find_graph(table, raw, note, steps, source)
-    noted = build_plans(note)
-    calls = find_calls(noted, structure)
-    table = name_call_requests(table, raw, calls, structure)
-    table, sharing = attribute(table, raw, note, structure, steps)
-    table = label_workspaces(table, raw.kernels)
-    if note is not None:
-        modules = ModuleBuffers(table, noted | calls, note.step)
-    else:
-        modules = name_module_buffers(divide_earlier_memory(table, structure, main), raw)
+    modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
     table, plans = modules.table, modules.plans
     infer = note is not None and note.is_inference
     shown = divide_temporaries(table, events, steps, plans, structure, allocator=main, infer=infer)
@@ -167,6 +162,23 @@ def measure(
         watch=note.watch if note is not None else None,
     )
     return Measured(recording, structure, sharing, raw.op_runs, note, join, raw.ran_xla)
+
+
+def _label_buffers(
+    table: pd.DataFrame,
+    raw: RawTrace,
+    note: RunNote | None,
+    structure: GraphIndex | None,
+    steps: Sequence[Step],
+    main: str,
+) -> tuple[ModuleBuffers, Sharing | None]:
+    plans = build_plans(note, structure)
+    table = name_call_requests(table, raw, plans, structure)
+    table, sharing = attribute(table, raw, note, structure, steps)
+    table = label_workspaces(table, raw.kernels)
+    if note is not None:
+        return ModuleBuffers(table, plans, note.step), sharing
+    return name_module_buffers(divide_earlier_memory(table, structure, main), raw), sharing
 
 
 def _describe_graph(

@@ -10,13 +10,9 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.graph.buffer_sharing import Sharing
-from analyzer.model.graph.graph_index import (
-    ALIVE_ROLE,
-    GRADIENT_ROLE,
-    GraphIndex,
-    find_first_backward_ops,
-)
+from analyzer.model.graph.graph_index import ALIVE_ROLE, GRADIENT_ROLE, GraphIndex
 from analyzer.model.recording.records import Step
+from analyzer.tracing.derive.op_names import find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
 from analyzer.tracing.measure.attribution import label_eager, label_graph, match_outputs
 from analyzer.tracing.measure.attribution_labels import Labels, label_batches, label_variables
@@ -56,8 +52,9 @@ def attribute(
     if structure is not None:
         tensors = match_outputs(table, structure, find_scratch(table, raw))
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
-        backward = table["op"].isin(find_first_backward_ops(structure)).to_numpy()
-        starts = find_first_births(table, backward & in_steps)
+        # Shapes and constants of the tape run early, its kernels do not.
+        kernels = [op.name for op in structure.ops.values() if find_gradient_kernel(op.type)]
+        starts = find_first_births(table, table["op"].isin(kernels).to_numpy() & in_steps)
         label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
         ends = np.array([*(step.last for step in steps), len(raw.events)])
         outlives = table["dies"].to_numpy() > ends[table["step"].fillna(-1).to_numpy(np.int64)]

@@ -73,8 +73,10 @@ class Divided:
     steps: tuple[Step, ...]
 
 
-def build_plans(note: RunNote | None) -> dict[str, BufferPlan]:
+def build_plans(note: RunNote | None, structure: GraphIndex | None = None) -> dict[str, BufferPlan]:
     """Return the memory plans of a note, by the name of the op that calls the function.
+
+    In the executed graph ``structure`` the name may begin with its caller's.
 
     Raises:
         TraceError: A plan contradicts itself: its file is damaged.
@@ -91,7 +93,10 @@ def build_plans(note: RunNote | None) -> dict[str, BufferPlan]:
                 hint="Repeat the capture.",
             ) from None
         plans |= dict.fromkeys(one.ops, plan)
-    return plans
+    ops = structure.ops.values() if structure is not None else ()
+    calls = (op.name for op in ops if op.attrs.get("_XlaMustCompile"))
+    known = {name: find_inlined(name, plans) for name in calls}
+    return plans | {name: plan for name, plan in known.items() if plan is not None}
 
 
 def find_step_tensors(allocations: pd.DataFrame) -> set[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -22,7 +23,9 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import AccountingError, TraceError
+from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import is_in_gradient_scope
+from analyzer.tracing.measure.attribution import match_output
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.xplane import RawTrace
 from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse, build_plan
@@ -122,6 +125,36 @@ def match_requests(
             if fits and (most > 1 or sizes[at] >= _LEAST_UNIQUE):
                 yield rows[at : at + most], [one for one in fits if len(one[1]) == most]
             at += max(most, 1)
+
+
+def name_call_requests(
+    table: pd.DataFrame,
+    raw: RawTrace,
+    plans: Mapping[str, BufferPlan],
+    structure: GraphIndex | None,
+) -> pd.DataFrame:
+    """Return the table with op, region and tensor of the requests of compiled functions in a step.
+
+    ``plans`` are by the calling op. Calls with equal assignments are in the order of the graph.
+    """
+    ops = structure.ops if structure is not None else {}
+    calls = {name: plans[name] for name in ops if name in plans}
+    names = ("op", "region", "tensor", "dtype")
+    columns = {name: table[name].astype(object).to_numpy().copy() for name in names}
+    turns: Counter[tuple[int, str]] = Counter()
+    for rows, fits in match_requests(table, raw, calls) if calls else ():
+        turn = table["step"].fillna(-1).iloc[rows[0]], fits[0][0]
+        name, regions = fits[turns[turn] % len(fits)]
+        turns[turn] += 1
+        used: set[int] = set()
+        for row, region in zip(rows, regions, strict=True):
+            is_result = region.use is ValueUse.OUTPUT and not region.is_tuple
+            size = region.size_bytes
+            tensor = match_output(ops[name], used, "", "", size) if is_result else ""
+            facts = (name, "output" if tensor else "temp", tensor, region.dtype)
+            for column, fact in zip(names, facts, strict=True):
+                columns[column][row] = fact
+    return table.assign(**{name: pd.Categorical(column) for name, column in columns.items()})
 
 
 def _label(name: str, regions: Sequence[PlanRegion], is_training: bool) -> dict[str, str]:

@@ -16,7 +16,7 @@ from analyzer.model.recording.records import Step
 from analyzer.tracing.measure.attribution import label_eager
 from analyzer.tracing.measure.attribution_labels import Labels
 from analyzer.tracing.xla.buffer_plan import BufferPlan, PlanRegion, ValueUse
-from analyzer.tracing.xla.call_requests import find_calls, name_call_requests
+from analyzer.tracing.xla.trace_modules import name_call_requests
 
 
 @pytest.mark.parametrize("infer", [True, False])
@@ -79,7 +79,7 @@ def test_requests_of_compiled_calls_name_their_ops_in_graph_order() -> None:
     plan = BufferPlan(
         module="f", platform="cpu", regions=regions, parameters=(), aliases={}, outputs=(4096,)
     )
-    plans = find_calls({"f_1": plan, "f_2": plan}, structure)
+    plans = {"caller/f_1": plan, "caller/f_2": plan}
     table = pd.DataFrame(
         {
             "op": pd.Categorical([""] * 5),
