@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -35,7 +33,6 @@ from analyzer.fitting.fit_document import add_headline
 from analyzer.fitting.remedies import try_remedies
 from analyzer.fitting.size_search import (
     MOST_SIZE,
-    QUICK_S,
     RUN_STEPS,
     FoundSizes,
     RunBracket,
@@ -125,8 +122,8 @@ def fit_step(
             return run_at(access, varied.apply(run_options, size), size, limit_s)
 
         refused = None if found.refused is None else found.refused.size
-        until_s = math.inf if question.confirm else time.monotonic() + QUICK_S
-        answer = _confirm(answer, RunBracket(run, refused, most, until_s))
+        bracket = RunBracket(run, refused, most, is_quick=question.confirm is None)
+        answer = _confirm(answer, bracket)
     if answer.largest:
         answer = _add_peaks(answer, found.curve, limit)
     if answer.wanted is not None:

@@ -273,9 +273,8 @@ RUN_STEPS: Final = 3
 _FIRST_STEP_DOWN: Final = 16
 """Divisor of the predicted size. If it and the safe size fail, go down by 1 / 16, then 4 / 16."""
 
-QUICK_S: Final = 30.0
-"""Seconds after which a confirmation that the user did not request starts no run beyond one that ran
-and one that failed: an answer in a minute is worth more than a narrow one."""
+_BRACKET_S: Final = 30.0  # seconds after which a quick confirmation does not narrow a bracket
+_QUICK_S: Final = 90.0  # seconds in which a quick confirmation ends after a size ran
 
 _STEP_GROWTH: Final = 4
 """Factor between steps on one side. Upwards they start at 1 / 64 of the predicted size, so that eight
@@ -336,8 +335,9 @@ class RunBracket:
     run: Callable[[int], ConfirmingRun]
     refused: int | None = None  # the smallest size known not to be possible
     most: int = MOST_SIZE  # no larger size is run
-    until_s: float = math.inf  # ``time.monotonic`` from which a wide bracket is narrow enough
+    is_quick: bool = False  # whether the user did not request the runs
     runs: dict[int, ConfirmingRun] = field(default_factory=dict)
+    seconds: list[float] = field(default_factory=list)  # of each run
 
     @property
     def fitting(self) -> int:
@@ -365,7 +365,7 @@ class RunBracket:
             fitting, failing = self.fitting, self.failing
             if failing is not None and failing - fitting <= tolerance_at(fitting):
                 return
-            if fitting and failing is not None and time.monotonic() > self.until_s:
+            if self.is_quick and fitting and self._is_late(has_failing=failing is not None):
                 return
             if fitting and failing is None:
                 size, up = min(fitting + up, self.most), _STEP_GROWTH * up
@@ -384,8 +384,15 @@ class RunBracket:
                 return
             self._run(size)
 
+    def _is_late(self, *, has_failing: bool) -> bool:
+        if has_failing:
+            return sum(self.seconds) > _BRACKET_S
+        return sum(self.seconds) + max(self.seconds) > _QUICK_S
+
     def _run(self, size: int) -> None:
+        start_s = time.monotonic()
         result = self.runs[size] = self.run(size)
+        self.seconds.append(time.monotonic() - start_s)
         failed = [run for run in self.runs.values() if run.has_failed]
         is_other = all(run.kind is FailureKind.OTHER for run in failed)
         if result.has_failed and is_other and len(failed) == len(self.runs) > 1:

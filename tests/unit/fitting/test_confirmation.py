@@ -22,11 +22,22 @@ def run_up_to(largest: int, kind: FailureKind = FailureKind.OUT_OF_MEMORY) -> Ru
     return RunBracket(run)
 
 
-def test_late_runs_stop_at_the_first_bracket() -> None:
+@pytest.mark.parametrize(
+    ("predicted", "run_s", "sizes"), [(1200, 20, [900, 1200]), (800, 50, [800])]
+)
+def test_quick_confirmation_starts_no_late_run(monkeypatch, predicted, run_s, sizes) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
     bracket = run_up_to(1000)
-    bracket.until_s = 0.0
-    bracket.narrow(1200, 900)
-    assert sorted(bracket.runs) == [900, 1200]
+    run = bracket.run
+
+    def run_slowly(size: int) -> ConfirmingRun:
+        now_s[0] += run_s
+        return run(size)
+
+    bracket.run, bracket.is_quick = run_slowly, True
+    bracket.narrow(predicted, 900)
+    assert sorted(bracket.runs) == sizes
 
 
 @given(st.integers(0, 5000), st.floats(0.8, 1.25), st.floats(0.7, 1.0))
