@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
-from analyzer.model.contract.report.subject import (
-    DevicePeak,
-    DevicePlace,
-    HostRow,
-    HostsFigures,
-)
+from analyzer.model.contract.report.subject import DevicePeak, DevicePlace, HostRow, HostsFigures
 from analyzer.model.errors import AnalyzerError, TraceError
 from analyzer.model.units import times
 from analyzer.report.result import Result
@@ -141,10 +136,7 @@ def _device_peak(recording: Recording, allocator: str) -> DevicePeak:
 
 
 def compare_hosts(rows: Sequence[HostRow]) -> HostsFigures:
-    """Compare the hosts: the worst device, the spread, and the outliers.
-
-    The worst device has the least room, or the largest peak if a limit is not known.
-    """
+    """Compare the hosts: the worst device (least room, else largest peak), spread and outliers."""
     devices = [device for row in rows for device in row.devices]
     if not devices:
         raise TraceError(

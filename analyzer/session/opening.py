@@ -153,9 +153,8 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
 def predict_step(note: RunNote, folder: Path, **options: Unpack[PredictOptions]) -> Analysis:
     """Predict a captured step and explain it; ``folder`` has the card's plans.
 
-    Raises:
-        TraceError: the note has no graph, or a plan is damaged.
-        CompilerUnavailable: a card's compiler gave no plan, and the note has none for the CPU.
+    A TraceError says that the note has no graph or a plan is damaged; a CompilerUnavailable, that a
+    card's compiler gave no plan, and the note has none for the CPU.
     """
     from analyzer.explain.pool_facts import replaced_options
     from analyzer.simulate.compiler.plan_uncertainty import with_plan_doubts
@@ -212,10 +211,7 @@ def _plan_card(
 
 
 def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
-    """Compute the peak, the pool and the findings of a measured or predicted recording.
-
-    ``search`` also finds the least memory limit, which takes several replays.
-    """
+    """Compute peak, pool and findings of a recording; ``search`` also finds the least limit."""
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
     from analyzer.explain.judgement import judge

@@ -44,10 +44,7 @@ if TYPE_CHECKING:
 
 
 def collect_options(arguments: Mapping[str, Any]) -> CaptureOptions:
-    """Return the options among a public function's arguments, which are its ``locals()``.
-
-    Keywords and fields of ``CaptureOptions`` have the same names; an omitted mapping is empty.
-    """
+    """Return the options among a public function's ``locals()``; an omitted mapping is empty."""
     values = {one.name: arguments.get(one.name, one.default) for one in fields(CaptureOptions)}
     mappings = {name: dict(arguments.get(name) or {}) for name in ("shapes", "assume")}
     return CaptureOptions(**(values | mappings))
@@ -274,10 +271,7 @@ def begin_watch(
     on_oom: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> WatchBlock:
-    """Watch the steps of this process until ``end_watch``; arguments as for ``watch``.
-
-    If a step runs out of memory, the watching ends there and ``watched`` is filled.
-    """
+    """Watch steps until ``end_watch`` or out of memory; arguments as for ``watch``."""
     from analyzer.capture.watch.watch_block import WatchBlock
 
     def end_at_failure(error: BaseException) -> None:
@@ -289,10 +283,7 @@ def begin_watch(
 
 
 def end_watch(block: WatchBlock, watched: Watched, error: BaseException | None = None) -> None:
-    """Stop watching, explain the traced steps, save the report in the run folder, fill ``watched``.
-
-    ``error`` is the exception that ended the steps.
-    """
+    """Explain the traced steps, save the report, fill ``watched``; ``error`` ended the steps."""
     if not block.is_running:  # it ended when a step ran out of memory
         return
     folder = block.end(error)

@@ -1,7 +1,4 @@
-"""Types of the records' fields, with limits that are checked when a record is read.
-
-They are far above real values; sums and products fit 64 bits.
-"""
+"""Types of the records' fields; limits far above real values keep sums and products in 64 bits."""
 
 from __future__ import annotations
 

@@ -37,10 +37,7 @@ class _NewerVersionError(ValueError):
 
 
 def pack(content: bytes, level: int = 6) -> bytes:
-    """Return content as gzip, without name and time; ``level`` is 1 to 9.
-
-    Content that ``unpack`` would refuse for its ratio, such as a constant mask, is only stored.
-    """
+    """Return gzip without name and time; only stored if ``unpack`` would refuse the ratio."""
     packed = gzip.compress(content, level, mtime=0)
     if len(content) > _FREE_BYTES + _MOST_RATIO * len(packed):
         return gzip.compress(content, 0, mtime=0)

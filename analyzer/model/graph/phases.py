@@ -132,10 +132,7 @@ class ScopeTable:
         return self._owners_by_scope[scope]
 
     def layer_of(self, op_name: str) -> str:
-        """Return the path of the op's layer, empty for none.
-
-        Without recorded scopes it is the name scope, which Keras derives from the names of the layers.
-        """
+        """Return the op's layer, empty for none; without recorded scopes, Keras' name scope."""
         if self.owners:
             kind, path = self.owner_of(op_name) or ("", "")
             return path if kind == "layer" else ""

@@ -20,10 +20,7 @@ Instants = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Live bytes of one allocator at every instant.
-
-    Arrays have shape ``(n + 1,)`` for ``n`` events: entry ``i + 1`` is instant ``i``.
-    """
+    """Live bytes of one allocator, shape ``(events + 1,)``: entry ``i + 1`` is instant ``i``."""
 
     requested: np.ndarray
     allocated: np.ndarray
@@ -45,10 +42,7 @@ class Peak:
 
 
 def running_sum(born: Instants, dies: Instants, sizes: Instants, events: int) -> Instants:
-    """Return the live bytes at every instant, shape ``(events + 1,)``, entry 0 before the first.
-
-    ``born`` and ``dies`` are instants, ``sizes`` bytes; all have int64 and shape ``(n,)``.
-    """
+    """Return the live bytes at every instant, shape ``(events + 1,)``, entry 0 before the first."""
     change = np.zeros(events + 2, dtype=np.int64)
     np.add.at(change, born + 1, sizes)
     np.subtract.at(change, dies + 1, sizes)

@@ -54,8 +54,7 @@ def prepare_searches(sequence: Sequence, searches: int = 1, *, growth: bool = Tr
 class LimitSearch:
     """The limits tried so far for one sequence, all multiples of the step.
 
-    ``probes`` limits are tried in each direction; ``shift`` moves the first by a share of the
-    spacing.
+    ``probes`` limits are tried in each direction, the first moved by ``shift``, a share of the gap.
     """
 
     def __init__(
@@ -99,11 +98,7 @@ class LimitSearch:
         return self._results[-1]
 
     def run(self, limit_bytes: int) -> tuple[int, Range, list[int]]:
-        """Run the sequence under a limit.
-
-        Returns the number of operations that succeed, all limits with the same run, and the
-        optional buffers without memory.
-        """
+        """Return operations done under a limit, limits with the same run, and skipped buffers."""
         if self._shared is None:
             allocator, common = self._start(limit_bytes), 0
         else:
@@ -171,8 +166,7 @@ class LimitSearch:
     def find_lowest_success(self, most_bytes: int, *, island: float = ISLAND) -> int:
         """Return the smallest limit found that succeeds, and at most ``most_bytes``.
 
-        A success below failing limits counts only if it is wider than ``island``, a share of the
-        limit.
+        A success below failing limits counts only if wider than ``island``, a share of the limit.
         """
         fails, at = self.bound - self.step_bytes, self.up(self.bound + self._shift_bytes)
         step_bytes = max(self._near_bytes, (most_bytes - self.bound) // self._probes)
@@ -240,10 +234,7 @@ def find_shared_limits(
 def feed_sparing(
     allocator: BfcAllocator, sequence: Sequence, first: int = 0
 ) -> tuple[int, list[int]]:
-    """Run a sequence from ``first`` on; skip optional buffers that find no memory.
-
-    Returns the number of operations done in all, and the skipped buffers.
-    """
+    """Run from ``first`` on; return the operations done in all, and the optional buffers skipped."""
     slot, request, skipped = sequence.slot[first:], sequence.request[first:], []
     left = len(slot)
     while left:
@@ -279,11 +270,9 @@ def minimum_limit(
 ) -> MinimumLimit:
     """Find the smallest memory limit under which ``sequence`` succeeds.
 
-    Args:
-        options: The allocator's settings; their limit is ignored. The CPU's by default. A
-            fragmentation fraction is a share of the limit being tried.
-        step_bytes: Limits are multiples of this, itself a multiple of 256 bytes.
-        also: Additional limits to try, so that ``safe_bytes`` agrees with the result under each.
+    ``options`` are the CPU's by default; their limit is ignored, and a fragmentation fraction is a
+    share of the limit being tried. Limits are multiples of ``step_bytes``, itself a multiple of 256.
+    Limits in ``also`` are tried too, so that ``safe_bytes`` agrees with the result under each.
     """
     options = BfcOptions.cpu() if options is None else options
     step_bytes = max(round_up(step_bytes), GRANULE_BYTES)

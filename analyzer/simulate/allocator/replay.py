@@ -1,8 +1,4 @@
-"""Requests and frees in order, and their replay through an allocator.
-
-A sequence is made of an allocations table, measured or predicted. Impossible numbers are refused with
-a ``TraceError``; rows that never live are left out.
-"""
+"""Requests and frees in order, from an allocations table, and their replay in an allocator."""
 
 from __future__ import annotations
 
@@ -98,10 +94,7 @@ def from_allocations(
 
     Rows that request nothing, or die no later than they are born, are left out. Frees come first
     among operations at one instant. A row that dies at ``n_events``, by default the table's latest
-    instant, is never freed.
-
-    Raises:
-        TraceError: nothing to replay, or an impossible size or instant.
+    instant, is never freed. A TraceError reports an empty table, or an impossible size or instant.
     """
     rows = _choose_rows(allocations, allocator)
     if "part_of" in allocations:  # a part of another allocation is no request
@@ -251,10 +244,7 @@ class Replay:
 
 
 def replay(sequence: Sequence, options: BfcOptions, *, follow_addresses: bool = False) -> Replay:
-    """Run a sequence through an allocator; ``follow_addresses`` places regions as the source does.
-
-    With the settings of the run in the trace, all addresses then equal the addresses of the trace.
-    """
+    """Run a sequence through an allocator; ``follow_addresses`` places regions as the trace does."""
     compiled_run.prepare(len(sequence))
     allocator = BfcAllocator(options, sequence.n_buffers)
     columns = np.empty((len(sequence), OUT_COLUMNS), np.int64)
@@ -297,9 +287,8 @@ class Match:
 def compare(sequence: Sequence, events: pd.DataFrame, options: BfcOptions | None = None) -> Match:
     """Replay the sequence of a trace and compare each operation with its event.
 
-    Regions get the addresses of the trace; all else follows from the requests alone. The instants
-    of the sequence are rows of ``events``. ``options`` are the settings of the run; the CPU's by
-    default.
+    Regions get the addresses of the trace; all else follows from the requests alone. The sequence's
+    instants are rows of ``events``. ``options`` are those of the run; the CPU's by default.
     """
     result = replay(sequence, options or BfcOptions.cpu(), follow_addresses=True)
     shown = result.instant != NOWHERE

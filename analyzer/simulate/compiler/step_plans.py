@@ -85,12 +85,9 @@ def card_step(
 ) -> CardStep:
     """Return the plans of a note's compiled functions on a card.
 
-    Plans in the run folder are used; ``keep`` stores new ones there.
-
-    Raises:
-        CompilerUnavailable: the compiler is missing, refused, died or took too long, now or
-            earlier.
-        TraceError: a module or a plan in the folder is damaged.
+    Plans in the run folder are used; ``keep`` stores new ones there. A CompilerUnavailable says that
+    the compiler is missing, refused, died or took too long, now or earlier; a TraceError, that a
+    module or a plan in the folder is damaged.
     """
     functions = [one for one in note.compiled if one.module is not None]
     flags = compiler_flags(note.environment.get("XLA_FLAGS", ""))

@@ -143,10 +143,7 @@ def summarize(ledger: Ledger, spans: list[tuple[int, int]], **others: Any) -> Sc
 def live_bytes(
     buffers: Buffers, instants: int, sizes_bytes: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return requested bytes at every instant from -1 on, shape ``(instants + 1,)``.
-
-    ``sizes_bytes`` replaces the buffers' own; 0 leaves a buffer out.
-    """
+    """Sum the live bytes at each instant from -1 on; ``sizes_bytes`` replaces the buffers' own."""
     size = np.asarray(buffers.size_bytes if sizes_bytes is None else sizes_bytes, dtype=np.int64)
     born = np.asarray(buffers.born, dtype=np.int64)
     dies = np.asarray(buffers.dies, dtype=np.int64)
@@ -283,10 +280,7 @@ def _counters_decide(wiring: Wiring, counters: Sequence[int]) -> bool:
 
 
 def _assigns_constants(wiring: Wiring, kernels: Kernels) -> bool:
-    """Return whether an op assigns a constant to a variable (an accumulator set to zero).
-
-    The second step then starts with other buffers than the first.
-    """
+    """Return whether an op assigns a constant, so that the second step starts with other buffers."""
     for node, plan in enumerate(kernels.plans):
         if plan.variable is not VariableAccess.ASSIGN:
             continue

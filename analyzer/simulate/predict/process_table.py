@@ -305,10 +305,7 @@ def _match_origins(
 def make_table(
     prepared: Prepared, played: Played
 ) -> tuple[pd.DataFrame, list[Holding], dict[int, tuple[Category, str]]]:
-    """Return the table of startup and schedule, the rows of variables, and labels of rows.
-
-    Rows of the startup alone follow the rows of the schedule.
-    """
+    """Return rows of the schedule, then of the startup; rows of variables; and labels of rows."""
     startup, total, alone = played.startup, played.instants, played.alone
     extra = [
         {

@@ -185,12 +185,10 @@ def predict(
 ) -> Prediction:
     """Sample schedules of one step on a device, op by op.
 
-    Args:
-        threads: Intra-op threads; they size oneDNN's scratchpads.
-        inter_op: Numbers of inter-op threads: the figure's first, then others to compare.
-        count: Schedules on the figure's threads. None chooses by the size of the graph, and stops
-            early if all peaks are equal.
-        compiled: Memory plans of XLA-compiled functions, by the name of the calling op.
+    ``threads`` are intra-op threads, which size oneDNN's scratchpads; ``inter_op`` are numbers of
+    inter-op threads: the figure's first, then others to compare. ``count`` None chooses the number
+    of schedules by the size of the graph, and stops early if all peaks are equal. ``compiled`` has
+    the plans of XLA-compiled functions by the name of the calling op.
     """
     make = partial(
         prepare, owners=owners, threads=threads, device=device, compiled=compiled, steps=steps
@@ -287,10 +285,7 @@ def choose(
     search: bool,
     progress: Callable[[float], None],
 ) -> Chosen:
-    """Replay schedules spread over the range and choose the one to show.
-
-    ``owners`` have their index in the note. ``search`` is whether to search the memory limits.
-    """
+    """Replay schedules over the range and choose one to show; ``owners`` by index in the note."""
     main, bounds = prediction.main, prediction.bound_schedules
 
     play = partial(play_from_start, note, prediction.prepared, owners)

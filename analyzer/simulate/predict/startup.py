@@ -167,8 +167,7 @@ def play_startup(
 ) -> Startup:
     """Return the allocations before the first step.
 
-    ``constants`` has the bytes of each node's constant. ``is_compiled`` is whether the step is one
-    function that XLA compiles.
+    ``constants`` are bytes by node; ``is_compiled``: the step is one function that XLA compiles.
     """
     startup = Startup(note, sizes_bytes, device)
     if device.scratch_bytes:

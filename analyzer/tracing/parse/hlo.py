@@ -168,11 +168,7 @@ class Hlo:
 
 
 def read_hlo(content: bytes) -> Hlo:
-    """Read an HloProto.
-
-    Raises:
-        TraceError: It is no HloProto, names a missing instruction or buffer, or contradicts itself.
-    """
+    """Read an HloProto; a TraceError says that it is none, lacks a part or contradicts itself."""
     try:
         hlo = _read(HloProto.FromString(content))
         for fault in _find_faults(hlo):

@@ -14,21 +14,15 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 Messages = Mapping[str, Mapping[str, tuple[int, str]]]
 """Message -> field -> (number, type). A type with ``[]`` is repeated; other names are messages.
-
 Enumerations are read as ``int64``, which has the same encoding, and maps as repeated entries with the
-fields ``key`` (1) and ``value`` (2).
-"""
+fields ``key`` (1) and ``value`` (2)."""
 
 _Field: Final = descriptor_pb2.FieldDescriptorProto
 _pool = descriptor_pool.DescriptorPool()
 
 
 def message_class(package: str, messages: Messages, root: str) -> Any:
-    """Return the message class ``root`` of a schema.
-
-    Args:
-        package: Name of the protobuf package; can be used once in a process.
-    """
+    """Return the message class ``root`` of a schema; ``package`` can be used once in a process."""
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package.replace('.', '/')}.proto", package=package, syntax="proto3"
     )

@@ -47,11 +47,7 @@ class RunNote(RunFile):
 
 
 def read_run(path: Path) -> RunNote:
-    """Read ``run.json`` and the files that it names.
-
-    Raises:
-        TraceError: One is damaged, or a newer version wrote it.
-    """
+    """Read ``run.json`` and its files; a TraceError says that one is damaged or too new."""
     run = read_run_file(path)
     try:
         for tensor in (*run.gradients, *run.nested_gradients):

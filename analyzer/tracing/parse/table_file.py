@@ -43,8 +43,7 @@ def write_tables(path: Path, tables: Mapping[str, pd.DataFrame]) -> None:
 def read_tables(path: Path, schemas: Mapping[str, Mapping[str, Column]]) -> dict[str, pd.DataFrame]:
     """Return the tables of a file, with exactly the columns of their schemas.
 
-    Raises:
-        Exception: It is damaged; an exception of zipfile, zlib, NumPy or JSON, or a missing column.
+    A damaged file raises an exception of zipfile, zlib, NumPy or JSON, or for a missing column.
     """
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())

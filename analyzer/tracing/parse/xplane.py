@@ -91,12 +91,9 @@ class RawTrace:
 
 
 def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -> RawTrace:
-    """Read one ``.xplane.pb`` or ``.xplane.pb.gz``.
+    """Read one ``.xplane.pb`` or ``.xplane.pb.gz``; ``progress`` gets the share done, 0 to 1.
 
-    ``progress`` is called with the share of the work that is done, 0 to 1.
-
-    Raises:
-        TraceError: It is no trace, is truncated, or holds no memory events.
+    A TraceError says that it is no trace, is truncated, or holds no memory events.
     """
     is_open = False
     try:

@@ -56,10 +56,7 @@ class Extension:
 
 
 class BfcAllocator:
-    """One allocator with its pool, for ``slots`` buffers alive at once.
-
-    ``is_compiled`` None selects the compiled loop if it is loaded.
-    """
+    """One allocator, ``slots`` buffers alive at once; ``is_compiled`` None: compiled if loaded."""
 
     def __init__(self, options: BfcOptions, slots: int, *, is_compiled: bool | None = None) -> None:
         self.options = options
@@ -83,8 +80,7 @@ class BfcAllocator:
     ) -> int:
         """Run operations (0 bytes frees a slot); return how many succeed before one fails.
 
-        ``known`` are addresses from a trace, to place regions by. ``record`` gets the columns of
-        ``run``.
+        ``known`` are a trace's addresses, to place regions by; ``record`` gets ``run``'s columns.
         """
         slots = len(self._chunk_of)
         if slot.size and not (slot.min() >= 0 and slot.max() < slots):

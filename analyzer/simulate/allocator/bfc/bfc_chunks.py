@@ -1,7 +1,4 @@
-"""Chunks and bins of a BFC pool: choose, split, free and merge.
-
-Plain Python that Numba can also compile, see ``bfc_pool``.
-"""
+"""Choose, split, free and merge chunks of a BFC pool, in Python that Numba can also compile."""
 
 from __future__ import annotations
 
@@ -133,8 +130,7 @@ def restrict_by_choice(
 ) -> None:
     """Note under which limits the same chunk is chosen for a request, and split the same way.
 
-    ``chunk`` is not yet split; ``NONE`` if none is large enough. ``next_size`` is the size of the
-    next larger free chunk.
+    ``chunk`` is not yet split, or ``NONE``; ``next_size`` is that of the next larger free chunk.
     """
     last, limit = pool.totals[LAST_CHUNK], settings.limit_bytes
     if chunk == last:

@@ -1,7 +1,4 @@
-"""Regions of a BFC pool, and the loop that runs a sequence of operations.
-
-Plain Python that Numba can also compile, see ``bfc_pool``.
-"""
+"""Regions of a BFC pool, and the loop over operations, in Python that Numba can also compile."""
 
 from __future__ import annotations
 
@@ -197,8 +194,7 @@ def run(
     """Run operations from ``start`` on; return how many are done and set ``OUTCOME``.
 
     ``known`` and ``record`` may be empty. ``record`` gets address, chunk bytes, bytes in use, pool
-    bytes and the largest free chunk after each operation. ``first_op`` is the
-    index of operation 0 in the whole sequence.
+    bytes and the largest free chunk after each one. ``first_op`` is the index of operation 0.
     """
     totals, addresses, sizes = pool.totals, pool.address, pool.size
     has_hints, is_recorded, next_check = len(known) > 0, len(record) > 0, start

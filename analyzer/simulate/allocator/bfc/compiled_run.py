@@ -1,8 +1,7 @@
 """The allocator's loop compiled by Numba; the machine code is stored between processes.
 
 Importing Numba takes about a second, compiling five, loading stored code half of one, so all of it
-waits for the first long sequence. Machine code is stored in the user's cache if that exists, one folder
-for each state of the sources.
+waits for the first long sequence. The user's cache has a folder of code per state of the sources.
 """
 
 from __future__ import annotations

@@ -50,11 +50,9 @@ _ALLOCATE, _FORWARD, _ALIAS = Way.ALLOCATE, Way.FORWARD, Way.ALIAS
 class Ledger:
     """Runs nodes in memory: allocates, forwards and frees buffers.
 
-    Args:
-        shares_buffers: Whether variables that start with one buffer still share it.
-        has_run: Whether the step has run before. Partially read or written variables are then in
-            copy-on-read mode, and algorithms have been tried.
-        is_timed: Whether ops take time: ``compute`` then leaves the buffers in use to ``take``.
+    ``shares_buffers``: variables that start with one buffer still share it. ``has_run``: the step
+    has run before, so partially read or written variables are in copy-on-read mode, and algorithms
+    have been tried. ``is_timed``: ops take time, and ``compute`` leaves their buffers to ``take``.
     """
 
     def __init__(
@@ -304,10 +302,7 @@ class Ledger:
         return NO_BUFFER
 
     def allocate(self, node: int, size_bytes: int, output: int, region: str) -> int:
-        """Request a buffer and return it, with one reference.
-
-        ``output`` is -1 for a temporary; ``region`` is TensorFlow's type of the request.
-        """
+        """Return a requested buffer with one reference; ``output`` is -1 for a temporary."""
         table = self.buffers
         table.size_bytes.append(size_bytes)
         table.born.append(self.instants if size_bytes else NO_BUFFER)

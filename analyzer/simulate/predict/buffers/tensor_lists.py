@@ -35,10 +35,7 @@ class ListCall:
 
 
 class TensorLists:
-    """The lists of a step: ``elements`` holds the buffers of each by its handle.
-
-    The methods of kernels return their output buffers.
-    """
+    """The buffers of a step's lists by handle; methods of kernels return their output buffers."""
 
     def __init__(self, owner: Ledger) -> None:
         self._owner = owner
@@ -124,8 +121,7 @@ class TensorLists:
     def _add(self, call: ListCall) -> list[int]:
         """Sum lists element by element; share an element that only one list has.
 
-        ``TensorListBinaryAdd``. Several lists are added one after the other (``AddNOp<Device, Variant>``
-        in ``aggregate_ops.cc``).
+        ``TensorListBinaryAdd``; ``AddNOp<Device, Variant>`` (``aggregate_ops.cc``) adds one by one.
         """
         total = self._share(self._of(call.buffers[0]))
         for source in call.buffers[1:]:

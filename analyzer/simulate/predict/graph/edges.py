@@ -45,10 +45,7 @@ _Item = TypeVar("_Item")
 
 
 def order_edges(edges: Sequence[_Item], chances: Random, *, grows: bool = True) -> list[_Item]:
-    """Return edges in one order in which an ``EdgeSet`` may list them.
-
-    ``grows`` is whether the set starts small; otherwise it has room for all edges.
-    """
+    """Return edges in an order of an ``EdgeSet``, which has room for all or ``grows`` from small."""
     if len(edges) <= INLINE_EDGES:
         return list(edges)
     table: list[tuple[int, int] | None] = [None] * _slots_for(1 if grows else len(edges))
@@ -306,8 +303,7 @@ def wire_all(
 ) -> list[Wiring]:
     """Number the nodes and rebuild their edges, for several orders of oneDNN rewrites.
 
-    ``rewrites`` are seeds of the order; None for listing order. ``is_cheap`` is whether every
-    kernel counts as inexpensive, as on a GPU.
+    ``rewrites`` are seeds, None for listing order. ``is_cheap``: all kernels are inexpensive (GPU).
     """
     inputs, control = _resolve_inputs(ops)
     # The nodes that each node waits for: of its data inputs, then of its control inputs.
@@ -330,10 +326,7 @@ def wire_all(
 
 
 def _resolve_inputs(ops: Sequence[Op]) -> tuple[list[list[tuple[int, int]]], list[list[int]]]:
-    """Return each node's data inputs as (node, output), and its control inputs.
-
-    Each input must be an output of its source, and each loop entry must name its loop.
-    """
+    """Return each node's data inputs (node, output) and control inputs; refuse impossible ones."""
     number = {op.name: index for index, op in enumerate(ops)}
     try:
         split = [[split_tensor(tensor) for tensor in op.inputs] for op in ops]

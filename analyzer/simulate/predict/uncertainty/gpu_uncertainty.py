@@ -79,10 +79,7 @@ def add_gpu_uncertainty(
 
 
 def find_unknown_rise(prediction: Prediction, schedule: Schedule) -> int:
-    """Return the bytes by which undocumented memory of libraries can raise the peak.
-
-    It lives while its kernel runs, so it is added at each of the kernel's own allocations.
-    """
+    """Return how much libraries' undocumented memory, held while kernels run, can raise the peak."""
     plans, buffers = prediction.prepared.kernels.plans, schedule.buffers
     live = live_bytes(buffers, schedule.instants)
     tops = (

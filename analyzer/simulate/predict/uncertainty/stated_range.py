@@ -144,11 +144,7 @@ def _bound_unmodelled(prediction: Prediction) -> tuple[int, int]:
 
 
 def find_deciding_ops(prediction: Prediction) -> list[DecidingOp]:
-    """Return the ops whose order decides the peak.
-
-    Their buffers are alive at the peak of the highest schedule only, or of the lowest only
-    (negative).
-    """
+    """Return the ops whose order decides the peak, with bytes as in ``DecidingOp``."""
     main, bounds = prediction.main, prediction.bound_schedules
     ends = [*(main.schedules[at] for at in main.ends), *bounds]
     ends.sort(key=lambda schedule: schedule.peak_bytes)

@@ -105,11 +105,9 @@ class StatColumns:
 
 
 class LineReader:
-    """Reader of one line of a plane.
+    """Reader of one line of a plane, at byte ``at``.
 
-    Attributes:
-        timestamp_ns: The line's time, complete after all blocks are read.
-        at: Position of the first byte that is not yet read.
+    ``timestamp_ns``, the line's time, is complete after all blocks are read.
     """
 
     def __init__(self, source: ByteSource, start: int, end: int) -> None:

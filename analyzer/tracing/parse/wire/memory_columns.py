@@ -89,10 +89,7 @@ class MemoryColumns:
     def add(
         self, events: EventBlock, kind: npt.NDArray[np.int8], line: int, names: PlaneNames
     ) -> None:
-        """Append the memory events of a block.
-
-        ``kind`` is 1 for an allocation, -1 for a free, 0 for other events; shape ``(n,)``.
-        """
+        """Append a block's memory events; ``kind`` is 1 for an allocation, -1 for a free, else 0."""
         rows = np.flatnonzero(kind)
         place = np.zeros(len(kind), np.int64)
         place[rows] = np.arange(len(rows))
@@ -130,10 +127,9 @@ class MemoryColumns:
         self._table.extend(int(has_address.sum()), **chosen)
 
     def table(self, base_ps: Positions) -> pd.DataFrame:
-        """Return the events sorted by time; simultaneous events keep the order of the file.
+        """Return the events by time, simultaneous ones in the order of the file.
 
-        Columns are released one by one, so that none is held twice. ``base_ps`` are the times of the
-        lines in picoseconds.
+        Each column is released once copied. ``base_ps`` are the times of the lines in picoseconds.
         """
         line, time_ps = self._table.pop("line"), self._table.pop("time_ps")
         time_ps += base_ps[line]

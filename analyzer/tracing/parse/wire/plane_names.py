@@ -70,16 +70,11 @@ _STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
 class PlaneNames:
     """The meaning of the keys of one plane's events and statistics.
 
-    Columns by the position of a key have a last entry for unknown keys.
-
-    Attributes:
-        kind: By position among the event keys: 1 an allocation, -1 a free, ``MARK`` of the capture of
-            this package, ``CALL`` of a compiled JAX function, ``EXECUTOR``, 0 another event.
-        op: By that position: number of the op that ran, -1 for another event.
-        column: By position among the statistic keys: the position in ``COLUMNS``.
-        has_name: By that position: whether the name is not empty.
-        text: By that position: number of the name as a text that an event refers to.
-        op_types: Op name -> type, of all names in the plane.
+    By position among the event keys: ``kind`` (1 an allocation, -1 a free, ``MARK`` of this package's
+    capture, ``CALL`` of a compiled JAX function, ``EXECUTOR``, 0 another event) and ``op`` (number of
+    the op that ran, -1 for another event). By position among the statistic keys: ``column`` (position
+    in ``COLUMNS``), ``has_name`` and ``text`` (number of the name as a text that an event refers to).
+    A last entry is for unknown keys. ``op_types``: op name -> type, of all names in the plane.
     """
 
     def __init__(self, plane: Any, ops: TextNumbers, texts: TextNumbers) -> None:

@@ -203,14 +203,10 @@ class ByteSource:
 
 @contextmanager
 def open_source(path: Path, *, most_ratio: int) -> Iterator[ByteSource]:
-    """Open a file; unpack it first if it is gzipped.
+    """Open a file; unpack it first if it is gzipped, up to ``most_ratio`` above 8 MiB.
 
-    Args:
-        most_ratio: Limit of the ratio of compression above 8 MiB.
-
-    Raises:
-        OSError: It cannot be read, or is a pipe or a device, which may never end.
-        ValueError: It is a damaged gzip file, or unpacks to more than the limit.
+    An OSError says that it cannot be read, or is a pipe or a device, which may never end; a
+    ValueError, that it is a damaged gzip file or unpacks to more than the limit.
     """
     with open(path, "rb", buffering=0, opener=open_without_blocking) as file:
         there = os.fstat(file.fileno())
