@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from msgspec import to_builtins
+import msgspec
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import Cell, EvidenceRow
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _Row = TypeVar("_Row", bound=BufferRow)
+TEXTS: Final = msgspec.toml.decode(
+    (files("analyzer.explain") / "finding_texts.toml").read_bytes(), type=dict[str, str]
+)
+"""The explanation or advice of a finding; names in braces are filled in."""
 
 
 def name_of(row: Mapping[str, Any]) -> str:
@@ -49,7 +54,7 @@ def buffer_row(row: Mapping[str, Any], kind: type[_Row], **more: Any) -> _Row:
 
 def describe_buffer(row: Mapping[str, Any], **more: Cell) -> EvidenceRow:
     """Return a buffer as a row of a finding's evidence, with additional columns."""
-    plain: EvidenceRow = to_builtins(buffer_row(row, BufferRow))
+    plain: EvidenceRow = msgspec.to_builtins(buffer_row(row, BufferRow))
     return {**plain, **more}
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis, severity_of
-from analyzer.explain.buffer_words import name_of
+from analyzer.explain.buffer_words import TEXTS, name_of
 from analyzer.explain.judgement import card_of, card_options
 from analyzer.explain.need import begins_with_process
 from analyzer.explain.questions.out_of_memory import would_have_fitted
@@ -186,15 +186,6 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
 _MOST_ROWS: Final = 10  # of evidence
 _LEAST_RATIO: Final = 0.02  # share of the lowest limit that a setting must save
 
-_WAYS: Final = {
-    "fragmentation-fraction": (
-        "set GPUOptions.experimental.internal_fragmentation_fraction to {setting}"
-    ),
-    "growth": "turn memory growth on (set_memory_growth)",
-    "no-growth": "turn memory growth off (set_memory_growth), so that the pool is one region",
-    "cuda-malloc-async": "set TF_GPU_ALLOCATOR=cuda_malloc_async",
-}
-
 
 def find_allocator(recording: Recording, options: BfcOptions) -> list[Finding]:
     """Replay a recording under ``options`` and return all findings."""
@@ -211,21 +202,13 @@ def _describe_failure(failure: FailedRequest, options: BfcOptions, rows: pd.Data
     limit = format_bytes(options.memory_limit_bytes)
     free, asked = map(format_bytes, (failure.free_bytes, failure.requested_bytes))
     name = name_of(rows.iloc[failure.row].to_dict()) if failure.row >= 0 else "a tensor"
-    why = (
-        f"Only {free} of the pool are free: the live tensors need more than this limit. Reduce "
-        "the batch size or the number of live tensors."
-    )
-    if failure.free_bytes >= failure.rounded_bytes:
-        why = (
-            f"Free memory is fragmented: {free} are free, and the largest chunk has "
-            f"{format_bytes(failure.largest_free_bytes)}. Use fixed shapes, or restart from a "
-            "checkpoint."
-        )
+    is_fragmented = failure.free_bytes >= failure.rounded_bytes
+    why = TEXTS["does-not-fit-fragmented" if is_fragmented else "does-not-fit"]
     return Finding(
         id="does-not-fit",
         severity=Severity.HIGH,
         title=f"Out of memory under {limit}: {asked} for {name}",
-        detail=why,
+        detail=why.format(free=free, largest=format_bytes(failure.largest_free_bytes)),
     )
 
 
@@ -238,7 +221,7 @@ def _find_remedies(ways: tuple[Remedy, ...]) -> Iterator[Finding]:
     better.sort(key=lambda way: -way.limit_saved_bytes)
     evidence: tuple[EvidenceRow, ...] = tuple(
         {
-            "way": _WAYS[way.id].format(setting=way.setting),
+            "way": TEXTS[f"allocator-{way.id}"].format(setting=way.setting),
             "limit_bytes": way.minimum_limit_bytes,
             "saves_bytes": way.limit_saved_bytes,
             "peak_pool_bytes": way.peak_pool_bytes,
@@ -250,8 +233,7 @@ def _find_remedies(ways: tuple[Remedy, ...]) -> Iterator[Finding]:
         id="allocator-remedies",
         severity=severity_of(saves, base),
         title=f"To lower the limit by {format_bytes(saves)}, {evidence[0]['way']}",
-        detail="Each row is a replay of the same allocations. The saving lowers the memory limit, "
-        "not the requested peak. The waste of cuda_malloc_async's driver pool is not counted.",
+        detail=TEXTS["allocator-remedies"],
         saves_bytes=saves,
         saves_kind="limit",
         evidence=evidence,

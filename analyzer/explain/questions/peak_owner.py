@@ -14,6 +14,7 @@ import pandas as pd
 
 from analyzer.explain.analysis import LOW, MEDIUM, PERSISTENT, Analysis, saved_without, severity_of
 from analyzer.explain.buffer_words import (
+    TEXTS,
     buffer_row,
     describe_buffer,
     evidence_row,
@@ -133,11 +134,7 @@ def find_gradient_copies(analysis: Analysis) -> Iterator[Finding]:
         id="gradient-copies",
         severity=severity_of(saves, peak),
         title=f"{first['each']} gradients of {first['of']} are alive together: {size}",
-        detail="They come from several micro-batches or several uses of one weight, and none waits "
-        "until the previous one is added. Keep one gradient at a time: put tf.control_dependencies "
-        "on the last assign_add around the next micro-batch, use a tf.while_loop with "
-        "parallel_iterations=1, or call the tf.function for each micro-batch. The saving assumes "
-        "that each gradient is freed at the birth of the next one.",
+        detail=TEXTS["gradient-copies"],
         saves_bytes=saves,
         evidence=tuple(
             describe_buffer(row, of=row["of"], why_alive=why_alive(row, analysis.uses.get(index)))
@@ -185,8 +182,6 @@ def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
         analysis.alive[analysis.alive["dtype"].astype(str) == "float64"],
         id_="float64",
         title="are float64",
-        detail="NumPy's default is float64, and TensorFlow keeps the type. Use float32, which takes "
-        "half: array.astype('float32'), tf.constant(x, tf.float32), or dtype= when the data is read.",
         saved_ratio=0.5,
     )
 
@@ -208,10 +203,6 @@ def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
         ],
         id_="dense-gradient",
         title="are dense gradients of embedding tables",
-        detail="The gradient of a lookup has few rows, but something converts it to a tensor of the "
-        "table's shape: gradient accumulation, clipping by the global norm, the loss scaling of mixed "
-        "precision, or an optimizer without a sparse update. Keep the gradient sparse, or use an "
-        "optimizer with a sparse update.",
         saved_ratio=1.0,
     )
 
@@ -230,8 +221,6 @@ def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]
         rows,
         id_="input-copies",
         title=f"are copies of the input, made by {', '.join(makers)}",
-        detail="Each copy has as many elements as the input. Convert type, order and scale before the "
-        "step: in the map of tf.data, which frees the original, or once for the whole data set.",
         else_where=next(holders, watch.where),
         least_ratio=_COPIES_RATIO,
     )
@@ -243,7 +232,6 @@ def _find_share(
     *,
     id_: str,
     title: str,
-    detail: str,
     saved_ratio: float = 0.0,
     else_where: str = "",
     least_ratio: float = _LEAST_RATIO,
@@ -261,7 +249,7 @@ def _find_share(
         id=id_,
         severity=Severity.MEDIUM,
         title=f"{format_bytes(size_bytes)} of the peak {title}{in_brackets(where)}",
-        detail=detail,
+        detail=TEXTS[id_],
         saves_bytes=int(saved_ratio * size_bytes) or None,
         evidence=tuple(
             evidence_row(

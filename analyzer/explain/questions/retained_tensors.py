@@ -10,6 +10,7 @@ import pandas as pd
 
 from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
 from analyzer.explain.buffer_words import (
+    TEXTS,
     buffer_row,
     describe_buffer,
     describe_largest,
@@ -160,9 +161,7 @@ def find_overdue(analysis: Analysis) -> Iterator[Finding]:
         id="overdue-tensors",
         severity=severity_of(saves, analysis.peak.requested_bytes),
         title=f"{total} of the peak are held by tensors that no later op uses",
-        detail=f"All ops that use these {len(overdue)} tensors have finished, but something still "
-        "holds a reference: the function's frame (arguments and return values), a loop, a list, or "
-        "a Python name. Delete the reference after the last use.",
+        detail=TEXTS["overdue-tensors"].format(count=len(overdue)),
         saves_bytes=saves,
         evidence=tuple(
             describe_buffer(
@@ -194,10 +193,7 @@ def find_survivors(analysis: Analysis) -> Iterator[Finding]:
         id="alive-after-step",
         severity=severity_of(saves, analysis.peak.requested_bytes),
         title=f"{format_bytes(total)} of the step's tensors outlive the step",
-        detail=f"{len(left)} tensors made in step {step.index} are alive after it and are no "
-        "variables. Usually they are the step's return values, which Python holds until the next "
-        "step returns. Return less, or reduce it inside the step (a mean instead of all "
-        "predictions).",
+        detail=TEXTS["alive-after-step"].format(count=len(left), step=step.index),
         saves_bytes=saves or None,
         evidence=describe_largest(left),
     )
@@ -217,9 +213,7 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
         id="growth-per-step",
         severity=Severity.HIGH if rise >= 2**20 else Severity.LOW,
         title=f"Memory grows by {format_bytes(rise)} a step",
-        detail="Tensors that are alive after a step are not freed by the next one. Usual causes: a "
-        "list that collects tensors, a metric that is never reset, a function that is traced again "
-        "each time. Store numbers instead of tensors: .numpy() or float().",
+        detail=TEXTS["growth-per-step"],
         saves_bytes=rise,
         evidence=describe_largest(new),
     )

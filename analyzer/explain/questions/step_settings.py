@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
-from analyzer.explain.buffer_words import describe_buffer, describe_largest
+from analyzer.explain.buffer_words import TEXTS, describe_buffer, describe_largest
 from analyzer.model.choice import Category
 from analyzer.model.recording.records import Finding, Kind, Severity
 from analyzer.model.recording.schema import COPY_ROLE, TRIAL_ROLE
@@ -40,8 +40,7 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
         id="optimizer-state",
         severity=severity_of(saves, peak),
         title=f"{optimizer}'s state takes {format_bytes(state)} ({state / peak:.0%} of the peak)",
-        detail=f"{factor}A smaller batch does not reduce it. {change}. Training fewer parameters "
-        "(freezing, LoRA) reduces it in proportion.",
+        detail=f"{factor}{TEXTS['optimizer-state'].format(change=change)}",
         saves_bytes=saves,
         evidence=(
             {"what": "optimizer state", "requested_bytes": state},
@@ -65,11 +64,7 @@ def find_threads(analysis: Analysis) -> Iterator[Finding]:
         id="ops-side-by-side",
         severity=severity_of(saves, peak),
         title=f"Parallel ops on {shown.inter_op_threads} inter-op threads add {format_bytes(saves)}",
-        detail="Their results and temporaries are alive together. One after the other, the ops "
-        f"are predicted to peak at {format_bytes(one.requested_bytes)}: call "
-        "tf.config.threading.set_inter_op_parallelism_threads(1) before the first op. Each op "
-        "still uses all cores, so networks of large ops lose little speed; many small independent "
-        "ops lose more. Try it with --inter-op-threads 1.",
+        detail=TEXTS["ops-side-by-side"].format(peak=format_bytes(one.requested_bytes)),
         saves_bytes=saves,
         evidence=tuple(
             {
@@ -102,13 +97,9 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
             id="compiled-anew",
             severity=Severity.HIGH,
             title=title,
-            detail=f"{one.because} needs a constant at compile time, and TensorFlow derives it from "
-            f"{len(names)} of the step's variables and inputs ({shown}). Their values become part of "
-            "the compiled code. They change in every step, so everything is recompiled, as slowly as "
-            f"the first time, and the old values stay in {where}. Turn XLA off for this step "
-            "(jit_compile=False, --no-jit), or use another optimizer: a frequent cause is an optimizer "
-            "that divides an Embedding's sparse gradient and adds the result to a slot (Adadelta, "
-            "RMSprop with momentum). Adam does not.",
+            detail=TEXTS["compiled-anew"].format(
+                op=one.because, count=len(names), shown=shown, where=where
+            ),
             saves_bytes=kept or None,
             evidence=tuple({"what": "compiled in", "name": name} for name in names),
         )
@@ -130,11 +121,12 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
         id="workspace",
         severity=severity_of(saves, peak),
         title=f"Workspaces of convolutions take {format_bytes(total)} ({total / peak:.0%} of the peak)",
-        detail=f"The largest is {format_bytes(size)} in {where}. cuDNN's fastest "
-        "algorithm may need more memory than a slower one. Start with "
-        f"TF_CUDNN_WORKSPACE_LIMIT_IN_MB={max(size // 2 >> 20, 1)} (by default 4096, and 8192 in newer "
-        "releases) to exclude it. Without any workspace the peak falls to "
-        f"{format_bytes(peak - saves)}.",
+        detail=TEXTS["workspace"].format(
+            size=format_bytes(size),
+            where=where,
+            limit=max(size // 2 >> 20, 1),
+            peak=format_bytes(peak - saves),
+        ),
         saves_bytes=saves or None,
         evidence=describe_largest(at_peak),
     )
@@ -149,19 +141,13 @@ def find_trials(analysis: Analysis) -> Iterator[Finding]:
     step = next((one for one in steps if one.first <= instant <= one.last), None)
     if not total or step is None or total < LOW * analysis.peak_ever.requested_bytes:
         return
-    why = "The first call of each convolution tries cuDNN's algorithms."
-    if step is not steps[0]:
-        why = (
-            "A new input shape, such as a smaller last batch, starts new trials: "
-            "dataset.batch(n, drop_remainder=True) avoids them."
-        )
+    why = TEXTS["trials-at-first" if step is steps[0] else "trials-later"]
     yield Finding(
         id="algorithm-trials",
         severity=Severity.INFO,
         title=f"Trials of algorithms request {format_bytes(total)} at the highest peak of step "
         f"{step.index}",
-        detail=f"{why} TensorFlow skips a trial that finds no memory. TF_CUDNN_USE_AUTOTUNE=0 turns "
-        "trials off, and TF_CUDNN_WORKSPACE_LIMIT_IN_MB limits them.",
+        detail=f"{why} {TEXTS['algorithm-trials']}",
         evidence=describe_largest(trials),
     )
 
@@ -179,11 +165,9 @@ def find_internal_waste(analysis: Analysis) -> Iterator[Finding]:
         severity=severity_of(waste.unsplit_bytes, peak),
         title=f"{format_bytes(waste.internal_bytes)} of the allocated peak are unused space inside "
         f"chunks ({waste.internal_bytes / peak:.1%})",
-        detail=f"{format_bytes(waste.unsplit_bytes)} are in chunks that were not split because they are "
-        f"smaller than twice the request, {format_bytes(waste.rounding_bytes)} come from rounding to "
-        "256 B. Use the same tensor sizes in every step, so that freed chunks can be reused, or set "
-        "GPUOptions.experimental.internal_fragmentation_fraction, so that the allocator splits more "
-        "chunks.",
+        detail=TEXTS["internal-fragmentation"].format(
+            unsplit=format_bytes(waste.unsplit_bytes), rounding=format_bytes(waste.rounding_bytes)
+        ),
         saves_bytes=waste.unsplit_bytes or None,
         saves_kind="allocated",
         evidence=tuple(

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import evidence_row
+from analyzer.explain.buffer_words import TEXTS, evidence_row
 from analyzer.explain.running.leaks import find_filling, growth_words
 from analyzer.explain.running.slope import find_own_peak, measure_growth
 from analyzer.model.contract.report.subject import (
@@ -28,13 +28,6 @@ _MANY: Final = 8  # batches in the first axis from which on a tensor seems to be
 _ROWS_OF_DATA: Final = 1000  # the same limit in rows, if the batch size is unknown
 
 _LEAST_STEPS: Final = 50  # steps from which on the host's growth is divided by kind
-
-_STAGE_HINTS: Final = {
-    "shuffle": "Shuffle before batching and decoding (indices or file names), or use a smaller "
-    "buffer.",
-    "cache": "cache(filename) stores it on disk.",
-    "prefetch": "Prefetch one or two elements, or use tf.data.AUTOTUNE.",
-}
 
 
 def find_data(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
@@ -75,25 +68,15 @@ def _report(one: LargeConstant, *, is_on_card: bool) -> Finding:
     if one.kind == "graph":
         copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
         id_, title = "data-constant", f"{size} of data are a constant of {copies}"
-        detail = (
-            f"The array ({array}) was used while a tf.function was traced. TensorFlow copied its "
-            "values into the graph, and again into the executor's memory on the device, for the life "
-            "of the function. Feed batches instead: create a tf.data.Dataset (from_generator, "
-            "from_tensor_slices) outside the function, or pass a tensor as an argument."
-        )
     else:
         severity = Severity.HIGH if is_on_card else Severity.MEDIUM
         where = "on the card" if is_on_card else "in TensorFlow's memory"
         id_, title = "data-held", f"{size} of data stay {where}: {one.name} holds the whole set"
-        detail = (
-            f"The tensors ({array}) are alive in all traced steps. Keep the array in NumPy or "
-            "memory-mapped and load batches with tf.data; tf.device('CPU') keeps it off the card."
-        )
     return Finding(
         id=id_,
         severity=severity,
         title=f"{title} ({one.where})",
-        detail=detail,
+        detail=TEXTS[id_].format(array=array),
         saves_bytes=one.size_bytes * one.copies,
         saves_kind="allocated",
         evidence=(
@@ -118,7 +101,7 @@ def _stage(one: DataStage, slope: str) -> Finding:
         title=f"The tf.data stage {one.kind} {'is filling and ' if slope else ''}holds up to "
         f"{format_bytes(size_bytes)} on the host ({one.where})",
         detail=f"{one.elements} elements of {format_bytes(one.element_bytes or 0)}. {filling}"
-        f"{_STAGE_HINTS[one.kind]}",
+        f"{TEXTS['data-stage-' + one.kind]}",
         evidence=(evidence_row(one.kind, where=one.where, count=one.elements, size=size_bytes),),
     )
 

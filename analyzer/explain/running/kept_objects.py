@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
-from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets, is_passing
+from analyzer.explain.buffer_words import TEXTS, evidence_row, holder_row, in_brackets, is_passing
 from analyzer.explain.running.leaks import growth_words, leaks_by_holder, tensors_left
 from analyzer.model.contract.report.subject import TrendFigures
-from analyzer.model.contract.watch_note import RetraceCause, TracedFunction, WatchNote
+from analyzer.model.contract.watch_note import TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
@@ -39,23 +39,18 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
         is_idle = (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES
         if one.alive < _TAPES and not is_idle:
             continue
-        id_, hint = "tape-outlives-use", "Remove the tape if no gradient is computed."
+        id_, hint = "tape-outlives-use", "tape-persistent" if one.persistent else "tape-unused"
         kind = "A persistent" if one.persistent else "An unused"
         title = f"{kind} tape still holds {size} after its step"
-        if one.persistent:
-            hint = (
-                "Compute all gradients in one call without persistent=True, or `del tape` after the "
-                "last call."
-            )
         if one.alive >= _TAPES:
             id_, holder = "tapes-kept", f" in {one.holder}" if one.holder else ""
             title = f"{one.alive} gradient tapes accumulate{holder} and hold {size}"
-            hint = "Delete each tape after its gradients: del tape, and store no reference to it."
+            hint = id_
         yield Finding(
             id=id_,
             severity=Severity.HIGH,
             title=f"{title} ({one.where})",
-            detail=f"A tape holds all intermediate results that it recorded, until it is freed. {hint}",
+            detail=f"{TEXTS['tapes']} {TEXTS[hint]}",
             saves_bytes=size_bytes,
             saves_kind="allocated",
             evidence=(evidence_row("made", where=one.where, count=one.alive, size=size_bytes),),
@@ -76,20 +71,14 @@ def find_models(watch: WatchNote) -> Iterator[Finding]:
     for one in watch.models:
         holder = f", held by {one.holder}" if one.holder else ""
         made, is_kept = max(one.made, one.alive), one.alive > 1
-        advice = (
-            "Between two models of a search or of folds: del model, then keras.utils.clear_session(); "
-            "or run each model in its own process."
-            if is_kept
-            else "Earlier models are gone, but each one was traced. If they have the same layers, build "
-            "one model and restore its first weights: model.set_weights(first)."
-        )
+        id_ = "models-kept" if is_kept else "models-made-anew"
         yield Finding(
-            id="models-kept" if is_kept else "models-made-anew",
+            id=id_,
             severity=Severity.MEDIUM if is_kept else Severity.LOW,
             title=f"{made} models were built by one line and {one.alive} of them are alive, with "
             f"{format_bytes(one.size_bytes)} of variables ({one.where}{holder})",
             detail="Each model holds its weights, its optimizer state and the graphs of its functions. "
-            + advice,
+            + TEXTS[id_],
             saves_bytes=one.size_bytes * (one.alive - 1) // one.alive if is_kept else None,
             saves_kind="allocated",
             evidence=(evidence_row("made", where=one.where, count=made, size=one.size_bytes),),
@@ -131,8 +120,7 @@ def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
         id="held-over",
         severity=Severity.LOW,
         title=f"{format_bytes(size_bytes)} of the previous step are alive at the peak{holder}",
-        detail="In a loop, a name holds its tensors until it is reassigned, one step later. "
-        f"{after}`del` them at the end of the step, or move the step into a function.",
+        detail=TEXTS["held-over"].format(after=after),
         saves_bytes=size_bytes,
         evidence=tuple(holder_row("held by", held) for held in names),
     )
@@ -151,14 +139,6 @@ _COPIES: Final = 5
 """tf.function objects of one definition from which on a loop seems to create them."""
 
 _CALL_ROWS: Final = 20
-
-_HINTS: Final[dict[RetraceCause, str]] = {
-    "value": "Pass numbers as tensors (tf.constant(rate)) or store them in a tf.Variable.",
-    "shape": "Use input_signature=[tf.TensorSpec([None, …])] or reduce_retracing=True, or pad to a few "
-    "lengths.",
-    "object": "Pass the same objects in each call, and values that change as tensors.",
-}
-"""Advice by the kind of the argument that changed."""
 
 
 def find_retracing(watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
@@ -186,8 +166,7 @@ def _report(one: TracedFunction, slope: str, *, is_created: bool) -> Finding:
         title = f"{one.objects} tf.functions were created from `{one.name}` ({place}){kept}"
         detail = (
             f"Each one is traced and has its own graph ({one.nodes} nodes, {size} when saved) and its "
-            f"own executor. {slope} Create the tf.function once, outside the loop, and pass the values "
-            "that change as tensors."
+            f"own executor. {slope} {TEXTS['functions-made-anew']}"
         )
     else:
         title = f"TensorFlow traced `{one.name}` {one.traces} times in {one.calls} calls ({place})"
@@ -195,7 +174,7 @@ def _report(one: TracedFunction, slope: str, *, is_created: bool) -> Finding:
         detail = (
             f"Each trace runs the Python code and stores a graph of {one.nodes} nodes: {size} of host "
             f"memory when saved, and more in the executor.{reason} {slope} "
-            f"{_HINTS['object' if last is None else last.cause]}"
+            f"{TEXTS['retraced-' + ('object' if last is None else last.cause)]}"
         )
     calls = (
         evidence_row(f"call {retrace.call}", name=retrace.changed, where=one.called_at)
@@ -240,10 +219,7 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
         severity=Severity.MEDIUM,
         title=f"Shapes vary from step to step in {len(varied)} op{'s' * (len(varied) != 1)}: the steps "
         f"peak at {format_bytes(min(peaks))} to {format_bytes(max(peaks))}{in_brackets(where)}",
-        detail=f"{step}{_fragmentation_words(analysis)}A chunk freed by a short batch is too small for "
-        "a longer one, so the pool grows beyond the need of the largest step, and a tf.function with "
-        "fixed shapes is traced again for each shape. Pad to a few lengths (padded_batch, "
-        "bucket_by_sequence_length) and drop the last partial batch (drop_remainder=True).",
+        detail=f"{step}{_fragmentation_words(analysis)}{TEXTS['varying-shapes']}",
         evidence=tuple(
             evidence_row(
                 f"asks for {format_bytes(ends.low[op])} to {format_bytes(ends.high[op])}",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
-from analyzer.explain.buffer_words import evidence_row, holder_row, in_brackets
+from analyzer.explain.buffer_words import TEXTS, evidence_row, holder_row, in_brackets
 from analyzer.explain.running.slope import ProgramGrowth
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import HeldTensors, WatchNote
@@ -34,15 +34,6 @@ _STEADY_RATIO: Final = 0.5
 """Lower bound of a steady slope, as a share of the slope: a heap that settles slows down."""
 
 _ROWS: Final = 10
-
-_STORE_NUMBERS: Final = (
-    "Store numbers instead of tensors, float(loss) or value.numpy(), or limit the container: "
-    "collections.deque(maxlen=…), clear()."
-)
-_STORE_TEXTS: Final = (
-    "It holds exceptions, and the traceback of each one holds the local names of every function on "
-    "its path. Store the text, str(error), or drop the traceback: error.with_traceback(None)."
-)
 
 
 class StepLeak(NamedTuple):
@@ -158,8 +149,7 @@ def find_unexplained(
             f"texts accumulate in {holder.holder}{in_brackets(holder.where)}",
             detail=f"In {steps} traced steps, NumPy arrays, bytes or texts were added "
             f"{times(holder.count)}. The resident memory of the process changes by "
-            f"{signed_bytes(host.per_step_bytes)} a step. Store a summary (a mean, a file path), or "
-            "limit the container: collections.deque(maxlen=…), clear().",
+            f"{signed_bytes(host.per_step_bytes)} a step. {TEXTS['kept-arrays']}",
             evidence=tuple(holder_row("kept by", one) for one in watch.on_host[:_ROWS]),
         )
     elif host.trend == "grows" and _grows_steadily(watch, host):
@@ -169,10 +159,7 @@ def find_unexplained(
             severity=Severity.MEDIUM,
             title=f"Host memory of the process grows by {format_bytes(round(host.per_step_bytes))} a "
             f"step (a step is {watch.step}{where})",
-            detail=f"Resident memory grows from step {host.first_step} to {host.last_step}, but "
-            "memory in TensorFlow's allocator does not. The cause is Python objects, NumPy arrays or "
-            "memory that TensorFlow allocates elsewhere. Find the lines with a Python memory profiler "
-            "such as memray or tracemalloc.",
+            detail=TEXTS["grows-on-host"].format(first=host.first_step, last=host.last_step),
             evidence=(
                 evidence_row("a step", name=watch.step, where=watch.where, count=watch.steps),
             ),
@@ -199,7 +186,7 @@ def growth_words(growth: TrendFigures) -> str:
 
 
 def _hint(held: HeldTensors) -> str:
-    return _STORE_TEXTS if held.by_traceback else _STORE_NUMBERS
+    return TEXTS["kept-exceptions" if held.by_traceback else "kept-tensors"]
 
 
 def _growing(
@@ -260,9 +247,7 @@ def _growing_tensor(analysis: Analysis, watch: WatchNote, growth: TrendFigures) 
             growth,
             cause=f"{held.holder}{in_brackets(held.where)} gets a larger tensor each time",
             detail=f"{op} made {format_bytes(sizes[0])} in the first traced step and "
-            f"{format_bytes(sizes[-1])} in the last. {growth_words(growth)} Each time, the old "
-            "and the new tensor are alive together. Write into a tf.Variable or an array of the "
-            "final size, or store numbers.",
+            f"{format_bytes(sizes[-1])} in the last. {growth_words(growth)} {TEXTS['longer-tensor']}",
             evidence=(holder_row("held by", held), evidence_row("made by", name=op)),
         )
     return None
@@ -279,8 +264,7 @@ def _unknown_holder(analysis: Analysis, watch: WatchNote, growth: TrendFigures) 
         growth,
         id_="grows",
         cause=f"the holder is unknown{where}",
-        detail=f"{growth_words(growth)} No container of the program holds the bytes. Check the ops "
-        "in the evidence: their buffers outlive their step.",
+        detail=f"{growth_words(growth)} {TEXTS['grows']}",
         evidence=tuple(
             evidence_row(
                 "outlives its step",
