@@ -279,6 +279,9 @@ def _confirm(answer: FitAnswer, bracket: RunBracket) -> FitAnswer:
     most = answer.most  # moved into the bracket of the runs
     if most is not None:
         most = max(most if bracket.failing is None else min(most, bracket.failing - 1), fitting)
+    if bracket.is_quick and bracket.failing is None:
+        more = "--confirm also runs larger sizes, until one fails."
+        answer = replace_fields(answer, notes=(more, *answer.notes))
     return replace_fields(
         answer,
         largest=fitting,
