@@ -69,9 +69,7 @@ def oom(
 
         report = report.with_model(_model_tensors(open_trace(trace)), str(trace))
     elif target:
-        if fit:
-            answer = _find_largest(report, target, batch_size, outputs)
-            batch_size = answer.wanted
+        answer = _find_largest(report, target, batch_size, outputs) if fit else None
         from analyzer.session.public_calls import estimate
 
         with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
@@ -135,9 +133,10 @@ def _find_largest(
             "--fit needs a failure of TensorFlow, and the name of its card in the log.",
             hint=f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
         )
-    wanted = batch_size or call.batch or None
-    question = FitQuestion(limit_bytes=call.limit_bytes, wanted=wanted)
-    chosen = CaptureOptions(device="gpu", **_step_settings(report, wanted))
+    # the log's batch is a guess from a shape: good to start with, not to judge
+    question = FitQuestion(limit_bytes=call.limit_bytes, wanted=batch_size)
+    settings = _step_settings(report, batch_size or call.batch or None)
+    chosen = CaptureOptions(device="gpu", **settings)
     with progress_bar(outputs.progress) as progress:
         return fit_target(parse_target(target), chosen, question, progress)
 

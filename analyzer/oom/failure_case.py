@@ -220,8 +220,10 @@ _CONSTANT_OPS: Final = ("EagerConst", "_EagerConst", "Const", "HostConst")
 _VARIABLE_OPS: Final = (
     *("adam/", "sgd/", "rmsprop/", "adagrad/", "optimizer", "train_op", "apply", "assign"),
     *("initializer", "variable", "random_uniform", "truncatednormal", "truncated_normal", "const"),
+    "tensordot/",
 )
-"""Parts of the names of ops that create or update a variable, whose first axis is not the batch."""
+"""Parts of the names of ops that create or update a variable, or multiply with joined axes. The first
+axis of their results is not the batch."""
 _LARGE_CONSTANT: Final = 64 << 20  # bytes
 _MUCH_PADDING: Final = 0.1  # of a TPU program's need
 

@@ -61,8 +61,8 @@ def test_one_command_leads_from_a_log_to_the_batch_that_fits(tmp_path: Path) -> 
     )
     assert failed.code == 5, failed.err
     ended = analyze_in_child(
-        *("oom", "run", "--target", "models.py:convolutional", "--fit", "--json", "both.json"),
-        *("--html", "both.html"),
+        *("oom", "run", "--target", "models.py:convolutional", "--batch-size", str(batch), "--fit"),
+        *("--json", "both.json", "--html", "both.html"),
         cwd=tmp_path,
         timeout_s=600,
     )
