@@ -43,10 +43,7 @@ _MULTIPLES: Final = {"symbols": 8, "relocation": 8, "code": 16, "dynamic": _PAGE
 
 def read_exports(path: Path) -> Iterator[bytes]:
     """Yield the functions that a library exports, or raise a ValueError if it is not 64-bit ELF."""
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data,
-    ):
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
         if data[:5] != b"\x7fELF\x02":
             raise ValueError(f"{path} is not a 64-bit ELF file")
         at = struct.unpack_from("<Q", data, 0x28)[0]
@@ -82,11 +79,7 @@ def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname
             *((_NEEDED, needed_at), (_SONAME, soname_at), (_RUNPATH, origin_at)),
             *((_HASH, at["hash"]), (_STRTAB, at["strings"]), (_STRSZ, len(strings))),
             *((_SYMTAB, at["symbols"]), (_SYMENT, _SYMBOL.size)),
-            *(
-                (_RELA, at["relocation"]),
-                (_RELASZ, _RELOCATION.size),
-                (_RELAENT, _RELOCATION.size),
-            ),
+            *((_RELA, at["relocation"]), (_RELASZ, _RELOCATION.size), (_RELAENT, _RELOCATION.size)),
             (0, 0),
         )
         symbols = (
