@@ -30,10 +30,7 @@ _OWN_FLAGS: Final = ("xla_dump_", "xla_gpu_cuda_data_dir", "xla_hlo_profile")
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """An installed compiler: the PJRT plug-in, and the folder with ``bin/ptxas`` and libdevice.
-
-    ``version`` is such as ``jax-cuda12-pjrt 0.9.0``; plans depend on it.
-    """
+    """A PJRT plug-in, the folder with ``bin/ptxas``, and a version, on which plans depend."""
 
     library: Path
     cuda: Path

@@ -124,10 +124,7 @@ def _try_sets(
     singles: Sequence[StepRemedy],
     before: SizeEstimate,
 ) -> Iterator[StepRemedy]:
-    """Yield sets of remedies, least effort first, until one fits.
-
-    A set is estimated only if its single savings add up to enough, since together they rarely save more.
-    """
+    """Yield sets whose single savings add up to enough, least effort first, until one fits."""
     assert trial.limit_bytes is not None
     saves = {remedy.id: remedy.saves_bytes or 0 for remedy in singles}
     useful = [plan for plan in plans if saves[plan.id] > 0]

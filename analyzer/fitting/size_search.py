@@ -58,10 +58,7 @@ def need_of(point: SizeEstimate) -> int:
 
 
 class SizeCurve:
-    """Estimates by size, and straight lines between them in a power of the size.
-
-    ``power`` is 1 for a batch; of an input, it is a first guess.
-    """
+    """Estimates by size, and lines between them in a ``power`` of the size: 1 for a batch."""
 
     def __init__(self, power: int = 1) -> None:
         self._power = power
@@ -73,10 +70,7 @@ class SizeCurve:
         return sorted(self.points)
 
     def power(self) -> float:
-        """Return the power of the size with which the need grows.
-
-        For an input it is the slope between the outermost estimates on logarithmic scales.
-        """
+        """Return the power of the size with which the need grows; of an input, by its estimates."""
         if self._power == 1 or len(self.points) < 2:
             return float(self._power)
         low, high = self.points[self.sizes[0]], self.points[self.sizes[-1]]

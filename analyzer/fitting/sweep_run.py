@@ -131,10 +131,7 @@ def run_sweep(
     engine: WorkEngine,
     progress: Progress,
 ) -> SweepFile:
-    """Estimate the cells that ``out`` does not hold yet, and return all.
-
-    A failed cell is not saved, so the next run repeats it. A changed model file gives new cells.
-    """
+    """Estimate the cells that ``out`` lacks, and return all; failed cells are not saved."""
     folder = _make_folder(out)
     files = [folder / f"{_key(question)}.json" for question in questions]
     cells: dict[int, SweepCell] = {}

@@ -35,10 +35,7 @@ def _match_size(text: str | None) -> tuple[str, str, str] | None:
 
 
 def parse_size(text: str | None) -> Range | None:
-    """Return the range of sizes that TensorFlow prints as ``text``; None if it is not a size.
-
-    A number without a unit, or in bytes, is exact.
-    """
+    """Return the range of sizes printed as ``text``, exact if in bytes; None if it is no size."""
     parts = _match_size(text)
     if parts is None:
         return None

@@ -135,10 +135,7 @@ def hides_own_gpus(options: capture_request.CaptureOptions) -> bool:
 def read_declared_environment(
     spec: capture_request.TargetSpec, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the ``TF_`` variables that a target's Python file sets at its top level.
-
-    ``setdefault`` changes no variable of ``base``, the environment.
-    """
+    """Return ``TF_`` variables of a target's top level; ``setdefault`` changes none of ``base``."""
     declared: dict[str, str] = {}
     if spec.kind in (capture_request.TargetKind.FILE, capture_request.TargetKind.MODULE):
         with contextlib.suppress(OSError, UnicodeError):  # loading the target reports the error

@@ -60,10 +60,7 @@ def check_writable(out: Path, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def make_staging_folder(out: Path) -> Iterator[Path]:
-    """Make a temporary folder next to ``out``, or in it if it exists.
-
-    Its path is absolute, because the user's code may change the working folder.
-    """
+    """Make a temporary folder next to ``out``, or in it if it exists; return its whole path."""
     with convert_os_errors(out):
         real = Path(os.path.realpath(out))
         missing = [folder for folder in (real.parent, *real.parent.parents) if not folder.exists()]
@@ -81,10 +78,7 @@ def make_staging_folder(out: Path) -> Iterator[Path]:
 
 
 def publish(staging: Path, out: Path, *, force: bool) -> Path:
-    """Move the finished staging folder to ``out`` and return its path.
-
-    If another run has appeared there meanwhile, a number is appended to the name.
-    """
+    """Move the finished staging folder to ``out``, or if it exists now, to a numbered name."""
     with convert_os_errors(out), delay_signals():
         real = Path(os.path.realpath(out))
         is_inside = staging.parent == real

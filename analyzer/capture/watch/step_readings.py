@@ -141,10 +141,7 @@ class FailureRecord:
     def read(
         self, failure: Failure, step: int, variables: StepVariables | None, frame: FrameType | None
     ) -> FailedStep | None:
-        """Return the live buffers of the pool that became full last; None without a record.
-
-        Local names are searched from ``frame`` on.
-        """
+        """Return the buffers of the pool that became full last, and their holders from ``frame`` on."""
         pool = read_full_pool()
         if pool is None:
             return None

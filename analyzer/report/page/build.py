@@ -83,10 +83,7 @@ _MOST_POINTS: Final = 150
 
 
 def inline_areas(report: ReportFile, recording: Recording) -> tuple[tuple[str, str], ...]:
-    """Return each category with its area as points of an SVG polygon, the lowest first.
-
-    Each point of the chart is the instant with the most live bytes among those that it stands for.
-    """
+    """Return each category with the points of its area, lowest first; a point is a local peak."""
     sums = category_sums(main_allocator_rows(recording), "requested_bytes", len(recording.events))
     step = next((one for one in report.steps if one.index == report.peak.step), None)
     if step is not None and step.last_instant > step.first_instant:
