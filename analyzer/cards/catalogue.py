@@ -289,11 +289,12 @@ def read_prices(path: Path) -> dict[Gpu, float]:
         else:
             table = csv.reader(text.splitlines())
             rows = [(name, price.strip()) for name, price, *_ in filter(any, table)]
-            rows = [row for row in rows if row[0].strip().lower() != "card"]
+            rows = [row for row in rows if row[0].strip().lower() not in ("card", "gpu")]
         if not rows:
-            raise ValueError("it has no row")
+            raise ValueError
     except (OSError, ValueError, csv.Error) as error:
-        raise InputError(f"{path} is no table of prices: {error}.", hint=_HINT) from None
+        reason = getattr(error, "strerror", None) or "each line needs a card and a price"
+        raise InputError(f"{path} is no table of prices: {reason}.", hint=_HINT) from None
     prices: dict[Gpu, float] = {}
     for name, price in rows:
         try:
