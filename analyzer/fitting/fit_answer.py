@@ -151,6 +151,11 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return "input" if self.shape else "batch"
 
     @property
+    def is_priced(self) -> bool:
+        """Whether the cards are those of the user's prices."""
+        return bool(self.cards) and self.cards[0].price is not None
+
+    @property
     def runs(self) -> tuple[ConfirmingRun, ...]:
         """The runs, by size."""
         return () if self.confirmation is None else self.confirmation.runs

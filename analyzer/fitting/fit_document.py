@@ -85,10 +85,9 @@ def _suggest_next(answer: FitAnswer) -> str:
 
 
 def _sections(answer: FitAnswer) -> Iterator[Section]:
-    if answer.curve:
-        yield _curve_section(answer)
-    if answer.cards:
-        yield Section("Cards", (_card_table(answer),))
+    first = [_curve_section(answer)] if answer.curve else []
+    first += [Section("Cards", (_card_table(answer),))] if answer.cards else []
+    yield from reversed(first) if answer.is_priced else first
     if answer.remedies:
         size = answer.label(answer.size_of_remedies)
         note = "each one was captured and estimated"
@@ -119,12 +118,11 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
     low, high, beside = answer.limit_low_bytes, answer.limit_high_bytes, answer.beside_pool_bytes
     label, noun, is_run = answer.label, answer.noun.capitalize(), answer.confirmation is not None
     bounds = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
-    is_priced = answer.cards and answer.cards[0].price is not None
     if answer.limit_of == "cards":
         yield (
             f"The allocator may use {format_bytes(low)} to {format_bytes(high)}, depending on the "
-            f"card. The sizes are {'estimated' if is_priced else 'interpolated between estimates'} for "
-            f"{'each card' if is_priced else 'one card of each kind'}."
+            f"card. The sizes are {'estimated' if answer.is_priced else 'interpolated'} for "
+            f"{'each card' if answer.is_priced else 'all cards from one card of each kind'}."
         )
     else:
         origin = {
@@ -214,10 +212,9 @@ def _chart(answer: FitAnswer) -> LineChart:
 
 
 def _card_table(answer: FitAnswer) -> Table:
-    has_prices = answer.cards[0].price is not None
     columns = [
         TableColumn("--gpu", least=20),
-        *([TableColumn("per hour", "number")] if has_prices else []),
+        *([TableColumn("per hour", "number")] if answer.is_priced else []),
         TableColumn("memory", "bytes"),
         TableColumn("limit", "bytes"),
     ]

@@ -126,6 +126,16 @@ def test_the_page_has_every_figure_of_the_curve() -> None:
         assert f"{point.allocated_bytes:,} bytes" in page
 
 
+def test_priced_cards_come_before_the_curve() -> None:
+    card = replace(ANSWER.cards[0], price=0.355, largest=70, safe=64, holds_wanted=True)
+    priced = replace(ANSWER, limit_of="cards", card="", cards=(card,), cheapest="t4")
+    for width in (60, 80, 160):
+        text = to_text(priced, width)
+        assert "0.355" in text
+        assert text.index("per hour") < text.index("Memory by batch size")
+        assert "--gpu t4" in text.partition("Next: ")[2]
+
+
 def test_the_terminal_obeys_no_name() -> None:
     for width in (40, 120):
         assert "\x1b" not in to_text(ANSWER, width)
