@@ -179,6 +179,7 @@ _FROM_NOTHING: Final = re.compile(
     r"(Stateless)?(Random|TruncatedNormal|Multinomial)\w*|Fill|\w+Like"
 )
 """Types of ops that make random numbers or constants, which are no activations."""
+_ZEROS: Final = re.compile(r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$")  # in a name without a type
 _ONE_INPUT: Final = op_types(
     """
     Cast Cos Erf Exp Identity Log Log1p Neg Pow Reciprocal Reshape Rsqrt Sigmoid Sin Softmax Softplus
@@ -261,6 +262,9 @@ def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:
     values = [tensor for tensor, spec in specs.items() if spec is None or is_float(spec.dtype)]
     if not structure.evidence:
         return not values
+    is_size = op.type == "Cast" and all(spec.shape == () for spec in op.outputs)
+    if is_size or _ZEROS.search(op.name):
+        return False
     phases = (structure.phases.get(split_tensor(tensor)[0]) for tensor in values)
     of_forward = sum(phase is Phase.FORWARD for phase in phases)
     return of_forward < (1 if op.type in _ONE_INPUT else 2)

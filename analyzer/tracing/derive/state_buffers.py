@@ -148,8 +148,10 @@ def find_state(
             found[row] = _NEW_AVERAGE
         root = find_optimizer(ops[row])
         # Keras 2 assigns new values of both, in a scope inside the optimizer's.
-        if root and sizes[row] in counts and ops[row].lower().count(f"{root}/") == 1:
-            name = ops[row].rpartition("/")[2]
+        name = ops[row].rpartition("/")[2]
+        # An op that adds to a variable requests memory only for a copy of it.
+        is_value = sizes[row] in counts or name.startswith(("AssignAddV", "AssignSubV"))
+        if root and is_value and ops[row].lower().count(f"{root}/") == 1:
             sets_parameter = name.startswith("AssignSubVariableOp") or (
                 name.startswith("AssignAddVariableOp") and root.startswith(_SUM_SETS_PARAMETER)
             )

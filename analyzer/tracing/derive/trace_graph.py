@@ -42,6 +42,7 @@ from analyzer.tracing.parse.xplane import RawTrace
 _CALL: Final = "StatefulPartitionedCall/"  # prefix of the ops of an inlined function
 _MOST_OUTPUTS: Final = 64
 """Limit of the outputs of one op; a loop's buffers are its outputs in turn."""
+_COPY_OF_INPUT: Final = "BackpropFilter-0-"  # in the name of a copy of a convolution's input
 _SCALAR_BYTES: Final = 8
 _NEVER: Final = 1 << 62  # a time after the trace
 
@@ -69,7 +70,7 @@ def derive_graph(
         gradients=building.gradients.union(note.gradients if note is not None else ()),
         scopes=ScopeTable(noted) if noted else find_scopes(ops, known),
     )
-    phases = building.find_phases([op.name for op in ops], known)
+    phases = building.find_phases([op.name for op in ops])
     return table, replace(index, phases=phases, evidence=building.edges)
 
 
@@ -198,48 +199,41 @@ class _Building:
             ops.append(Op(name, op_type, tuple(inputs), controls, outputs=tuple(outputs)))
         return ops
 
-    def find_phases(self, names: Sequence[str], known: set[str]) -> dict[str, Phase]:
+    def find_phases(self, names: Sequence[str]) -> dict[str, Phase]:
         """Return the phase of each op, by its name, else by its order and the tensors around it."""
-        phases = {name: self._find_phase(name, known) for name in names}
+        phases = {name: self._find_phase(name) for name in names}
         kernels = (name for name, phase in phases.items() if phase is Phase.BACKWARD)
-        begins = (self._first.get(name, 0) for name in kernels if find_gradient_kernel(name))
+        kernels = (name for name in kernels if find_gradient_kernel(name) and LAYOUT not in name)
+        begins = (self._first.get(name, 0) for name in kernels)
         begin = min(begins, default=_NEVER)
         readers: dict[str, set[Phase]] = {}
         for tensor, reader in self.edges:
             if tensor not in phases and reader in phases:
                 readers.setdefault(split_tensor(tensor)[0], set()).add(phases[reader])
         for name in names:
+            inputs = self.inputs.get(name, ())
+            makers = {phases.get(split_tensor(tensor)[0]) for tensor in inputs}
+            is_copy = LAYOUT in name and (makers == {Phase.FORWARD} or _COPY_OF_INPUT in name)
+            if is_copy and self._first.get(name, 0) < begin:
+                phases[name] = Phase.FORWARD  # shared with the backward op that it is named after
             if phases[name] is not Phase.FORWARD or is_in_gradient_scope(name):
                 continue
-            inputs = self.inputs.get(name, ())
             if self.gradients.intersection(inputs):
                 phases[name] = Phase.UPDATE  # such as clipping
             elif "/" not in name.removeprefix(_CALL) and self._first.get(name, 0) > begin:
                 # The tape adds gradients outside its scope, as does the layout optimizer.
-                makers = {phases.get(split_tensor(tensor)[0]) for tensor in inputs}
-                if Phase.BACKWARD in makers | readers.get(name, set()):
+                is_sum = self._find_type(name) == "AddN"
+                if is_sum or Phase.BACKWARD in makers | readers.get(name, set()):
                     phases[name] = Phase.BACKWARD
         return phases
 
-    def _find_phase(self, name: str, known: set[str]) -> Phase:
+    def _find_phase(self, name: str) -> Phase:
         if "#" in name:
             return self._find_eager_phase(name)
         if self._is_update(name):
             return Phase.UPDATE
-        if not (is_in_gradient_scope(name) or f"{name}:0" in self.gradients):
-            return Phase.FORWARD
-        # The layout optimizer may name a forward op's copy after a backward op.
-        forward = find_forward_op(name, known) if LAYOUT in name else ""
-        begin = self._scope_starts.get(forward.rpartition("/")[0], 0) if forward else 0
-        return Phase.FORWARD if self._first.get(name, 0) < begin else Phase.BACKWARD
-
-    @cached_property
-    def _scope_starts(self) -> dict[str, int]:
-        starts: dict[str, int] = {}
-        for name in self.outputs:
-            scope, first = name.rpartition("/")[0], self._first.get(name, 0)
-            starts[scope] = min(first, starts.get(scope, first))
-        return starts
+        is_backward = is_in_gradient_scope(name) or f"{name}:0" in self.gradients
+        return Phase.BACKWARD if is_backward else Phase.FORWARD
 
     def _find_eager_phase(self, name: str) -> Phase:
         """Return the phase of an eager op by the order of the step's ops."""

@@ -33,7 +33,8 @@ from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_red
 from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import COPY_ROLE
-from analyzer.tracing.derive.op_names import FOLDED
+from analyzer.tracing.derive.op_names import FOLDED, FUSED_INTO
+from analyzer.tracing.derive.op_sequence import RECEIVED
 from analyzer.tracing.measure.attribution_labels import (
     BATCH_ROLE,
     COPIED_BATCH,
@@ -139,6 +140,7 @@ class _Values:
         """
         structure, phase = self._structure, self._structure.phases[op.name]
         is_temp, is_convolution = region == "temp", op.type in CONVOLUTIONS
+        is_convolution |= is_temp and on_card and dtype == "uint8" and op.type in FUSED_INTO
         is_scratch = not tensor or (is_temp and tensor not in structure.consumers)
         if op.type in CONSTANTS:
             return Category.CONSTANT, "constant"
@@ -248,13 +250,17 @@ def label_eager(
     is_read = is_value & bool(backward_starts)
     result = Category.ACTIVATION if infer else Category.TEMPORARY
     unnamed = short & ~named & is_captured
+    on_card = _is_on_card(allocations)
+    has_one_card = allocations["allocator"][on_card].nunique() == 1
+    copied = inside & (op == RECEIVED).to_numpy() & on_card & has_one_card & (not is_captured)
     outside = "building the model" if is_captured else "outside the steps"
     # The first rule that matches decides; None leaves a buffer unattributed.
     rules: tuple[tuple[Mask, Category | None, str], ...] = (
         (short & jit, Category.TEMPORARY, XLA_ROLE),
         (lives.until_next & ~named & jit, result, "result of the step"),
         (inside & (given | (~named & by_python)), Category.INPUT, HOST_COPY_ROLE),
-        (unnamed & _is_on_card(allocations), Category.TEMPORARY, _CARD_SCRATCH_ROLE),
+        (copied, Category.INPUT, _COPY_FROM_HOST_ROLE),
+        (unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
         (unnamed, Category.TEMPORARY, POOL_THREAD_ROLE),
         (~named, None, ""),
         (op.str.contains(FOLDED).to_numpy(), Category.CONSTANT, "constant computed beforehand"),

@@ -59,8 +59,9 @@ def attribute(
         ends = np.array([*(step.last for step in steps), len(raw.events)])
         outlives = table["dies"].to_numpy() > ends[table["step"].fillna(-1).to_numpy(np.int64)]
         is_scalar = (table["shape"].astype(str) == "[]").to_numpy()
-        results = labels.role.equal(ALIVE_ROLE) & outlives & is_scalar & in_steps
-        labels.fill(results, Category.TEMPORARY, "outlives the step")  # such as a metric
+        results = labels.role.equal(ALIVE_ROLE) & is_scalar  # such as a metric
+        results |= labels.role.equal("forward temporary")
+        labels.fill(results & outlives & in_steps, Category.TEMPORARY, "outlives the step")
         label_batches(labels, table, structure, python)
     born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
     phases = np.zeros(len(table), dtype=np.int8)
