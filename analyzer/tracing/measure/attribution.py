@@ -245,7 +245,7 @@ def label_eager(
     named, given = (op != "").to_numpy(), (op == _HOST_CONSTANT).to_numpy()
     is_value = (allocations["region"] == "output").to_numpy()
     is_value = is_value & allocations["dtype"].map(is_float).to_numpy(dtype=bool)
-    lives = _Lifetimes(allocations, steps, backward_starts)
+    lives = Lifetimes(allocations, steps, backward_starts)
     inside, short = lives.inside, lives.short
     is_read = is_value & bool(backward_starts)
     result = Category.ACTIVATION if infer else Category.TEMPORARY
@@ -283,7 +283,7 @@ def label_eager(
         left &= ~rows
 
 
-class _Lifetimes:
+class Lifetimes:
     """Masks of buffers by their lifetimes and the steps, shape ``(n,)``."""
 
     def __init__(

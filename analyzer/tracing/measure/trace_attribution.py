@@ -14,7 +14,7 @@ from analyzer.model.graph.graph_index import ALIVE_ROLE, GRADIENT_ROLE, GraphInd
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
-from analyzer.tracing.measure.attribution import label_eager, label_graph, match_outputs
+from analyzer.tracing.measure.attribution import Lifetimes, label_eager, label_graph, match_outputs
 from analyzer.tracing.measure.attribution_labels import Labels, label_batches, label_variables
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
@@ -56,12 +56,11 @@ def attribute(
         kernels = [op.name for op in structure.ops.values() if find_gradient_kernel(op.type)]
         starts = find_first_births(table, table["op"].isin(kernels).to_numpy() & in_steps)
         label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
-        ends = np.array([*(step.last for step in steps), len(raw.events)])
-        outlives = table["dies"].to_numpy() > ends[table["step"].fillna(-1).to_numpy(np.int64)]
+        lives = Lifetimes(table, steps, {})
         is_scalar = (table["shape"].astype(str) == "[]").to_numpy()
         results = labels.role.equal(ALIVE_ROLE) & is_scalar  # such as a metric
         results |= labels.role.equal("forward temporary")
-        labels.fill(results & outlives & in_steps, Category.TEMPORARY, "outlives the step")
+        labels.fill(results & lives.inside & ~lives.short, Category.TEMPORARY, "outlives the step")
         label_batches(labels, table, structure, python)
     born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
     phases = np.zeros(len(table), dtype=np.int8)
