@@ -93,6 +93,12 @@ def _list_records() -> list[Path]:
     return sorted(files, key=lambda file: file.stat().st_mtime_ns)
 
 
+def has_new_record() -> bool:
+    """Return whether a pool could not serve a request a moment ago."""
+    times_s = (file.stat().st_mtime for file in _list_records())
+    return time.time() - max(times_s, default=0.0) < _NEW_S
+
+
 def read_full_pool() -> Any:
     """Return TensorFlow's record (``MemoryDump``) of the pool that became full last, or None."""
     read = bfc_memory_map_pb2.MemoryDump.FromString
@@ -132,11 +138,6 @@ class FailureRecord:
         if os.environ.get(POOL_RECORDS) == str(self._folder / "pool"):
             del os.environ[POOL_RECORDS]
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def is_new(self) -> bool:
-        """Return whether a pool could not serve a request a moment ago."""
-        times_s = (file.stat().st_mtime for file in _list_records())
-        return time.time() - max(times_s, default=0.0) < _NEW_S
 
     def read(
         self, failure: Failure, step: int, variables: StepVariables | None, frame: FrameType | None

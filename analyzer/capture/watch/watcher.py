@@ -37,7 +37,7 @@ from analyzer.capture.watch.step_candidates import (
     StepRank,
 )
 from analyzer.capture.watch.step_hooks import Hooks
-from analyzer.capture.watch.step_readings import FailureRecord, StepReadings
+from analyzer.capture.watch.step_readings import FailureRecord, StepReadings, has_new_record
 from analyzer.capture.watch.step_trace import StepTrace
 from analyzer.model.contract.run_note import PhantomNote, TargetNote
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
@@ -200,7 +200,7 @@ class Watcher:
         """Note the first call that ran out of memory; end the trace if it has it."""
         if self.has_failed or self._is_over.is_set():
             return
-        if isinstance(error, tf.errors.OpError) and self._failure_record.is_new():
+        if isinstance(error, tf.errors.OpError) and has_new_record():
             # TensorFlow has other errors if an eager constant or a copy finds no memory.
             error = tf.errors.ResourceExhaustedError(None, None, str(error))
         failure = describe_failure(error)

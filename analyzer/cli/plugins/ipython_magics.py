@@ -100,9 +100,13 @@ def _record_folder() -> tempfile.TemporaryDirectory[str]:
 def _explain_cell(result: Any) -> None:
     """Print an explanation if a cell ended with TensorFlow's out-of-memory error."""
     errors = sys.modules.get("tensorflow.python.framework.errors_impl")
-    if errors is not None and isinstance(result.error_in_exec, errors.ResourceExhaustedError):
+    if errors is not None and isinstance(result.error_in_exec, errors.OpError):
+        from analyzer.capture.watch.step_readings import has_new_record
+
+        is_out = isinstance(result.error_in_exec, errors.ResourceExhaustedError)
         try:
-            _print_explanation(str(result.error_in_exec))
+            if is_out or has_new_record():  # an eager constant or a copy has other errors
+                _print_explanation(str(result.error_in_exec))
         except Exception as error:
             print(f"No explanation: {type(error).__name__}: {error}", file=sys.stderr)
     for file in Path(_record_folder().name).iterdir():

@@ -40,6 +40,7 @@ run("import tensorflow as tf\\nkept = []")
 run("raise ValueError('of the cell')")
 run("# comment\\nfor _ in range(9):\\n    kept.append(tf.ones([2048, 1024]))")
 run("print('next cell', len(kept))")
+run("tf.ones([2, 3]) @ tf.ones([2, 3])")
 run("raise ValueError('of the last cell')")
 """
 
