@@ -104,7 +104,7 @@ def estimate(
     chosen, what_if = _capture_options(spec, capture, step, replay.what_if)
     _check_options(spec, chosen, capture)
     place.check(spec)
-    if chosen.gpu:
+    if capture.gpu:
         name_variant(capture.gpu)
     names = None
     if capture.what_if:

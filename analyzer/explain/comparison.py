@@ -43,6 +43,7 @@ KIND_WORDS: Final = {
     Kind.TRACE: "measured",
     Kind.PHANTOM: "simulated card",
 }
+_LEAST_SHARED: Final = 0.1  # share of the second peak below which the programs are different
 _NO_FACTS: Final[dict[str, Any]] = {"type": "", "layer": ""}
 _OUTPUT_NUMBER: Final = re.compile(r":\d+$")
 _TRAILING_NUMBER: Final = re.compile(r"_\d+(?=[/:]|$)")
@@ -65,6 +66,14 @@ def compare(
     alive_b = _alive_at_peak(report_b, recording_b)
     names = match_names(alive_b["made"].unique(), alive_a["made"].unique())  # without the caller's
     alive_b = alive_b.assign(made=[names.get(name, name) for name in alive_b["made"]])
+    is_shared = alive_b["made"].isin(alive_a["made"])
+    shared = alive_b.loc[is_shared, "requested_bytes"].sum() / max(report_b.peak.requested_bytes, 1)
+    notes = _messages(*both)
+    if shared < _LEAST_SHARED:
+        notes.append(
+            f"{shared:.0%} of the bytes at the second peak have an op or a variable of the first: "
+            "compare only totals and categories."
+        )
     sizes_a, sizes_b = (report.categories_at_peak.by_category() for report in both)
     categories = [
         CategoryOfBoth(category=category, **_difference(sizes_a[category], sizes_b[category]))
@@ -74,16 +83,18 @@ def compare(
         PeakOfBoth(number=number, **_difference(*(_number(report, number) for report in both)))
         for number in get_args(Number)
     ]
-    facts: dict[
-        str, dict[str, Any]
-    ] = {}  # type and layer of each op, by the first side that has it
+    requested = next(row for row in peak if row.number == "requested")
+    if len(set(map(_counts_process, both))) > 1:  # one need is that of the pool alone
+        peak = [row for row in peak if row.number != "needs"]
+    # Type and layer of each op, by the first side that has it
+    facts: dict[str, dict[str, Any]] = {}
     for row in (*alive_a.itertuples(), *alive_b.itertuples()):
         for name in (row.made, _TRAILING_NUMBER.sub("", row.made)):
             facts.setdefault(name, {"type": str(row.op_type), "layer": str(row.layer)})
     label_a, label_b = labels or _labels(*both)
     return DiffFile(
-        headline=_headline(peak[1], categories, report_a.kind, report_b.kind),
-        notes=tuple(_messages(*both)),
+        headline=_headline(requested, categories, report_a.kind, report_b.kind),
+        notes=tuple(notes),
         a=_side(report_a, label_a),
         b=_side(report_b, label_b),
         peak=tuple(row for row in peak if row.a_bytes is not None or row.b_bytes is not None),
@@ -101,6 +112,12 @@ def _side(report: ReportFile, label: str) -> DiffSide:
     return DiffSide(
         label=label, kind=report.kind, batch_size=report.step.batch_size, peak=report.peak
     )
+
+
+def _counts_process(report: ReportFile) -> bool:
+    """Say whether the need counts the memory of the process beside its pool."""
+    need = None if report.verdict is None else report.verdict.need
+    return need is not None and need.beside_pool is not None
 
 
 def _number(report: ReportFile, number: Number) -> int | None:
@@ -192,7 +209,12 @@ def _messages(*both: ReportFile) -> list[str]:
         for report in both
     ]
     pairs = zip(settings[0].items(), settings[1].values(), strict=True)
-    differing = [f"{name} {a} and {b}" for (name, a), b in pairs if a != b]
+    is_noted = all(report.versions for report in both)  # not the trace of another program
+    differing = [
+        f"{name} {a} and {b}"
+        for (name, a), b in pairs
+        if a != b and (is_noted or (name == "device" and "none" not in (a, b)))
+    ]
     if differing:
         notes.append(f"Different settings: {'; '.join(differing)}.")
     for place, report in zip(("first", "second"), both, strict=True):

@@ -83,3 +83,16 @@ def test_state_is_compared_by_its_variable_and_inputs_by_their_name(
     )
     found = plain_report(compare(a.report, a.recording, a.report, other))
     assert {row["change"] for row in found["ops"]} == {"same"}
+
+
+def test_settings_that_a_trace_does_not_note_are_no_difference(pair: tuple[Made, Made]) -> None:
+    # GIVEN the trace of another program, which notes no settings and runs other ops
+    a, b = pair
+    step = {**b.document["step"], "batch_size": None, "optimizer": "", "mode": ""}
+    other = convert_report({**b.document, "step": step, "versions": {}})
+    table = b.recording.allocations
+    names = {name: "other_" + table[name].astype(str) for name in ("op", "variable", "tensor")}
+    foreign = dataclasses.replace(b.recording, allocations=table.assign(**names))
+    # WHEN it is compared THEN only the ops differ
+    found = plain_report(compare(a.report, a.recording, other, foreign))
+    assert [note[:20] for note in found["notes"]] == ["0% of the bytes at t"]
