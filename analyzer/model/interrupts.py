@@ -114,8 +114,7 @@ def die_with_parent() -> None:
 
 
 _THRESHOLDS: Final = (50_000, 20, 20)
-"""Collector thresholds of a command's own process, which ends within seconds. Python's default is
-(700, 10, 10)."""
+"""Collector thresholds of a command, which ends within seconds; Python's are (700, 10, 10)."""
 
 
 def collect_rarely() -> None:

@@ -52,7 +52,6 @@ class Range:
         return Range(self.low + other.low, self.high + other.high)
 
     def __sub__(self, other: Range) -> Range:
-        """Return the range of the difference."""
         return Range(self.low - other.high, self.high - other.low)
 
     def shifted(self, by_bytes: int) -> Range:

@@ -117,7 +117,6 @@ def host_row(request: tuple[str, str]) -> HostRow:
 
 
 def _host_of(path: Path) -> str:
-    """Return the name of the host that wrote a trace file."""
     return path.name.split(".xplane")[0]
 
 

@@ -114,7 +114,6 @@ def _capture_source(target: TargetSpec, options: CaptureOptions, report: Progres
 
 
 def _make_source(note: RunNote, name: str) -> SourceGraph | None:
-    """Return the graph of a capture; None if it has none."""
     from analyzer.tracing.sources.graph_join import SourceGraph, index_note_graph
 
     index = index_note_graph(note)

@@ -23,8 +23,7 @@ GZIP_MAGIC: Final = b"\x1f\x8b"
 _MOST_BYTES: Final = (1 << 31) - 1  # limit of an unpacked file: that of a protobuf message
 _FREE_BYTES: Final = 8 << 20  # every file may unpack to this size, however small it is
 _MOST_RATIO: Final = 24
-"""Limit of the ratio of compression above ``_FREE_BYTES``. Traces compress by 6, graphs by 16; a
-ratio of 1000 is an attempt to fill memory."""
+"""Limit of the compression ratio above ``_FREE_BYTES``: traces have 6, graphs 16, an attack 1000."""
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 

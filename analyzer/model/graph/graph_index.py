@@ -180,12 +180,10 @@ _FROM_NOTHING: Final = re.compile(
 )
 """Types of ops that make random numbers or constants, which are no activations."""
 _ZEROS: Final = re.compile(r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$")  # in a name without a type
-_ONE_INPUT: Final = op_types(
-    """
+_ONE_INPUT: Final = op_types("""
     Cast Cos Erf Exp Identity Log Log1p Neg Pow Reciprocal Reshape Rsqrt Sigmoid Sin Softmax Softplus
     Sqrt Square Tanh Transpose
-    """
-)
+""")
 """Types of ops with one input besides sizes and constants."""
 
 

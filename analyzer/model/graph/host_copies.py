@@ -38,14 +38,12 @@ COPY_BACK: Final = "_HostRecv"  # op type of a copy from the card to the host
 HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
 """Element types that lie in host memory, except outputs of ``_DEVICE_INT32`` ops."""
 
-_DEVICE_INT32: Final = op_types(
-    """
+_DEVICE_INT32: Final = op_types("""
     ArgMax ArgMin Bincount Cast CropAndResize DenseBincount DynamicPartition DynamicStitch Gather
     GatherNd GatherV2 Multinomial OneHot ParallelDynamicStitch RandomUniformInt ResourceGather
     ResourceGatherNd Select SelectV2 SparseToDense StatelessMultinomial StatelessRandomUniformInt
     StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2 Tile TopKV2 Transpose Unique UniqueV2
-    """
-)
+""")
 """Op types that make ``int32`` tensors on the card: indices, casts, moves of elements."""
 
 
@@ -76,14 +74,12 @@ _DEVICE_INT32_INPUTS: Final = _inputs_by_type(
 )
 """Inputs of type ``int32`` that the kernel reads on the card; it reads all others on the host."""
 
-_SHAPES: Final = op_types(
-    """
+_SHAPES: Final = op_types("""
     Shape ShapeN Size Rank VariableShape TensorListLength TensorListElementShape
     BroadcastGradientArgs BroadcastArgs ConcatOffset LoopCond StatelessRandomGetAlg
     VarIsInitializedOp InvertPermutation DataFormatDimMap DataFormatVecPermute
     StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg
-    """
-)
+""")
 """Op types whose outputs always lie in host memory."""
 
 _COMPARISONS: Final = op_types("Equal NotEqual Less LessEqual Greater GreaterEqual")
@@ -99,8 +95,7 @@ _HOST_INPUTS: Final = _inputs_by_type(
 )
 """Inputs of other types that the kernel reads on the host, such as conditions of control flow."""
 
-_HOST_ONLY: Final = op_types(
-    """
+_HOST_ONLY: Final = op_types("""
     AsString Assert BoostedTreesBucketize DecodeBmp DecodeCompressed DecodeCSV DecodeGif
     DecodeImage DecodeJpeg DecodePng DecodeRaw EagerPyFunc EditDistance EncodeJpeg EncodePng
     HashTableV2 IteratorGetNext IteratorGetNextSync ListDiff LookupTableFindV2 LookupTableInsertV2
@@ -111,8 +106,7 @@ _HOST_ONLY: Final = op_types(
     StringSplitV2 StringToHashBucketFast StringToNumber StaticRegexReplace UnicodeDecode
     WriteScalarSummary WriteSummary CTCBeamSearchDecoder CTCGreedyDecoder CTCLoss
     LogUniformCandidateSampler LearnedUnigramCandidateSampler UniformCandidateSampler
-    """
-)
+""")
 """Op types without a GPU kernel; the placer puts them on the host."""
 
 
@@ -175,16 +169,9 @@ def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
                 continue
             if tensor not in copies:
                 copies[tensor] = f"{name}/copy_to_{'host' if reads_host else 'gpu'}_{output}"
-                result.append(
-                    Op(
-                        name=copies[tensor],
-                        type=COPY_BACK if reads_host else COPY,
-                        inputs=(tensor,),
-                        outputs=(spec,),
-                        device=op.device,
-                        source=source.source,
-                    )
-                )
+                kind = COPY_BACK if reads_host else COPY
+                copy = Op(copies[tensor], kind, inputs=(tensor,), outputs=(spec,))
+                result.append(replace(copy, device=op.device, source=source.source))
             feeds[index] = f"{copies[tensor]}:0"
         result.append(op if tuple(feeds) == op.inputs else replace(op, inputs=tuple(feeds)))
     return result

@@ -87,7 +87,6 @@ def _classify(graph: TracedGraph, gradient_ops: set[str], scopes: ScopeTable) ->
 
 
 def _reach(start: set[str], neighbours: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return ``start`` and all its direct and indirect neighbours."""
     seen = set(start)
     queue = deque(start)
     while queue:

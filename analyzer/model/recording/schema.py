@@ -132,7 +132,6 @@ class TextNumbers:
     """Numbers distinct texts from 0."""
 
     def __init__(self, *first: str) -> None:
-        """Give the first numbers to these texts."""
         self._numbers = {text: number for number, text in enumerate(first)}
 
     def of(self, text: str) -> int:

@@ -254,8 +254,7 @@ class MinimumLimit:
     """The smallest limit found, with its parts."""
 
     limit_bytes: int  # smallest limit under which the sequence succeeded; one step less fails
-    # smallest limit above which no limit tried failed; often the same. Without growth it is proven,
-    # unless that takes too many runs.
+    # smallest limit above which no limit tried failed; without growth proven, if runs suffice
     safe_bytes: int
     parts: LimitParts
     safe_parts: LimitParts
@@ -295,7 +294,6 @@ def minimum_limit(
 
 
 def _divide(search: LimitSearch, lowest: int, safe: int) -> MinimumLimit:
-    """Return the two limits found with their parts."""
     skipped = np.zeros(search.sequence.n_buffers, bool)
     if search.sequence.spare.any():
         skipped[search.run(lowest)[2]] = True

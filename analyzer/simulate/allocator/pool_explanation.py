@@ -34,7 +34,6 @@ def growth_history(result: Replay) -> tuple[PoolRegion, ...]:
 
 
 def _find_rule(region: Extension, number: int, options: BfcOptions) -> str:
-    """Return the rule that determined the size of a region."""
     if not options.growth:
         return "whole limit"
     rounded_bytes = round_up(region.requested_bytes)

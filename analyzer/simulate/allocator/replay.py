@@ -302,7 +302,6 @@ def compare(sequence: Sequence, events: pd.DataFrame, options: BfcOptions | None
 
 
 def _compare_block(result: Replay, events: pd.DataFrame, places: Table) -> NDArray[np.bool_]:
-    """Return which operations of a replay equal their events."""
     rows = result.instant[places]
 
     def column(name: str) -> NDArray[Any]:

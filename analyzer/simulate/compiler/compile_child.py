@@ -74,8 +74,7 @@ _Module: Final = message_class(
     },
     "Module",
 )
-"""The fields of ``HloModuleProto`` (``xla/service/hlo.proto``) that are read or changed; all others stay
-unchanged."""
+"""The fields of ``HloModuleProto`` (``xla/service/hlo.proto``) that are read or changed."""
 
 
 class CompilerRefused(CompilerUnavailable):
@@ -219,7 +218,6 @@ def _read_statistics(place: Path, code: int) -> Statistics:
 
 
 def _run(place: Path, how: Compilation, compiler: Compiler) -> int:
-    """Run the child to its end and return its exit status."""
     flags = (
         *how.flags,
         path_flag("--xla_gpu_cuda_data_dir", compiler.cuda),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,12 +10,11 @@ from msgspec.structs import replace
 
 from analyzer.cards.catalogue import Gpu
 from analyzer.model.contract.card_note import Products
-from analyzer.model.contract.fields import ITEM_BYTES
 from analyzer.model.contract.report.peak_figures import StatedRange, shift_bound
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.model.units import format_bytes
 from analyzer.simulate.compiler.compile_child import CardPlan, central
-from analyzer.tracing.parse.hlo import Hlo, Instruction, read_hlo
+from analyzer.tracing.parse.hlo import Hlo, read_hlo
 from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder
 
 TRITON_FROM: Final = (8, 0)
@@ -121,15 +119,9 @@ def _product_range(found: Sequence[Mapping[Products, CardPlan]]) -> tuple[int, i
         triton = [one["triton"].plan.temp_bytes for one in found]
         cublas = [one["cublas"].plan.temp_bytes for one in found]
         more = [other - own for own, other in zip(triton, cublas, strict=True)]
-        low, high = max(0, -min(more)), max(0, *more)
-        return (
-            low,
-            high,
-            (
-                f"{choice} The temporaries are {format_bytes(max(triton))} with Triton and "
-                f"{format_bytes(max(cublas))} with cuBLAS."
-            ),
-        )
+        with_triton, with_cublas = format_bytes(max(triton)), format_bytes(max(cublas))
+        sizes = f"The temporaries are {with_triton} with Triton and {with_cublas} with cuBLAS."
+        return max(0, -min(more)), max(0, *more), f"{choice} {sizes}"
     temp = max(central(one).plan.temp_bytes for one in found)
     shown, rise = "Triton", _PRODUCTS_SHARE
     if not has_triton:
@@ -155,8 +147,7 @@ def workspace_rise(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None)
     layout. Some algorithms need more (FFT, Winograd with separate stages); XLA allows up to 4 GiB.
     """
     region = max(plan.temporaries, key=lambda region: region.size_bytes, default=None)
-    # Values that are always alive are tables of tuples, allocations of their own at the end of the
-    # buffer; they are ignored.
+    # Values that are always alive are tables of tuples, allocations of their own; they are ignored.
     holders = [
         holder
         for holder in (region.holders if region else ())
@@ -171,7 +162,7 @@ def workspace_rise(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None)
         bound = size_bytes
         if bound is None:
             operands = (hlo.instructions[operand] for operand in one.operands)
-            bound = sum(map(_bytes_of, (*operands, one)))
+            bound = sum(size for made in (*operands, one) for size in made.array_bytes)
         bound = min(bound, XLA_LIMIT_BYTES)
         moment = moments.get(one.id, 0)
         alive = sorted(
@@ -200,12 +191,3 @@ def _find_moments(hlo: Hlo, holders: Iterable[Holder]) -> dict[int, int]:
             moment = births.get(hlo.instructions[number].name, moment)
             moments[number] = moment
     return moments
-
-
-def _bytes_of(instruction: Instruction) -> int:
-    """Return the bytes of the arrays in the result of an instruction."""
-    return sum(
-        math.prod(shape) * ITEM_BYTES.get(dtype, 0)
-        for dtype, shape in instruction.shapes.values()
-        if dtype != "tuple"
-    )

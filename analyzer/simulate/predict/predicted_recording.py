@@ -115,7 +115,6 @@ def _measured(
     chosen: Chosen,
     target: Target,
 ) -> Measured:
-    """Return the chosen schedule as a recording, like a measured one."""
     schedule = chosen.played.schedule
     table, sharing = _attribute(note, structure, prediction.prepared, chosen.played)
     uncertainty = state_range(prediction, chosen, unsized=len(_find_unsized(prediction, schedule)))

@@ -39,8 +39,7 @@ class Schedule:
     buffers: Buffers
     instants: int
     steps: tuple[tuple[int, int], ...]  # first and last instant of each step
-    # requested bytes alive before the last step: variables, constants, arguments, and results of
-    # the step before
+    # requested bytes alive before the last step: variables, constants, arguments, earlier results
     resident_bytes: int
     peak_bytes: int  # highest requested bytes of the last step, including resident bytes
     peak_instant: int
@@ -61,8 +60,7 @@ def play(
 ) -> Schedule:
     """Run one schedule, with ``threads`` inter-op threads or ``OVERLAPPED``, and return its buffers.
 
-    ``steps`` counts from the process's start. None plays one later step, or as many as it takes
-    until each later step is the same.
+    ``steps`` are from the process's start; None is one later step, or those until all are the same.
     """
     edges = EdgeOrder(prepared.wirings[seed % len(prepared.wirings)], seed)
     wiring, timing = prepared.wiring, prepared.timing
@@ -84,7 +82,11 @@ def play(
         first = ledger.instants
         entering = tuple(ledger.values)
         ledger.ran.clear()
-        executor = _make_executor(prepared, edges, ledger, counters)
+        executor: Any = (
+            ControlExecutor(prepared, edges, ledger, counters)
+            if wiring.has_control_flow
+            else Executor(wiring, edges, ledger)
+        )
         if is_sequential:
             executor.run()
         elif threads == OVERLAPPED:
@@ -113,14 +115,6 @@ def play(
         held=ledger.held,
         entering=entering,
     )
-
-
-def _make_executor(
-    prepared: Prepared, edges: EdgeOrder, ledger: Ledger, counters: dict[int, Value]
-) -> Any:
-    if prepared.wiring.has_control_flow:
-        return ControlExecutor(prepared, edges, ledger, counters)
-    return Executor(prepared.wiring, edges, ledger)
 
 
 def summarize(ledger: Ledger, spans: list[tuple[int, int]], **others: Any) -> Schedule:

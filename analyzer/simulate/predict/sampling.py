@@ -132,8 +132,7 @@ class Prediction:
     # the median one-thread schedule and the fully overlapped one, which bound a busy machine's
     # orders; empty if the figure is for one thread or a card
     bound_schedules: tuple[Schedule, ...]
-    # schedules to replay in the allocator: some on the figure's threads, and the median on each
-    # other number of threads
+    # schedules to replay: some on the figure's threads, the median on each other number of threads
     candidates: tuple[Schedule, ...]
     decisions: tuple[Decision, ...]
     alternatives: Range | None  # peaks with other outcomes; None without any
@@ -259,8 +258,7 @@ class Chosen:
     """The schedule to show, and the chunks of all."""
 
     played: Played
-    # by number of threads, sorted allocated peaks of the replayed schedules; without rare schedules
-    # above the range
+    # number of threads -> sorted allocated peaks of replayed schedules, except rare ones above
     allocated_bytes: Mapping[int, tuple[int, ...]]
     bound_bytes: tuple[int, ...]  # allocated peaks of the bound schedules
     extra_bytes: int  # bytes that the shown peak holds in addition to the graph's schedule

@@ -29,8 +29,7 @@ _MOST_PARAMETERS: Final = 1 << 20  # of one computation
 _ALLOC, _FREE, _SHARE = range(3)  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
 
 
-_MESSAGES: Final = read_schema(
-    """
+_MESSAGES: Final = read_schema("""
     Shape element_type=2:int64 dimensions=3:int64[] tuple_shapes=4:Shape[]
     OpMetadata op_type=1:bytes op_name=2:bytes
     Instruction name=1:bytes opcode=2:bytes shape=3:Shape metadata=7:OpMetadata
@@ -57,8 +56,7 @@ _MESSAGES: Final = read_schema(
     BufferAssignment logical_buffers=1:LogicalBuffer[] buffer_allocations=3:Allocation[]
         heap_simulator_traces=4:HeapTrace[]
     Hlo hlo_module=1:Module buffer_assignment=3:BufferAssignment
-    """
-)
+""")
 """The fields that are read, with numbers of ``xla/service/hlo.proto`` and ``xla/xla_data.proto``."""
 HloProto: Any = message_class("analyzer.hlo", _MESSAGES, "Hlo")
 """The message class of a module and, if compiled, its buffer assignment."""
@@ -72,8 +70,7 @@ class Instruction:
     name: str
     opcode: str
     target: str  # target of a custom call; empty for others
-    # element type and shape of each array of the result, by shape index; ``()`` is the index of a
-    # result that is no tuple
+    # shape index -> element type and shape of an array; ``()`` is that of a result that is no tuple
     shapes: Mapping[tuple[int, ...], tuple[str, tuple[int, ...]]]
     op_name: str  # the framework's op that it was made from; empty if there is none
     op_type: str
@@ -206,21 +203,18 @@ def _read(proto: Any) -> Hlo:
             for raw in sorted(assignment.buffer_allocations, key=lambda raw: raw.index)
         ),
         traces=tuple(
-            tuple(
-                HeapEvent(
-                    raw.buffer_id,
-                    raw.kind != _FREE,
-                    raw.share_with_canonical_id if raw.kind == _SHARE else None,
-                )
-                for raw in trace.events
-            )
-            for trace in assignment.heap_simulator_traces
+            tuple(map(_read_event, trace.events)) for trace in assignment.heap_simulator_traces
         ),
         aliases={
             entry.output_shape_index[0] if entry.output_shape_index else 0: entry.parameter_number
             for entry in module.input_output_alias.entries
         },
     )
+
+
+def _read_event(raw: Any) -> HeapEvent:
+    shares_with = raw.share_with_canonical_id if raw.kind == _SHARE else None
+    return HeapEvent(raw.buffer_id, raw.kind != _FREE, shares_with)
 
 
 def _read_instruction(raw: Any, computation: int) -> Instruction:

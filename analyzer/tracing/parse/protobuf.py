@@ -72,8 +72,7 @@ def decode_text(content: bytes) -> str:
     return f"{content[:_MOST_BYTES].decode('utf-8', 'replace')}…{digest}"
 
 
-_MESSAGES: Final = read_schema(
-    """
+_MESSAGES: Final = read_schema("""
     Stat metadata_id=1:int64 double_value=2:double uint64_value=3:uint64 int64_value=4:int64
         str_value=5:bytes bytes_value=6:bytes ref_value=7:uint64
     Event metadata_id=1:int64 offset_ps=2:int64 duration_ps=3:int64 stats=4:Stat[]
@@ -86,8 +85,7 @@ _MESSAGES: Final = read_schema(
     ModuleEntry value=2:Module
     ModulePlane modules=4:ModuleEntry[]
     Space planes=1:Plane[] hostnames=4:bytes[]
-    """
-)
+""")
 
 
 Space: Any = message_class("analyzer.xspace", _MESSAGES, "Space")

@@ -204,8 +204,7 @@ class _Reading:
                     filled.append(reader.timestamp_ns)
                 times_ns.append(reader.timestamp_ns)
         self._progress(1.0)
-        # The profiler writes times since its own start, other writers times since 1970, which do not
-        # fit 64 bits in picoseconds.
+        # Other writers than the profiler use times since 1970, too long for 64 bits in picoseconds.
         origin_ns = min(filled) if filled and max(filled) * 1000 >= _MOST_PS else 0
         base_ps = [(time_ns - origin_ns) * 1000 for time_ns in times_ns]
         if any(abs(base) >= _MOST_PS for base in base_ps):
@@ -213,7 +212,6 @@ class _Reading:
         return self._whole(np.array(base_ps, np.int64))
 
     def _add(self, block: EventBlock, line: int, names: PlaneNames) -> None:
-        """Add the events of one block of a line."""
         self._events += len(block.name_id)
         if self._events * _LEAST_EVENT_BYTES > self._source.size_bytes:
             raise ValueError(f"{self._events} almost empty events")
@@ -291,14 +289,9 @@ class _Reading:
 def _span(block: EventBlock, row: int, line: int, names: PlaneNames) -> Span:
     """Return one event with its statistics; its times are relative to its line's."""
     event = Event.FromString(block.content(row))
-    start = event.offset_ps
-    return Span(
-        names.events.get(event.metadata_id, ""),
-        start,
-        start + event.duration_ps,
-        line + 1,
-        dict(_plain_stats(event.stats, names.stats)),
-    )
+    name, start = names.events.get(event.metadata_id, ""), event.offset_ps
+    stats = dict(_plain_stats(event.stats, names.stats))
+    return Span(name, start, start + event.duration_ps, line + 1, stats)
 
 
 def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int | float | str]]:

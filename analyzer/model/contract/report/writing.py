@@ -33,7 +33,6 @@ def plain_report(report: ReportRecord) -> dict[str, Json]:
 
 
 def _number(value: object) -> int | float:
-    """Return a NumPy number as a Python number."""
     if isinstance(value, float):
         return float(value)
     if isinstance(value, SupportsIndex):

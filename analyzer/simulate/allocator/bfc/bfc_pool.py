@@ -44,8 +44,7 @@ class BfcOptions:
     # take regions on demand, each twice the one before (``allow_growth``). Without it, the first
     # allocation takes one region of the whole limit.
     growth: bool = True
-    # whether neighbouring regions become one. True on a CPU. False on a GPU, because no allocation
-    # can span two of its regions.
+    # whether neighbouring regions become one; false on a GPU: no allocation spans two regions there
     coalesce_regions: bool = True
     garbage_collection: bool = False  # give wholly free regions back to the driver before failing
     # share of the limit; a chunk with more spare bytes is always split
@@ -130,13 +129,10 @@ REGION_ADDRESS, REGION_BYTES, REGION_FIRST = range(3)
     BIN_MASK,
     N_TOTALS,
 ) = range(15)
-"""Indices of ``PoolState.totals``, and their number.
-
-``NEXT_REGION`` is the size of the next region. ``OUTCOME`` says why ``run`` stopped. ``LAST_CHUNK``
-is the chunk at the end of the last region that the limit cut short, ``NONE`` if there is none. The
-run is the same under all limits from ``LEAST_LIMIT`` to ``MOST_LIMIT``. Bit n of
-``BIN_MASK`` is set if bin n has free chunks.
-"""
+"""Indices of ``PoolState.totals``, and their number. ``NEXT_REGION`` is the size of the next region.
+``OUTCOME`` says why ``run`` stopped. ``LAST_CHUNK`` is the chunk at the end of the last region that the
+limit cut short, ``NONE`` if there is none. The run is the same under all limits from ``LEAST_LIMIT`` to
+``MOST_LIMIT``. Bit n of ``BIN_MASK`` is set if bin n has free chunks."""
 
 ENDED, FAILED, FULL, INVALID = range(4)
 """Values of ``OUTCOME``: all done, a request failed, a column is too short, a wrong slot."""

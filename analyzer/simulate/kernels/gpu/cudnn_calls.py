@@ -205,7 +205,6 @@ def _describe(
 
 
 def _find_asymmetry(call: Call, length: int, window: int, out: int, axis: int) -> int:
-    """Return the difference of the padding at the two ends of an axis."""
 
     def find(name: str, index: int, default: int) -> int:
         values = call.attr(name) or []

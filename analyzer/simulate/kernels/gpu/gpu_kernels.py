@@ -51,8 +51,7 @@ SCRATCH_BYTES: Final = 1028
 """Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device
 (``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``)."""
 
-_ALLOCATING: Final = op_types(
-    """
+_ALLOCATING: Final = op_types("""
     _FusedMatMul _HostRecv _Recv AdjustContrastv2 AdjustHue AdjustSaturation BatchMatMul
     BatchMatMulV2 BatchMatMulV3 Cross CTCLossV2 Cumprod Cumsum CumulativeLogsumexp
     DataFormatDimMap DataFormatVecPermute Gather HSVToRGB ImageProjectiveTransformV3 MatMul
@@ -61,8 +60,7 @@ _ALLOCATING: Final = op_types(
     SparseSegmentSumGrad SparseToDense StatelessRandomUniformFullInt
     StatelessRandomUniformFullIntV2 StatelessRandomUniformInt TensorScatterAdd
     TensorScatterUpdate UnsortedSegmentMin UnsortedSegmentProd
-    """
-)
+""")
 """Kernels without notable temporaries. ``MatMul`` runs in cuBLAS. cuDNN pools two axes in NHWC without
 copies since version 7.3. Segment sums add atomically into the output. Sums along an axis are one
 kernel whose blocks scan on the chip (``scan_ops_gpu.h``)."""
@@ -77,23 +75,18 @@ _SCANS: Final = op_types(
     "Where DynamicPartition Unique UniqueV2 Bincount DenseBincount HistogramFixedWidth"
 )
 
-_WORKS_ON_COPIES: Final = op_types(
-    """
+_WORKS_ON_COPIES: Final = op_types("""
     BesselI0 BesselI1 BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0
     BesselY1 Cholesky Dawsn Expint FresnelCos FresnelSin MatrixInverse Spence
-    """
-)
+""")
 """Kernels that forward an input only on a CPU; cuSOLVER works on copies."""
 
-_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - _WORKS_ON_COPIES) | op_types(
-    """
+_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - _WORKS_ON_COPIES) | op_types("""
     AddN AssignVariableOp BroadcastTo Cast Concat ConcatV2 ConjugateTranspose Merge Pack
     ReadVariableOp RefSwitch RGBToHSV Select Slice SoftmaxCrossEntropyWithLogits
     SparseSoftmaxCrossEntropyWithLogits Split SplitV StridedSlice Switch Tile Transpose Unpack
-    """
-)
-"""Op types whose kernel on a card does the same as on a CPU: one class serves both, or both only
-allocate their outputs."""
+""")
+"""Op types of one class for CPU and card, or whose kernels on both only allocate their outputs."""
 
 
 def gpu_device(gpu: Gpu, workspace_limit_bytes: int | None = None) -> KernelDevice:

@@ -21,8 +21,7 @@ from analyzer.simulate.kernels.shared.op_call import (
 )
 
 _MAX_REDUCED_GROUPS: Final = 3
-"""Most groups of kept and reduced axes that a reduction handles without a transpose
-(``reduction_ops_common.h``)."""
+"""Most groups of axes that a reduction handles without a transpose (``reduction_ops_common.h``)."""
 
 _SLICE_MASKS: Final = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 

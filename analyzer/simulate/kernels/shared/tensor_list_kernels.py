@@ -41,7 +41,6 @@ def _plan_element(use: ListUse, call: Call) -> MemoryPlan:
 
 
 def _plan_tensors(use: ListUse) -> Rule:
-    """Output the elements of a list."""
     return lambda call: MemoryPlan(outputs=allocate_all(call), lists=use)
 
 

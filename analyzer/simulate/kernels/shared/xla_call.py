@@ -37,8 +37,7 @@ class CompiledCall(Struct, frozen=True):
     # bytes and output index of each request, or ``TEMPORARY`` or ``TABLE`` if freed after the call
     requests: tuple[tuple[int, int], ...]
     updates: tuple[tuple[int, int], ...]  # input index of each variable, bytes of its new value
-    # updated variables whose old value is a constant of the compiled function, so that the next
-    # call recompiles it; input indices
+    # input indices of updated variables whose old value is a constant: the next call recompiles
     recompiled: frozenset[int] = frozenset()
     # whether each compiled function stays alive with these values
     # (``DeviceCompilationClusterSignature``; on a card it has copies)

@@ -38,12 +38,8 @@ if TYPE_CHECKING:
 
 # Global names: looking up an enumeration's member costs more than the branch that uses it.
 _NO_LIST: Final = ListUse.NO
-_READ, _UPDATE, _ASSIGN, _IN_PART = (
-    VariableAccess.READ,
-    VariableAccess.UPDATE,
-    VariableAccess.ASSIGN,
-    VariableAccess.IN_PART,
-)
+_READ, _UPDATE = VariableAccess.READ, VariableAccess.UPDATE
+_ASSIGN, _IN_PART = VariableAccess.ASSIGN, VariableAccess.IN_PART
 _ALLOCATE, _FORWARD, _ALIAS = Way.ALLOCATE, Way.FORWARD, Way.ALIAS
 
 
@@ -318,7 +314,6 @@ class Ledger:
         return len(self.references) - 1
 
     def _add_resident(self, size_bytes: int, *, variable: int = -1, node: int = NO_NODE) -> int:
-        """Add a buffer from before the first step."""
         buffer = self.allocate(node, size_bytes, 0 if node >= 0 else NO_NODE, "")
         self.instants = 0
         self.buffers.born[buffer] = -1

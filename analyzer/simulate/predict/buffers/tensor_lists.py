@@ -92,7 +92,6 @@ class TensorLists:
         return [self._read(call, element, elements, 0)]
 
     def _stack(self, call: ListCall) -> list[int]:
-        """Join all elements into one tensor."""
         first, *others = (output.size_bytes for output in call.plan.outputs)
         elements = self._of(call.buffers[0])
         sizes = [first or self._element_bytes(elements) * len(elements), *others]

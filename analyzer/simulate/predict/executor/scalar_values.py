@@ -46,15 +46,13 @@ _DECIDED_BY_ONE: Final = {"LogicalAnd": 0, "LogicalOr": 1}
 """Op types that one input can decide, and its deciding value."""
 _SOURCES: Final = op_types("Const HostConst _Arg _DeviceArg")
 """Op types that bring in a number: a constant, or an input of the step (attribute ``value``)."""
-_SAME: Final = op_types(
-    """
+_SAME: Final = op_types("""
     Identity Snapshot StopGradient Squeeze Reshape ExpandDims LoopCond PreventGradient Enter
     Exit NextIteration _Recv _HostRecv
-    """
-)
+""")
 _REDUCE: Final[dict[str, Callable[[Value], Number]]] = {
-    "All": lambda value: int(all(value)),
-    "Any": lambda value: int(any(value)),
+    "All": all,
+    "Any": any,
     "Max": max,
     "Min": min,
     "Sum": sum,
@@ -68,11 +66,9 @@ _INDEXED: Final = op_types("TensorListGetItem TensorListReserve TensorListResize
 _STORES: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2, "OptionalFromValue": 0}
 _LOADS: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "OptionalGetValue": 0}
 LISTS: Final = _INDEXED | frozenset(_STORES) | frozenset(_LOADS)
-"""TensorList ops that take an index or a count, or that store or load a number.
-
-The backward pass of a loop pops the counter that its forward pass pushed. The backward pass of a branch
-takes the predicate of an inner branch from an optional.
-"""
+"""TensorList ops that take an index or a count, or that store or load a number. The
+backward pass of a loop pops the counter that its forward pass pushed. The backward pass of a branch
+takes the predicate of an inner branch from an optional."""
 
 INPUT_FREE: Final = _SOURCES | op_types(
     "Equal IsFinite IsInf IsNan LogicalAnd LogicalOr NotEqual Rank Shape Size"
@@ -189,7 +185,6 @@ def _evaluate_first(op: Op, value: Value) -> Value | None:
 
 
 def _combine(op: Op, known: list[Value]) -> Value | None:
-    """Return the value of an op of several inputs."""
     match op.type:
         case "Pack":
             return tuple(x for value in known for x in value)

@@ -44,8 +44,7 @@ INLINE_SECONDS: Final = 5e-7
 """An op that only passes a tensor on: 48,000 ops in traced steps of small networks, two cores."""
 
 CALL_SECONDS: Final = 3e-6
-"""A kernel of any size: the executor's 0.7 microseconds and the kernel's own overhead; the same
-steps."""
+"""A kernel of any size: 0.7 microseconds of the executor, and its own overhead; the same steps."""
 
 BYTES_PER_SECOND: Final = 2e10
 """Bytes that a kernel reads and writes per second, from the same traced steps."""
@@ -57,14 +56,11 @@ LAUNCH_SECONDS: Final = 6e-6
 """A kernel on a card: one launch and its requests. Traced steps: half between 3 and 16 microseconds."""
 
 CONVOLUTION_LAUNCH_SECONDS: Final = 3e-5
-"""A convolution on a card, which looks up cuDNN's plan. 300 of them: half between 15 and 50
-microseconds."""
+"""A convolution on a card, which looks up cuDNN's plan: half of 300 took 15 to 50 microseconds."""
 
-_COUNT_KERNELS: Final = op_types(
-    """
+_COUNT_KERNELS: Final = op_types("""
     Where Unique UniqueV2 DynamicPartition SegmentSum SegmentProd SegmentMax SegmentMin SegmentMean
-    """
-)
+""")
 """Op types whose kernel waits for a count that is copied back from the card."""
 
 _ASYNCHRONOUS: Final = frozenset((COPY, COPY_BACK, *_COUNT_KERNELS))
@@ -114,8 +110,7 @@ def count_operations(wiring: Wiring, node: int) -> float:
     if "Conv" not in op.type:
         if not first or not second or not result:
             return 0.0
-        # Each of a batch of m x k by k x n products takes 2 m k n: the root of the three sizes'
-        # product.
+        # Each of a batch of m x k by k x n products takes 2 m k n: the root of the sizes' product.
         batch = math.prod(result[:-2]) if "MatMul" in op.type else 1
         sizes = math.prod(first) * math.prod(second) * math.prod(result)
         return 2.0 * math.sqrt(sizes / max(batch, 1))
@@ -321,7 +316,6 @@ class Workers(Generic[Task]):
             self._push(now + CALL_BACK_SECONDS, _OUTSIDE, following)
 
     def _wake(self, now: float) -> None:
-        """Wake one idle thread."""
         if self._idle:
             worker = self._random.choice(sorted(self._idle))
             self._idle.remove(worker)

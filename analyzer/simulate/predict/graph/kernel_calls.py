@@ -31,21 +31,17 @@ _MOST_BYTES: Final = 10 << 20  # bytes of the largest folded result (``kMaxConst
 _CONSTANTS: Final = op_types("Const HostConst")
 _SUFFIX: Final = "/__cf__"
 _STATEFUL: Final = tuple(
-    op_types(
-        """
+    op_types("""
         Assert Assign CheckNumerics Collective Debug Destroy EagerPyFunc Empty Iterator Lookup
         Multinomial Print PyFunc Random ReadVariable Resource Rng Stateful StatelessRandomGetAlg
         Temporary Truncated Var _Parallel
-        """
-    )
+    """)
 )
 """Beginnings of op types that the registry of TensorFlow 2.21 calls stateful (``is_stateful``)."""
-_FOLDED: Final = {kind for kind in KNOWN_TYPES if not kind.startswith(_STATEFUL)} - op_types(
-    """
+_FOLDED: Final = {kind for kind in KNOWN_TYPES if not kind.startswith(_STATEFUL)} - op_types("""
     Switch RefSwitch _SwitchN Merge RefMerge Enter RefEnter Exit RefExit NextIteration RefNextIteration
     _Arg _DeviceArg _Retval _DeviceRetval _Send _HostSend _Recv _HostRecv
-    """
-) | op_types("EmptyTensorList")
+""") | op_types("EmptyTensorList")
 """Stateless op types with a CPU kernel, without control flow (``IsConstantFoldable``)."""
 _LISTS: Final = op_types("EmptyTensorList TensorListReserve")
 

@@ -91,7 +91,6 @@ def find_unknown_rise(prediction: Prediction, schedule: Schedule) -> int:
 
 
 def _describe_ops(prepared: Prepared) -> Iterator[str]:
-    """Yield sentences about ops whose memory is uncertain."""
     ops = prepared.wiring.ops
     opaque = sum(ops[node].type in _OPAQUE for node in prepared.kernels.unmodelled)
     if opaque:

@@ -179,7 +179,6 @@ def _walk_messages(
 
 
 def _read_events(block: WireBlock, start: Positions, end: Positions) -> EventBlock:
-    """Return the columns of the events at ``start``."""
     name, offset, duration = columns = np.zeros((3, len(start)), np.int64)
     none = np.zeros(0, np.int64)
     stats: list[tuple[Positions, Positions, Positions]] = [(none, none, none)]

@@ -224,7 +224,6 @@ class KernelColumns:
         self._kernels.extend(len(events), number=numbers, op=ops[events], kernel=kernels)
 
     def _number(self, keys: Positions, names: Mapping[int, str]) -> npt.NDArray[np.int32]:
-        """Return the numbers of the names of keys."""
         known, places = np.unique(keys, return_inverse=True)
         numbers = [self._texts.of(names.get(key, "")) for key in known.tolist()]
         return np.array(numbers, np.int32)[places]

@@ -32,11 +32,9 @@ INTEGER_STATS: Final = {
     "index_on_host": "device",
     "bytes_reserved": "reserved_bytes",
 }
-"""Statistic of a memory event -> column of the events table.
-
-A TPU's events name their device instead of an allocator and reserve memory for the running program
-(``GenerateMemoryProfile`` in XProf's ``xplane_to_memory_profile.cc``); both are folded into the others.
-"""
+"""Statistic of a memory event -> column of the events table. A TPU's events name their device
+instead of an allocator and reserve memory for the running program (``GenerateMemoryProfile`` in XProf's
+``xplane_to_memory_profile.cc``); both are folded into the others."""
 
 TEXT_STATS: Final = {
     "allocator_name": "allocator",
