@@ -45,7 +45,7 @@ print("own", tf.config.experimental.get_memory_info(DEVICE)["peak"])
 """
 
 
-def run(folder: Path, text: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+def run(folder: Path, text: str, *arguments: str, status: int = 0) -> tuple[int, dict[str, Any]]:
     """Run a program under the command; return its own peak and the report."""
     device = "GPU:0" if "--gpu" in arguments else "CPU:0"
     (folder / "program.py").write_text((text + END).replace("DEVICE", repr(device)))
@@ -58,7 +58,7 @@ def run(folder: Path, text: str, *arguments: str) -> tuple[int, dict[str, Any]]:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     own = next(int(line.split()[1]) for line in done.stdout.splitlines() if line[:4] == "own ")
     assert "cupti_error_manager" not in done.stderr
     return own, json.loads((folder / "out" / "report.json").read_text())
@@ -207,3 +207,40 @@ def test_a_card_fails_below_the_stated_need(tmp_path: Path, limit: str, fits: bo
     assert report["fits"] is fits
     if fits:
         assert 31 << 20 < report["verdict"]["need_bytes"] <= 33 << 20
+
+
+PARTS = """
+class Block(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = tf.keras.layers.Dense(8)
+    def call(self, x):
+        return self.dense(x)
+class Network(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.blocks = tf.keras.Sequential([self.make_block() for _ in range(6)])
+    def make_block(self):
+        return Block()
+    def call(self, x):
+        return self.blocks(x)
+network = Network()
+network(tf.ones((4, 8)))
+"""
+FAILS = """
+weight = tf.Variable(tf.ones((512, 256)))
+with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(tf.sigmoid(tf.ones((2048, 512)) @ weight))
+print("own", tf.config.experimental.get_memory_info("CPU:0")["peak"])
+raise TypeError("before the gradient")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "status"), [(PARTS, 0), (FAILS, 1)])
+def test_parts_of_a_model_and_a_tape_of_an_error_are_no_leak(
+    tmp_path: Path, text: str, status: int
+) -> None:
+    _, report = run(tmp_path, "import tensorflow as tf\n" + text, status=status)
+    ids = {one["id"] for one in report["findings"]}
+    assert not ids & {"models-kept", "models-made-anew", "tape-outlives-use"}

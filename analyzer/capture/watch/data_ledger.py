@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import tensorflow as tf
 
-from analyzer.capture.private_names import holds_recording, is_persistent
+from analyzer.capture.private_names import get_layers, holds_recording, is_persistent
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.user_lines import find_calling_frame, format_line, is_own
 from analyzer.model.contract.watch_note import DataStage, LargeConstant, LiveModels, TapesNote
@@ -125,15 +125,19 @@ class DataLedger:
             self._models.setdefault(format_line(frame), _Made()).add(args[0])
 
     def list_models(self, search: HolderSearch) -> list[LiveModels]:
-        """Return the lines that made several models."""
+        """Return the lines that made several models, except parts of a larger one."""
         rows = []
+        models = [one for made in self._models.values() for one in made.alive]
+        inner = {id(part) for one in models for part in get_layers(one) if part is not one}
+        del models
         for where, made in self._models.items():
-            alive = list(made.alive)
-            if made.count >= _MIN_MODELS:
+            alive = [one for one in made.alive if id(one) not in inner]
+            count = made.count - len(made.alive) + len(alive)
+            if count >= _MIN_MODELS:
                 rows.append(
                     LiveModels(
                         where=where,
-                        made=made.count,
+                        made=count,
                         alive=len(alive),
                         size_bytes=sum(_count_model_bytes(model) for model in alive),
                         holder=search.find_container(alive[0]) if alive else "",

@@ -156,7 +156,8 @@ class Watcher:
         elif before[0] and record.calls == 1:  # it was traced before it was watched
             record.trains = takes_gradients(function)
         if self.trace.captured is None:  # a number: holding the arguments would hold tensors
-            axes = (int(leaf.shape[0]) for leaf in tf.nest.flatten(args) if _has_batch(leaf))
+            tensors = [one for one in tf.nest.flatten(args) if isinstance(one, tf.Tensor)]
+            axes = (int(one.shape[0]) for one in tensors if is_eager(one) and one.shape.rank)
             self.trace.batch_size = next(axes, None)
         rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
         self._count(record.code or id(function), rank, record)
@@ -321,7 +322,3 @@ class Watcher:
             models=tuple(self.data.list_models(search)),
             ended=ended,
         )
-
-
-def _has_batch(leaf: Any) -> bool:
-    return isinstance(leaf, tf.Tensor) and is_eager(leaf) and bool(leaf.shape.rank)

@@ -37,7 +37,8 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     size = format_bytes(size_bytes)
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
         is_idle = (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES
-        if one.alive < _TAPES and not is_idle:
+        is_failed = watch.whole_run and watch.ended  # an error's traceback may hold the tape
+        if one.alive < _TAPES and (is_failed or not is_idle):
             continue
         id_, hint = "tape-outlives-use", "tape-persistent" if one.persistent else "tape-unused"
         kind = "A persistent" if one.persistent else "An unused"
@@ -63,6 +64,7 @@ def _bytes_of_tapes(analysis: Analysis, watch: WatchNote) -> int:
     named = {address for held in watch.held for address in held.addresses}
     is_kept = rows["category"].isin(("activation", "temporary", "input", "unattributed"))
     is_kept = (is_kept | is_passing(rows)) & ~rows["address"].isin(named)
+    is_kept &= rows["allocator"] == analysis.recording.allocator
     return int(rows.loc[is_kept, "allocated_bytes"].sum())
 
 
