@@ -53,9 +53,6 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     """Return the analysis with the pool, the lowest limit and a replay under ``what_if``.
 
     ``search`` is whether to search for the lowest limit, which takes a second or more.
-
-    Raises:
-        TraceError: the recording cannot be replayed and a setting was asked for.
     """
     recording, facts = analysis.recording, analysis.pool
     is_whole = begins_with_process(recording)

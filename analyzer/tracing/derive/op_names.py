@@ -110,8 +110,7 @@ def find_forward_op(name: str, known: set[str]) -> str:
     scope = plain_scope(name)
     last, own = scope.rpartition("/")[2], name.rpartition("/")[2]
     is_prefix = bool(last) and own.lower().startswith(re.sub(r"_\d+$", "", last).lower())
-    is_kernel = bool(find_gradient_kernel(name))
-    return scope if scope in known or is_prefix or is_kernel else ""
+    return scope if scope in known or is_prefix or find_gradient_kernel(name) else ""
 
 
 def plain_scope(name: str) -> str:

@@ -52,7 +52,9 @@ class OpSequence:
 
         events, kernels, runs = raw.events, raw.kernels, raw.op_runs
         parts = (
-            columns(events, "time_ps", "op", _requester, events["kind"] > 0),
+            columns(
+                events, "time_ps", "op", lambda op: "" if op == RECEIVED else op, events["kind"] > 0
+            ),
             columns(kernels, "start_ps", "annotation", _launcher, kernels["thread"] > 0),
             columns(runs, "start_ps", "op", str, runs["start_ps"].notna()),
         )
@@ -99,10 +101,6 @@ class OpSequence:
         firsts = np.full(len(ops), np.iinfo(np.int64).max)
         np.minimum.at(firsts, at, self._time)
         return {self._names[op]: first for op, first in zip(ops, firsts.tolist(), strict=True)}
-
-
-def _requester(op: str) -> str:
-    return "" if op == RECEIVED else op
 
 
 def _launcher(annotation: str) -> str:

@@ -202,10 +202,9 @@ class _Building:
     def find_phases(self, names: Sequence[str]) -> dict[str, Phase]:
         """Return the phase of each op, by its name, else by its order and the tensors around it."""
         phases = {name: self._find_phase(name) for name in names}
-        kernels = (name for name, phase in phases.items() if phase is Phase.BACKWARD)
-        kernels = (name for name in kernels if find_gradient_kernel(name) and LAYOUT not in name)
-        begins = (self._first.get(name, 0) for name in kernels)
-        begin = min(begins, default=_NEVER)
+        backward = (name for name in names if phases[name] is Phase.BACKWARD)
+        kernels = (name for name in backward if find_gradient_kernel(name) and LAYOUT not in name)
+        begin = min((self._first.get(name, 0) for name in kernels), default=_NEVER)
         readers: dict[str, set[Phase]] = {}
         for tensor, reader in self.edges:
             if tensor not in phases and reader in phases:

@@ -145,11 +145,7 @@ def occupied_bytes(region: PlanRegion) -> list[int]:
 
 
 def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
-    """Return the memory plan of a compiled module for a device.
-
-    Raises:
-        AccountingError: A value lies outside its allocation, or the heap trace does not match it.
-    """
+    """Return the memory plan of a compiled module for a device, or raise an AccountingError."""
     root = hlo.instructions[hlo.roots[hlo.entry]]
     indexes = [(part,) for part in range(root.parts)] if root.shapes[()][0] == "tuple" else [()]
     makers = [_find_maker(hlo, root, index) for index in indexes]

@@ -74,13 +74,7 @@ class Divided:
 
 
 def build_plans(note: RunNote | None, structure: GraphIndex | None = None) -> dict[str, BufferPlan]:
-    """Return the memory plans of a note, by the name of the op that calls the function.
-
-    In the executed graph ``structure`` the name may begin with its caller's.
-
-    Raises:
-        TraceError: A plan contradicts itself: its file is damaged.
-    """
+    """Return a note's memory plans by the calling op, also by its name in the graph ``structure``."""
     plans: dict[str, BufferPlan] = {}
     for one in note.compiled if note is not None else ():
         if one.plan is None:
