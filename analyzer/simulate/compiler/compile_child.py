@@ -37,7 +37,7 @@ from analyzer.model.contract.child_messages import read_message, write_message
 from analyzer.model.errors import AccountingError, AnalyzerError, CompilerUnavailable
 from analyzer.simulate.compiler.card_options import TIME_OUT_S
 from analyzer.tracing.parse.hlo import read_hlo
-from analyzer.tracing.parse.protobuf import message_class
+from analyzer.tracing.parse.protobuf import message_class, read_schema
 from analyzer.tracing.xla.buffer_plan import BufferPlan, build_plan
 from analyzer.tracing.xla.compile_trials import find_trials
 
@@ -55,26 +55,17 @@ _HIGHEST: Final = 2  # ``PrecisionConfig.HIGHEST`` (``xla/xla_data.proto``)
 
 _OP_NAME: Final = re.compile(r'\bop_name="([^"]*)"')
 
-_Module: Final = message_class(
-    "analyzer.spared_products",
-    {
-        "Module": {"computations": (3, "Computation[]")},
-        "Computation": {"instructions": (2, "Instruction[]")},
-        "Instruction": {
-            "opcode": (2, "bytes"),
-            "shape": (3, "Shape"),
-            "metadata": (7, "Metadata"),
-            "id": (35, "int64"),
-            "operand_ids": (36, "int64[]"),
-            "precision": (51, "Precision"),
-        },
-        "Shape": {"element_type": (2, "int64"), "dimensions": (3, "int64[]")},
-        "Metadata": {"op_name": (2, "bytes")},
-        "Precision": {"operand_precision": (1, "int64[]")},
-    },
-    "Module",
-)
+_SCHEMA: Final = read_schema("""
+    Module computations=3:Computation[]
+    Computation instructions=2:Instruction[]
+    Instruction opcode=2:bytes shape=3:Shape metadata=7:Metadata id=35:int64
+        operand_ids=36:int64[] precision=51:Precision
+    Shape element_type=2:int64 dimensions=3:int64[]
+    Metadata op_name=2:bytes
+    Precision operand_precision=1:int64[]
+""")
 """The fields of ``HloModuleProto`` (``xla/service/hlo.proto``) that are read or changed."""
+_Module: Final = message_class("analyzer.spared_products", _SCHEMA, "Module")
 
 
 class CompilerRefused(CompilerUnavailable):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from analyzer.model.contract.graph_note import op_types
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
 from analyzer.simulate.predict.executor.scalar_values import (
     ASSIGNS,
@@ -31,11 +32,8 @@ if TYPE_CHECKING:
 
 MERGES: Final = frozenset(("Merge", "RefMerge"))
 
-_PASSES_ON: Final = frozenset(
-    (
-        *("Identity", "Snapshot", "StopGradient", "PreventGradient", "Squeeze", "Reshape"),
-        *("Enter", COPY, COPY_BACK),
-    )
+_PASSES_ON: Final = {COPY, COPY_BACK} | op_types(
+    "Identity Snapshot StopGradient PreventGradient Squeeze Reshape Enter"
 )
 UNBOUNDED_TRIPS: Final = 1  # trips of a loop if its condition has no known bound
 Entry = tuple[int, Value | None]  # a live tensor: its buffer, and its value if it is known
