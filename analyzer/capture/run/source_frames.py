@@ -90,8 +90,15 @@ def find_culprit(error: BaseException) -> str:
 def find_cell(filename: str) -> str:
     """Return ``cell 3`` for the code of a cell of the notebook in this process; else empty."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    label = None if shell is None else shell.compile.format_code_name(filename)  # ("Cell", "In[3]")
+    find_label = getattr(getattr(shell, "compile", None), "format_code_name", _find_old_label)
+    label = None if shell is None else find_label(filename)  # ("Cell", "In[3]")
     return f"cell {label[1].strip('In[]')}" if label else ""
+
+
+def _find_old_label(filename: str) -> tuple[str, str] | None:
+    """Return the label of a cell's code in IPython 7, which has no function for it."""
+    match = re.match(r"<ipython-input-(\d+)-", filename)
+    return ("Cell", match[1]) if match else None
 
 
 def list_cells() -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,7 @@ from analyzer.capture.run.source_frames import (
     describe_user_error,
     find_culprit,
     find_user_line,
+    shorten_path,
 )
 
 
@@ -56,3 +59,10 @@ def test_tensorflows_stack_is_left_out_of_its_message() -> None:
         "\t [[{{node step/MatMul}}]]\nHint: If you want to see a list of allocated tensors\n"
     )
     assert clean_message(message) == "OOM when allocating tensor (at node step/MatMul)"
+
+
+def test_a_cell_of_an_old_ipython_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = SimpleNamespace(compile=SimpleNamespace())  # IPython 7 has no ``format_code_name``
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert shorten_path("<ipython-input-3-0123456789ab>") == "cell 3"
+    assert shorten_path("train.py") == "train.py"
