@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from analyzer.fitting.fit_answer import FitAnswer
 from analyzer.fitting.size_search import MOST_SIZE
-from analyzer.model.units import format_bytes
+from analyzer.model.units import format_bytes, format_option_bytes
 from analyzer.report.actions import remedy_items, step_options
 from analyzer.report.render.charts import ChartLine, LineChart, draw_lines
 from analyzer.report.render.sections import (
@@ -77,8 +77,9 @@ def _suggest_next(answer: FitAnswer) -> str:
     if answer.limit_of == "cards" or answer.shape:
         return ""
     if not answer.remedies:
-        limit = ("--limit", f"{answer.limit_bytes}") if answer.limit_of == "given" else ()
-        asked = (*step_options(None, mode, jit, answer.card), *limit)
+        asked = step_options(None, mode, jit, answer.card)
+        if answer.limit_of == "given":
+            asked += ["--limit", format_option_bytes(answer.limit_bytes)]
         return shlex.join(("analyze", "fit", answer.target, *asked, "--what-if", "all"))
     options = step_options(answer.safe or 1, mode, jit, answer.card)
     return shlex.join(("analyze", "trace", answer.target, *options))

@@ -32,6 +32,11 @@ def round_up(size_bytes: _Sizes) -> _Sizes:
     return -(-size_bytes // GRANULE_BYTES) * GRANULE_BYTES
 
 
+def format_option_bytes(size_bytes: int) -> str:
+    """Return an exact size as an option takes it: ``300MiB`` or ``314572801B``."""
+    return f"{size_bytes}B" if size_bytes % (1 << 20) else f"{size_bytes >> 20}MiB"
+
+
 def format_bytes(size_bytes: int | float) -> str:
     """Return a size in the largest binary unit in which it is at least 1: ``1.50 KiB``, ``1023 B``."""
     sign, size, unit = "-" if size_bytes < 0 else "", abs(float(size_bytes)), 0

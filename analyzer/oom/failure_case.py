@@ -18,6 +18,7 @@ from analyzer.model.contract.fields import numpy_name
 from analyzer.model.contract.report.oom_file import OomAdvice, OomSize
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
+from analyzer.model.units import format_option_bytes
 from analyzer.oom.dumped_state import DumpedState, find_dominant_size, size_words, write_advice
 from analyzer.oom.log_records import (
     ITEM_SIZES,
@@ -248,7 +249,7 @@ class FitCall(NamedTuple):
     @property
     def command(self) -> str:
         """The command that finds a size that fits."""
-        limit = f" --limit {self.limit_bytes}" if self.limit_bytes else ""
+        limit = f" --limit {format_option_bytes(self.limit_bytes)}" if self.limit_bytes else ""
         size = f" --batch-size {self.batch}" if self.batch else ""
         return f"analyze fit TARGET --gpu {self.gpu or 'CARD'}{limit}{size}"
 

@@ -13,7 +13,7 @@ from analyzer.model.errors import (
     TargetError,
     TraceError,
 )
-from analyzer.model.units import format_bytes, format_slope, parse_bytes, times
+from analyzer.model.units import format_bytes, format_option_bytes, format_slope, parse_bytes, times
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,8 @@ def test_how_often(count: int, said: str) -> None:
 def test_a_slope_is_told_with_a_range_that_need_not_be_even() -> None:
     assert format_slope(26368, 7424, 82944) == "+25.75 KiB a step (+7.25 KiB to +81.00 KiB)"
     assert format_slope(-512, -1024, 0) == "-512 B a step (-1.00 KiB to +0 B)"
+
+
+@pytest.mark.parametrize("size", [0, 1, 300 << 20, (300 << 20) + 1, 14 << 30])
+def test_size_for_an_option_is_exact(size: int) -> None:
+    assert parse_bytes(format_option_bytes(size)) == size
