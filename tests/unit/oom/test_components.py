@@ -12,6 +12,7 @@ from unit.oom.dump_wordings import log_of
 from unit.oom.test_every_version import FULL
 
 from analyzer.model.contract.report.oom_file import OomFailure
+from analyzer.model.units import format_option_bytes
 from analyzer.oom import OomDocument, read_oom_log
 from analyzer.oom.scan import patterns
 
@@ -220,7 +221,7 @@ def test_the_next_command_names_the_card_and_the_batch() -> None:
     )
     found = document(start + log_of(FULL, "2.9"))
     batch = FULL.shape[0]
-    options = f"--limit {FULL.limit} --batch-size {batch}"
+    options = f"--limit {format_option_bytes(FULL.limit)} --batch-size {batch}"
     assert found.next_command == f"analyze fit TARGET --gpu t4 {options}"
     assert document(CASES["torch full"][0]).next_command is None
 

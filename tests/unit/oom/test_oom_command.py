@@ -15,6 +15,7 @@ from rich.console import Console
 from unit.oom.dump_wordings import Scene, log_of
 from unit.oom.test_every_version import FULL, PIECES
 
+from analyzer.model.units import format_option_bytes
 from analyzer.oom import ModelTensor, OomDocument, OomReport, read_oom_log
 from analyzer.oom.log_sections import build_sections
 from analyzer.report.render.page_shell import to_page
@@ -74,7 +75,8 @@ def test_fit_needs_a_failure_on_a_named_card(tmp_path: Path) -> None:
     log.write_text(log_of(FULL, "2.9"))
     done = analyze("oom", str(log), "--target", "train.py:build", "--fit")
     assert done.code == 2
-    command = f"analyze fit train.py:build --gpu CARD --limit {FULL.limit} --batch-size"
+    limit = format_option_bytes(FULL.limit)
+    command = f"analyze fit train.py:build --gpu CARD --limit {limit} --batch-size"
     assert f"{command} {FULL.shape[0]}" in done.err
     assert done.err.count("\n") == 1
     log.write_text("epoch 1\nloss 0.1\n")

@@ -165,9 +165,17 @@ def test_numbers_of_the_document_agree(name: str) -> None:
 def test_what_is_retained_waits_for_a_backward_op(name: str) -> None:
     document = opened(name).document
     rows = document["retained"]
-    assert (
-        sum(row["requested_bytes"] for row in rows) == document["categories_at_peak"]["activation"]
+    kept = [
+        one for one in document["tensors_at_peak"] if one["role"] == "kept for the backward pass"
+    ]
+    assert sum(row["requested_bytes"] for row in rows) == sum(
+        one["requested_bytes"] for one in kept
     )
+    # The rest is results of metrics, which the step returns.
+    rest_bytes = document["categories_at_peak"]["activation"] - sum(
+        r["requested_bytes"] for r in rows
+    )
+    assert 0 <= rest_bytes <= 8
     waiting = [row for row in rows if row["waits_for"]]
     assert sum(r["requested_bytes"] for r in waiting) > 0.5 * sum(
         r["requested_bytes"] for r in rows
