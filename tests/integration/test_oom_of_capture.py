@@ -18,6 +18,7 @@ from analyzer.phantom.core_build import find_compiler
 pytestmark = pytest.mark.tf
 
 
+@pytest.mark.slow
 def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(tmp_path: Path) -> None:
     shutil.copy(ROOT / "traces" / "models.py", tmp_path)
     ended = analyze_in_child(

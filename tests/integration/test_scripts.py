@@ -251,6 +251,7 @@ except tf.errors.ResourceExhaustedError:
 """
 
 
+@pytest.mark.slow
 def test_a_flight_recorder_writes_only_if_memory_runs_out(tmp_path: Path) -> None:
     (tmp_path / "watched.py").write_text(WATCHED)
     done = subprocess.run(

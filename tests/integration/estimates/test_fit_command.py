@@ -353,6 +353,7 @@ def test_other_remedies_too(folder: Path, name: str) -> None:
 
 
 @pytest.mark.tf
+@pytest.mark.slow
 def test_an_estimate_says_what_changes_would_save(folder: Path) -> None:
     """Two traces have that saving; the section is in each output, and the folder keeps it."""
     files = {kind: folder / f"what-if.{kind}" for kind in ("json", "html", "md")}

@@ -25,11 +25,11 @@ def test_step_without_progress_is_reported(monkeypatch) -> None:
 
 
 def test_working_step_is_not_reported(monkeypatch) -> None:
-    monkeypatch.setattr(profiled_run, "_STALL_S", 1.5)
+    monkeypatch.setattr(profiled_run, "_STALL_S", 1.2)
     stalled = threading.Event()
 
     def work() -> None:
-        end_s = time.monotonic() + 3.0
+        end_s = time.monotonic() + 2.0
         while time.monotonic() < end_s:
             sum(range(10_000))
 

@@ -63,6 +63,7 @@ def run_session(session: str, folder: Path, **environment: str) -> subprocess.Co
     )
 
 
+@pytest.mark.slow
 def test_a_cell_without_memory_is_explained_below_its_traceback(tmp_path: Path) -> None:
     ended = run_session(FULL_CELLS, tmp_path, TF_CPU_BFC_MEM_LIMIT_IN_MB="48")
     assert ended.returncode == 0, ended.stderr
