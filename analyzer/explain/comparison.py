@@ -241,8 +241,9 @@ def _headline(
     if kind_a != kind_b:
         word = "above" if delta > 0 else "below"
         return (
-            f"The {KIND_WORDS[kind_b]} requested peak of {now} is {size} {word} the "
-            f"{KIND_WORDS[kind_a]} one; the largest difference is in {differs}."
+            f"The requested peak is {now} ({KIND_WORDS[kind_b]}), {size} {word} "
+            f"{format_bytes(requested.a_bytes or 0)} ({KIND_WORDS[kind_a]}); "
+            f"the largest difference is in {differs}."
         )
     word = "grew" if delta > 0 else "shrank"
     return f"The requested peak {word} by {size} to {now}; the largest change is in {differs}."

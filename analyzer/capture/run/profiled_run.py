@@ -34,7 +34,7 @@ from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError
 from analyzer.model.interrupts import pause_collector
 
-_STALL_S: Final = 15.0
+_STALL_S: Final = 12.0
 """Seconds without progress after which a step is taken to wait for memory. A BFC allocator waits 10 s
 for each allocation that fails (``kMaxMillisToWait`` in ``bfc_allocator.cc``), and XLA's autotuner
 repeats that for each of dozens of kernels, although nothing else runs that could free memory."""

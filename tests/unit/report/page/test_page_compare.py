@@ -30,7 +30,8 @@ def test_every_grouping_adds_up_to_the_peaks(pair: tuple[Made, Made]) -> None:
     )
     assert found["a"]["label"] == "predicted"
     assert found["b"]["label"] == "measured"
-    assert "above the predicted one" in found["headline"]
+    assert "(measured), " in found["headline"]
+    assert found["headline"].partition(";")[0].endswith("(predicted)")
 
 
 def test_a_recording_does_not_differ_from_itself(pair: tuple[Made, Made]) -> None:
