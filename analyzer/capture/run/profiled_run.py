@@ -119,16 +119,20 @@ def run_steps(
 
 @contextlib.contextmanager
 def _watch_for_stall(on_stall: Callable[[], None] | None) -> Iterator[None]:
-    """Call ``on_stall`` if the process uses no CPU time for ``_STALL_S``."""
+    """Call ``on_stall`` if the process uses no CPU time for ``_STALL_S``; without it, watch nothing."""
+    if on_stall is None:
+        yield
+        return
     has_ended = threading.Event()
 
     def watch() -> None:
         used_s, since_s = time.process_time(), time.monotonic()
-        while on_stall is not None and not has_ended.wait(1.0):
+        while not has_ended.wait(1.0):
             if time.process_time() - used_s > _IDLE_S:
                 used_s, since_s = time.process_time(), time.monotonic()
             elif time.monotonic() - since_s > _STALL_S:
                 on_stall()
+                return
 
     threading.Thread(target=watch, daemon=True).start()
     try:
