@@ -39,7 +39,6 @@ from analyzer.fitting.size_search import (
     SizeCurve,
     SizeSearch,
     find_time_limit,
-    has_phantom,
     need_of,
     run_at,
 )
@@ -47,6 +46,7 @@ from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.ranges import BoundedBytes
+from analyzer.phantom.phantom_environment import has_phantom
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.predict.uncertainty.decisions import describe_data_sizes
 

@@ -22,7 +22,6 @@ from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import Failure
 from analyzer.model.errors import AnalyzerError, ExitCode, FailureKind, InputError
 from analyzer.model.ranges import BoundedBytes
-from analyzer.phantom.phantom_environment import check_platform
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import read_run
 
@@ -284,15 +283,6 @@ threads may hang in a lock."""
 
 _MOST_TIMEOUTS: Final = 2  # runs that did not end, after which no more are started
 _LONGEST_DETAIL: Final = 200  # characters
-
-
-def has_phantom() -> bool:
-    """Say whether a step can run on a simulated card on this machine."""
-    try:
-        check_platform()
-    except AnalyzerError:
-        return False
-    return True
 
 
 def find_time_limit(capture_s: Mapping[int, float], size: int, device: str) -> float:

@@ -51,6 +51,15 @@ def check_platform() -> None:
         )
 
 
+def has_phantom() -> bool:
+    """Say whether a step can run on a simulated card on this machine."""
+    try:
+        check_platform()
+    except InputError:
+        return False
+    return True
+
+
 def parse_cards(text: str) -> tuple[Gpu, ...]:
     """Return the cards of ``t4``, ``t4,a100`` or ``2xt4``, or raise an InputError."""
     cards: list[Gpu] = []
