@@ -9,8 +9,9 @@ from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.sweep_run import SWEEP_JSON, read_questions, run_sweep
 from analyzer.model.contract.report.writing import encode_report
+from analyzer.model.machine import count_cores
 from analyzer.report.output_files import write_text
-from analyzer.session.work_engine import WorkEngine, local_cores
+from analyzer.session.work_engine import WorkEngine
 
 
 def sweep(
@@ -34,7 +35,7 @@ def sweep(
     outputs.check(config, others=[csv])
     questions = read_questions(config)
     folder = out or config.with_suffix("")
-    engine = WorkEngine(scheduler=scheduler, workers=jobs or max(local_cores() // 2, 1))
+    engine = WorkEngine(scheduler=scheduler, workers=jobs or max(count_cores() // 2, 1))
     with progress_bar(outputs.progress) as progress:
         result = run_sweep(questions, config.stem, folder, engine=engine, progress=progress)
 

@@ -36,6 +36,7 @@ from analyzer.model.contract.capture_request import (
     WatchRequest,
 )
 from analyzer.model.errors import ExitCode, InputError, LimitError
+from analyzer.model.machine import count_cores
 from analyzer.model.units import format_bytes
 from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.output_files import write_text
@@ -43,7 +44,7 @@ from analyzer.report.result import Result
 from analyzer.report.untrusted import printable
 from analyzer.session.many_hosts import open_hosts
 from analyzer.session.opening import OpenOptions
-from analyzer.session.work_engine import WorkEngine, local_cores
+from analyzer.session.work_engine import WorkEngine
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.script_launch import ScriptEnd
@@ -254,7 +255,7 @@ def _open_trace(
         from analyzer.session.target_graph import open_with_target
 
         return open_with_target(path, parse_target(reading.graph_of), chosen, **shared)
-    engine = WorkEngine(scheduler=reading.scheduler, workers=local_cores())
+    engine = WorkEngine(scheduler=reading.scheduler, workers=count_cores())
     return open_hosts(path, engine=engine, **shared)
 
 

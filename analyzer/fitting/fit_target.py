@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -45,6 +44,7 @@ from analyzer.fitting.size_search import (
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.errors import FailureKind, InputError
+from analyzer.model.machine import read_memory_bytes
 from analyzer.model.ranges import BoundedBytes
 from analyzer.phantom.phantom_environment import has_phantom
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
@@ -53,7 +53,7 @@ from analyzer.simulate.predict.uncertainty.decisions import describe_data_sizes
 _LINE_TOLERANCE: Final = 0.05
 """A need is a line in the batch size if no estimate differs from the line by more than this ratio."""
 
-_MACHINE_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+_MACHINE_BYTES: Final = read_memory_bytes()
 _MOST_INPUT_BYTES: Final = _MACHINE_BYTES // 4  # of a run
 _SEARCH_SHARE: Final = 0.95  # of the progress; the rest is for the remedies
 

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from analyzer.model.contract.report.subject import DevicePeak, DevicePlace, HostRow, HostsFigures
 from analyzer.model.errors import AnalyzerError, TraceError
+from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import times
 from analyzer.report.result import Result
 from analyzer.session.opening import OpenOptions, is_estimate, open_result
@@ -75,8 +76,9 @@ def read_hosts(
     """Return a row for each trace, in the order of ``files``."""
     sizes = [file.stat().st_size for file in files]
     if not engine.scheduler:  # as many processes as the traces need and the memory allows
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        room = free // (_WORKER_BYTES + _BYTES_PER_BYTE * max(sizes))
+        room = read_memory_bytes("SC_AVPHYS_PAGES") // (
+            _WORKER_BYTES + _BYTES_PER_BYTE * max(sizes)
+        )
         is_small = sum(sizes) < _SMALL_BYTES
         engine = WorkEngine(workers=1 if is_small else max(min(engine.workers, room), 1))
     requests = [(os.path.abspath(file), allocator) for file in files]

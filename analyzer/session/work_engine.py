@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -114,8 +112,3 @@ def _call(
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
         die_with_parent()
     return index, call(item)
-
-
-def local_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

@@ -38,6 +38,7 @@ from analyzer.model.contract.run_note import BirthNote, DeviceNote, ThreadsNote
 from analyzer.model.errors import TargetError
 from analyzer.model.graph.host_copies import VARIABLES_ON_HOST, insert_host_copies
 from analyzer.model.interrupts import pause_collector
+from analyzer.model.machine import count_cores
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 
 _ZEROS_ERRORS: Final = (tf.errors.OpError, ArithmeticError, AssertionError, LinAlgError)
@@ -214,7 +215,7 @@ def _note_threads() -> ThreadsNote:
         text = os.environ.get(name, "")
         return int(text) if text.isdecimal() else 0
 
-    cores = len(os.sched_getaffinity(0))
+    cores = count_cores()
     threading = tf.config.threading
     intra = threading.get_intra_op_parallelism_threads() or read_count("TF_NUM_INTRAOP_THREADS")
     inter = threading.get_inter_op_parallelism_threads() or read_count("TF_NUM_INTEROP_THREADS")

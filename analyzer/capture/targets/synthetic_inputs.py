@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -21,6 +20,7 @@ from analyzer.capture.private_names import get_build_shapes, get_layers
 from analyzer.capture.targets.keras_api import get_input_specs
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import FailureKind, InputError, TargetError
+from analyzer.model.machine import read_memory_bytes
 from analyzer.model.units import format_bytes
 
 Axes: TypeAlias = tuple[int | None, ...] | None
@@ -179,7 +179,7 @@ def _check_size(axes: tuple[int, ...], dtype: Any) -> None:
     size_bytes = math.prod(axes) * dtype.size
     limit_bytes = _ADDRESS_SPACE_BYTES
     if make_unbacked_value(tf.uint8, (1,)) is None:
-        limit_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        limit_bytes = read_memory_bytes()
     if size_bytes > limit_bytes:
         raise TargetError(
             f"An input or label of shape {_format_axes(axes)} takes {format_bytes(size_bytes)}; at "

@@ -123,9 +123,10 @@ def _run_in_terminal(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
         child = subprocess.Popen(command, env=environment, preexec_fn=_prepare_child)
-        if not hasattr(signal, "sigtimedwait"):  # macOS
-            child.wait()
         while child.poll() is None:
+            if not hasattr(signal, "sigtimedwait"):  # macOS
+                child.wait()
+                break
             received = signal.sigtimedwait(watched, 0.5)
             if received is None or received.si_signo == signal.SIGCHLD:
                 continue

@@ -10,8 +10,9 @@ import re
 import stat
 import zlib
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import IO, Final, TypeVar
 
 import msgspec
 
@@ -21,9 +22,10 @@ _Record = TypeVar("_Record")
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _MOST_BYTES: Final = (1 << 31) - 1  # limit of an unpacked file: that of a protobuf message
-_FREE_BYTES: Final = 8 << 20  # every file may unpack to this size, however small it is
+_PIECE_BYTES: Final = 4 << 20
+FREE_BYTES: Final = 8 << 20  # every file may unpack to this size, however small it is
 _MOST_RATIO: Final = 24
-"""Limit of the compression ratio above ``_FREE_BYTES``: traces have 6, graphs 16, an attack 1000."""
+"""Limit of the compression ratio above ``FREE_BYTES``: traces have 6, graphs 16, an attack 1000."""
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -38,31 +40,37 @@ class _NewerVersionError(ValueError):
 def pack(content: bytes, level: int = 6) -> bytes:
     """Return gzip without name and time; only stored if ``unpack`` would refuse the ratio."""
     packed = gzip.compress(content, level, mtime=0)
-    if len(content) > _FREE_BYTES + _MOST_RATIO * len(packed):
+    if len(content) > FREE_BYTES + _MOST_RATIO * len(packed):
         return gzip.compress(content, 0, mtime=0)
     return packed
 
 
 def unpack(content: bytes) -> bytes:
     """Return the content of a gzip file, or raise a ValueError; see ``_MOST_RATIO``."""
-    limit = min(_FREE_BYTES + _MOST_RATIO * len(content), _MOST_BYTES)
-    parts: list[bytes] = []
-    room, rest = limit, content
+    unpacked = BytesIO()
+    limit = min(FREE_BYTES + _MOST_RATIO * len(content), _MOST_BYTES)
+    unpack_into(unpacked, BytesIO(content), limit)
+    return unpacked.getvalue()
+
+
+def unpack_into(unpacked: IO[bytes], packed: IO[bytes], limit: int) -> None:
+    """Write the content of a gzip stream, or raise a ValueError; zeros may follow the stream."""
+    room, rest, is_over = limit, packed.read(_PIECE_BYTES), False
     try:
         while rest[:2] == GZIP_MAGIC:
             unpacker = zlib.decompressobj(wbits=31)
-            parts.append(unpacker.decompress(rest, room + 1))
-            room -= len(parts[-1])
-            if room < 0:
-                raise ValueError(f"it unpacks to more than {limit >> 20} MiB")
-            if not unpacker.eof:
-                raise ValueError("it is truncated")
-            rest = unpacker.unused_data
+            while not unpacker.eof:
+                if not rest:
+                    raise ValueError("it is truncated")
+                room -= unpacked.write(unpacker.decompress(rest, _PIECE_BYTES))
+                if room < 0:
+                    raise ValueError(f"it unpacks to more than {limit >> 20} MiB")
+                rest = unpacker.unconsumed_tail or packed.read(_PIECE_BYTES)
+            rest, is_over = unpacker.unused_data + rest, True
     except zlib.error as error:
         raise ValueError(f"its compression is damaged: {error}") from None
-    if not parts or rest.strip(b"\0"):
+    if not is_over or rest.strip(b"\0"):
         raise ValueError("it is no gzip file")
-    return b"".join(parts)
 
 
 def read_record(
@@ -115,7 +123,7 @@ def read_regular_file(path: Path) -> bytes:
 
 def open_without_blocking(name: str, flags: int) -> int:
     """Open a file; do not wait for a writer if it is a pipe. An ``opener`` for ``open``."""
-    return os.open(name, flags | os.O_NONBLOCK)
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))  # Windows has none
 
 
 def sibling_file(path: Path, name: str) -> Path:

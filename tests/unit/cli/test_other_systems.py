@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from builders import INSTALLED, sample_folder
+from builders import INSTALLED, sample_folder, sample_trace
 
 # Runs before anything else in the child. The light install of docs/start.md lacks these packages.
 LIGHT = """
@@ -22,12 +23,21 @@ BLOCKED |= {"numba", "llvmlite", "joblib"}
 sys.meta_path.insert(0, Guard())
 """
 WINDOWS = """
-import os, signal
+# The standard library of Linux needs these names itself, so it is imported before.
+import asyncio, concurrent.futures.process, mmap, multiprocessing.pool, os, signal, subprocess
 BLOCKED |= {"fcntl", "resource", "pwd", "grp", "termios", "tty"}
-for name in ("fork", "mkfifo", "killpg", "getuid", "geteuid", "wait4", "sysconf"):
+for name in ("fork", "mkfifo", "killpg", "getuid", "geteuid", "wait4", "sysconf", "sysconf_names"):
     delattr(os, name)
+for name in ("O_NONBLOCK", "O_CLOEXEC", "WNOHANG", "RTLD_NOW", "sched_getaffinity", "statvfs"):
+    delattr(os, name)
+for name in ("PROT_READ", "MAP_PRIVATE", "MAP_ANONYMOUS"):
+    delattr(mmap, name)
 for name in ("SIGHUP", "SIGCHLD", "SIGKILL", "SIGTSTP", "pthread_sigmask", "sigtimedwait"):
     delattr(signal, name)
+"""
+MACOS = """
+import os, signal
+del os.sched_getaffinity, os.sysconf_names["SC_AVPHYS_PAGES"], signal.sigtimedwait
 """
 ENTRY = "from analyzer.cli import main\nmain()\n"
 LOG = (
@@ -52,6 +62,7 @@ def run(guard: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[s
     "guard",
     [
         pytest.param(LIGHT, id="light", marks=pytest.mark.slow),
+        pytest.param(LIGHT + MACOS, id="macos", marks=pytest.mark.slow),
         pytest.param(LIGHT + WINDOWS, id="windows"),
     ],
 )
@@ -71,6 +82,27 @@ def test_it_works(arguments: list[str], guard: str, tmp_path: Path) -> None:
     done = run(guard, *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("system", [WINDOWS, pytest.param(MACOS, marks=pytest.mark.slow)])
+def test_traces_of_two_hosts(system: str, tmp_path: Path) -> None:
+    folder = tmp_path / "plugins" / "profile" / "run"
+    folder.mkdir(parents=True)
+    for host in ("one", "two"):
+        shutil.copy(sample_trace("cnn"), folder / f"{host}.xplane.pb.gz")
+    done = run(LIGHT + system, "trace", str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "two" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["trace", pytest.param("fit", marks=pytest.mark.slow)])
+def test_a_step_needs_wsl_on_windows(command: str, tmp_path: Path) -> None:
+    # Other libraries are imported before: on "win32" they look for modules of Windows.
+    guard = f"{LIGHT}{WINDOWS}import analyzer.cli.app, pandas, rich.console\nimport sys\n"
+    guard += "sys.platform = 'win32'\n"
+    done = run(guard, command, "keras:MobileNetV2", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("WSL 2")) == (2, 1), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", ["estimate", pytest.param("fit", marks=pytest.mark.slow)])

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -171,6 +173,13 @@ def test_packed_and_plain_are_the_same(tmp_path: Path) -> None:
     path = tmp_path / "a.xplane.pb"
     path.write_bytes(gzip.decompress(sample_trace("infer").read_bytes()))
     pd.testing.assert_frame_equal(read_trace(path).events, read_trace(sample_trace("infer")).events)
+
+
+def test_zeros_after_a_packed_trace_are_not_read(tmp_path: Path) -> None:
+    """An archive pads its last block; a file of 1 TiB without content would take hours to read."""
+    path = Path(shutil.copy(sample_trace("infer"), tmp_path / "a.xplane.pb.gz"))
+    os.truncate(path, 1 << 40)
+    assert read_trace(path).events.equals(read_trace(sample_trace("infer")).events)
 
 
 def test_progress_ends_at_one(tmp_path: Path) -> None:

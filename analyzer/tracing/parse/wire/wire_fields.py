@@ -8,10 +8,8 @@ read with a few array operations.
 from __future__ import annotations
 
 import errno
-import gzip
 import os
 import stat
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +20,12 @@ from typing import IO, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analyzer.model.contract.reading import GZIP_MAGIC, open_without_blocking
+from analyzer.model.contract.reading import (
+    FREE_BYTES,
+    GZIP_MAGIC,
+    open_without_blocking,
+    unpack_into,
+)
 
 Positions = npt.NDArray[np.int64]
 
@@ -181,10 +184,8 @@ class WireBlock:
         return number, end
 
 
-_PIECE_BYTES: Final = 1 << 22
 _HELD_BYTES: Final = 1 << 26
 """Unpacked content up to this size is held in memory, larger content in a temporary file."""
-_FREE_BYTES: Final = 8 << 20
 
 
 class ByteSource:
@@ -217,16 +218,7 @@ def open_source(path: Path, *, most_ratio: int) -> Iterator[ByteSource]:
         if not is_packed:
             yield ByteSource(file, there.st_size)
             return
-        limit = _FREE_BYTES + most_ratio * there.st_size
+        limit = FREE_BYTES + most_ratio * there.st_size
         with SpooledTemporaryFile(_HELD_BYTES) as unpacked:
-            try:
-                packed = gzip.GzipFile(fileobj=file)
-                while piece := packed.read(_PIECE_BYTES):
-                    unpacked.write(piece)
-                    if unpacked.tell() > limit:
-                        raise ValueError(f"it unpacks to more than {limit >> 20} MiB")
-            except EOFError:
-                raise ValueError("it is truncated") from None
-            except (gzip.BadGzipFile, zlib.error) as error:
-                raise ValueError(f"its compression is damaged: {error}") from None
+            unpack_into(unpacked, file, limit)
             yield ByteSource(unpacked, unpacked.tell())
