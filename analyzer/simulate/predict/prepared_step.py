@@ -181,7 +181,7 @@ class Prepared:
     owners: tuple[Owner, ...]
     # for each node, the number of the variable behind its first input; -1 for none
     variables: tuple[int, ...]
-    # for each call of a compiled function, the same for every input
+    # for each compiled function and each op that updates variables, the same for every input
     arguments: Mapping[int, tuple[int, ...]]
     counters: tuple[int, ...]  # nodes that bring in the handle of a counter
     held_bytes: Mapping[int, int]  # bytes of each node's output that lives outside the step

@@ -265,7 +265,7 @@ def play_from_start(
         [0 if row.dtype in hosted else variable_bytes(row) or 0 for row in note.variables],
         {node: size for node, size in held if ops[node].type not in ARGUMENT_TYPES},
         prepared.device,
-        is_compiled=len(work) == 1 and work[0] in prepared.arguments,
+        is_compiled=len(work) == 1 and prepared.kernels.plans[work[0]].compiled is not None,
     )
     place = {owner.op: position for position, owner in enumerate(prepared.owners)}
     positions = {number: place[owner.op] for number, owner in owners.items() if owner.op in place}

@@ -108,6 +108,20 @@ def test_a_variable_with_a_read_alive_is_copied_on_write():
     assert not (allocations(plain).op == "add").any()
 
 
+def test_slots_that_begin_equal_get_buffers_of_their_own_at_an_update():
+    """``ResourceApplyAdam`` calls ``PrepareToUpdateVariable`` for the parameter and both slots."""
+    handles = [arg(name, index, HANDLE) for index, name in enumerate("vms")]
+    inputs = ("v:0", "m:0", "s:0", *["x:0"] * 7)
+    update = Op("adam", "ResourceApplyAdam", inputs)
+    owners = [
+        Owner(op=name, path=name, size_bytes=KIB, begins_with="zeros" * (name != "v"))
+        for name in "vms"
+    ]
+    prepared = prepare([*handles, arg("x", 3), update], owners, threads=1)
+    first, later = play(prepared, steps=1), play(prepared, steps=2)
+    assert later.resident_bytes == play(prepared).resident_bytes == first.resident_bytes + KIB
+
+
 def test_a_variable_adopts_the_value_it_is_assigned():
     ops = [arg("v", 0, HANDLE), arg("x", 1), op("new", "Exp", "x")]
     found = predict(

@@ -165,7 +165,8 @@ class Ledger:
             outputs = self._make_outputs(node, plan, buffers, temporaries)
         temporaries += self._allocate_after(node, plan)
         if variable is _UPDATE:
-            self._variables.copy_before_update(node)
+            for number in self._arguments[node]:  # parameter and slots (``ResourceApplyAdam``)
+                self._variables.copy_before_update(node, number)
         elif variable is _ASSIGN:
             self._variables.assign(node, buffers[plan.value or 0])
         temporaries += [buffer for buffer in buffers if buffer >= 0]

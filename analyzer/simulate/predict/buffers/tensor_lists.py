@@ -253,9 +253,8 @@ class VariableValues:
         self._owner.references[buffer] += 1
         return buffer
 
-    def copy_before_update(self, node: int) -> None:
+    def copy_before_update(self, node: int, variable: int) -> None:
         """Copy a value before an update if a reader still holds it."""
-        variable = self._of_nodes[node]
         if variable >= 0 and (variable in self.copied_on_read or self._is_shared(variable)):
             self._copy(node, variable)
 

@@ -22,7 +22,7 @@ from analyzer.model.contract.graph_note import (
 from analyzer.model.errors import TraceError
 from analyzer.simulate.kernels.cpu.cpu_kernels import KNOWN_TYPES
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
-from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, allocate_all
+from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, VariableAccess, allocate_all
 from analyzer.simulate.kernels.shared.xla_call import plan_compiled
 from analyzer.simulate.predict.graph.edges import Wiring
 from analyzer.tracing.xla.buffer_plan import BufferPlan
@@ -145,7 +145,7 @@ class Kernels:
     plans: list[MemoryPlan]
     # for each node, the node that brings in the variable handle of its first input; -1 for none
     handles: list[int]
-    # for each call of a compiled function, the same for every input
+    # for each compiled function and each op that updates variables, the same for every input
     arguments: dict[int, list[int]]
     unmodelled: list[int]  # nodes without a rule, or that do not fit the rule of their type
     misfits: dict[int, str]  # nodes that do not fit the rule, with the reason
@@ -190,7 +190,7 @@ def plan_kernels(
         arguments={
             node: [_find_handle(wiring, feed) for feed in wiring.inputs[node]]
             for node, plan in enumerate(plans)
-            if plan.compiled is not None
+            if plan.compiled is not None or plan.variable is VariableAccess.UPDATE
         },
         unmodelled=[node for node, plan in enumerate(plans) if not plan.modelled],
         misfits=misfits,
