@@ -78,18 +78,16 @@ def system_reserve(
 
 _DISPLAY_SHARE: Final = 0.1
 _MOST_DISPLAY_BYTES: Final = 1200 * _MIB
-"""Most memory that a display, Windows or WSL takes, by TensorFlow's "Created device ... with N MB
-memory" in public logs of cards with display outputs. Half of 106 logs of GeForce and TITAN cards were
-used to choose it. Of the other half and 15 later logs, 64 of 71 lie in the range of the limit; other
-programs on the card explain the rest (1.4 to 4.5 GiB)."""
+"""Most memory that a display, Windows or WSL takes, chosen by half of 106 public logs of GeForce and
+TITAN cards ("Created device ... with N MB memory"). Of the others and 15 later ones, the range of the
+limit contains 64 of 71; other programs on the card explain the rest (1.4 to 4.5 GiB)."""
 
 
 def usable_memory(gpu: Gpu) -> MemoryRange:
     """Return the memory of a card that one process can use, CUDA's context included.
 
-    The bounds allow for the total, which depends on the driver (T4: 14918 to 15110 MiB, A10 22516 to
-    22599, RTX 4090 24081 to 24217), with a wider margin for totals that were never read from a card. The
-    lower bound of a card with display outputs also allows for a display.
+    The bounds allow for the total, which depends on the driver (T4: 14918 to 15110 MiB, RTX 4090 24081
+    to 24217), more if it was never read from a card, and for a display on cards with such outputs.
     """
     margin = 200 * _MIB if gpu.memory_source else 300 * _MIB
     total = gpu.memory_bytes
