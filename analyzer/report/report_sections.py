@@ -204,23 +204,27 @@ def _size_cell(row: StepPeak | DevicePeak, name: str, place: str) -> Cell:
 def tensors_section(report: ReportFile, most: int) -> Section:
     """Return the largest tensors at the peak, with the layer of each and why it is alive."""
     tensors = report.tensors_at_peak
+    has_layers = any(row.layer for row in tensors)
     rows: list[tuple[CellValue, ...]] = [
         (
             row.requested_bytes,
             Cell(row.category.replace("_", " "), category_tone(row.category)),
-            *(row.shape or "?", row.name, row.layer, Cell(row.why_alive, "muted")),
+            *(row.shape or "?", row.name, *[row.layer] * has_layers),
+            Cell(row.why_alive, "muted"),
         )
         for row in tensors[:most]
     ]
     if len(tensors) > most:
         rest = sum(row.requested_bytes for row in tensors[most:])
-        rows.append((rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), "", ""))
+        rows.append(
+            (rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), *[""] * (1 + has_layers))
+        )
     columns = (
         TableColumn("requested", "bytes"),
         TableColumn("category", least=15, rank=2),
         TableColumn("shape", least=20, rank=3),
         TableColumn("tensor", "path", least=20),
-        TableColumn("layer", "path", least=14, rank=1),
+        *[TableColumn("layer", "path", least=14, rank=1)] * has_layers,
         TableColumn("why it is alive", "path", least=20, rank=4),
     )
     heading = f"Largest of {len(tensors)} tensors alive at the peak"

@@ -93,8 +93,8 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
         start = ever.since_start_bytes
         if start and start > ever.allocated_bytes and report.program is None:
             yield (
-                f"Since the start of the process the peak is {format_bytes(start)} allocated, before "
-                f"the trace; that is {start / max(peak.allocated_bytes, 1):.2g} times the step's."
+                f"Before the trace the process had up to {format_bytes(start)} allocated, "
+                f"{start / max(peak.allocated_bytes, 1):.2g} times the peak of this step."
             )
         if ever.first_step_only_bytes >= max(_TRIALS_RATIO * ever.requested_bytes, 1):
             yield (

@@ -25,6 +25,7 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import change_items, observation_items, repeat_command, suggest_next
+from analyzer.report.diff_sections import diff_document
 from analyzer.report.page.payload import pack, payload
 from analyzer.report.render.charts import ChartLine, LineChart, draw_lines, draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
@@ -165,7 +166,7 @@ def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | N
     header, columns = payload(report, recording, comparison)
     summary, hosts = summarize(report), report.hosts
     shares = [(f"fill-{share.category}", share.ratio) for share in summary.shares]
-    static = []
+    static = list(diff_document(comparison).sections[:2]) if comparison is not None else []
     if report.tensors_at_peak:
         static.append(tensors_section(report, STATIC_ROWS))
     if any(row.layer for row in report.layers):

@@ -55,7 +55,9 @@ def cpu_doubts(plans: Iterable[BufferPlan], gpu: Gpu, why: CompilerUnavailable) 
     """Return the uncertainty of CPU plans used instead of card plans."""
     temp = max((plan.temp_bytes for plan in plans), default=0)
     reason = f"{why.message.rstrip('.')}; {why.hint}" if why.hint else why.message
-    stand_in = f"the plan is the CPU's, not {gpu.name}'s, and may be up to twice too high"
+    stand_in = (
+        f"XLA planned the memory for the CPU, not for {gpu.name}; it may be up to twice too high"
+    )
     return PlanDoubts(
         low_bytes=round(temp * (1 - _CPU_LOW)),
         high_bytes=round(temp * (_CPU_HIGH - 1)),

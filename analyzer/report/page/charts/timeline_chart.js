@@ -2,7 +2,7 @@
 // Each pixel column shows the instant with the largest total in it, so no peak is lost.
 
 const TIMELINE_FOOT = 20;
-const TIMELINE_HEAD = 18;
+const TIMELINE_HEAD = 31; // two rows of labels: the steps, and the peak
 
 // For each pixel column: the state with the largest total, and the most allocated bytes.
 function columnStates(axis, recording, width) {
@@ -48,6 +48,7 @@ function createTimeline(container, recording, axis, state) {
   const lines = timelineLines(recording);
   let columns = { picked: new Int32Array(0), mostAllocated: new Float64Array(0) };
   let top = 1;
+  let head = TIMELINE_HEAD;
   let labels = null;
 
   // The highest value of a line in view.
@@ -65,9 +66,10 @@ function createTimeline(container, recording, axis, state) {
       if (line.highest <= line.reach * top) top = Math.max(top, line.highest);
     }
     top *= 1.04;
+    head = TIMELINE_HEAD + LABEL_HEIGHT * lines.filter((line) => line.highest > top && !line.isQuiet).length;
   }
   const isInView = (s) => axis.positionOf(s + 1) >= axis.view[0] && axis.positionOf(s) <= axis.view[1];
-  const toY = (sizeBytes, height) => TIMELINE_HEAD + (1 - sizeBytes / top) * (height - TIMELINE_HEAD - TIMELINE_FOOT);
+  const toY = (sizeBytes, height) => head + (1 - sizeBytes / top) * (height - head - TIMELINE_FOOT);
 
   function draw(context, width, height) {
     scale(width);

@@ -26,12 +26,14 @@ function attachKeys({ state, recording, axis, currentView, chooseTab, resetAll }
   });
 }
 
-// Paper is white: the chart that is printed is drawn in the light colours, then as before.
+// Paper is white: the chart is printed as an image in the light colours. Chrome prints a canvas incompletely.
 function attachPrint(chart, categories) {
   const { dataset } = document.documentElement;
   let before = null;
   const draw = () => { readColours(categories); chart.paintNow(); };
-  addEventListener('beforeprint', () => { before = dataset.theme ?? ''; dataset.theme = 'light'; draw(); });
+  const image = element('img', { class: 'printed', alt: '' });
+  chart.canvas.after(image);
+  addEventListener('beforeprint', () => { before = dataset.theme ?? ''; dataset.theme = 'light'; draw(); image.src = chart.canvas.toDataURL(); });
   addEventListener('afterprint', () => {
     if (before) dataset.theme = before; else delete dataset.theme;
     draw();

@@ -3,7 +3,7 @@
 function createCompare(container, comparison, state) {
   const { a, b, timelines } = comparison;
   const summary = element('table', { class: 'plain compare' },
-    element('thead', {}, element('tr', {}, ...['', a.label, b.label, 'difference'].map((text) => element('th', { scope: 'col', text: shortName(text, 60), title: text.slice(0, 2000) })))),
+    element('thead', {}, element('tr', {}, ...[['', ''], ['first', a.label], ['second', b.label], ['difference', '']].map(([text, title]) => element('th', { scope: 'col', text, title: title.slice(0, 2000) })))),
     element('tbody', {}, comparison.peak.map((row, place) => compareRow(row.number, row, `peak.${place}`)), comparison.categories.map((row, place) => compareRow(CATEGORY_LABELS[row.category] || row.category, row, `categories.${place}`, row.category))));
   const notes = comparison.notes.map((text) => element('p', { class: 'note', text: unbroken(text) }));
   const chartBox = element('div', { class: 'chart' });
@@ -12,7 +12,7 @@ function createCompare(container, comparison, state) {
   const tableBox = element('div');
   const switcher = element('div', { class: 'controls' }, selectElement('Compared by', [['layers', 'by layer'], ['ops', 'by op']], 'layers', (value) => { grouping = value; build(); }));
   container.append(...notes, summary, element('h3', { text: 'The steady step of both, requested bytes' }),
-    element('p', { class: 'legend' }, element('span', { class: 'key curve-a', text: a.label.slice(0, 200) }), element('span', { class: 'key curve-b', text: b.label.slice(0, 200) })),
+    element('p', { class: 'legend' }, element('span', { class: 'key curve-a', text: `first: ${a.label.slice(0, 200)}` }), element('span', { class: 'key curve-b', text: `second: ${b.label.slice(0, 200)}` })),
     chartBox, switcher, tableBox);
 
   const highest = Math.max(1, ...timelines.a.requested_bytes, ...timelines.b.requested_bytes);
@@ -61,7 +61,7 @@ function createCompare(container, comparison, state) {
         { key: 'a', label: 'First', csv: 'a_bytes', kind: 'size', title: a.label.slice(0, 400), value: (row) => row.a_bytes },
         { key: 'b', label: 'Second', csv: 'b_bytes', kind: 'size', title: b.label.slice(0, 400), value: (row) => row.b_bytes },
         { key: 'delta', label: 'Difference', csv: 'delta_bytes', kind: 'count', value: (row) => row.delta_bytes, format: formatDelta },
-        { key: 'distance', label: 'Distance', csv: 'distance_bytes', kind: 'size', sum: false, value: (row) => Math.abs(row.delta_bytes) },
+        { key: 'distance', label: 'Distance', csv: 'distance_bytes', kind: 'size', sum: false, hidden: true, value: (row) => Math.abs(row.delta_bytes) },
         { key: 'change', label: 'Change', kind: 'short', value: (row) => row.change },
       ],
     });
