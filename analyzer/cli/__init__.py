@@ -73,7 +73,10 @@ def _run() -> int:
         place = error.ctx.command_path if error.ctx else "analyze"
         message = " ".join(error.format_message().split())
         end = "" if message.endswith((".", "?")) else "."
-        raise InputError(f"{message}{end}", hint=f"{place} --help shows the usage.") from None
+        param = getattr(error, "param", None)
+        meaning = "" if param is None else f"{param.opts[0]}: {param.help}"
+        hint = f"{meaning} {place} --help shows the usage."
+        raise InputError(f"{message}{end}", hint=hint) from None
     except ScriptStatus as stop:
         return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)
     except SystemExit as stop:

@@ -37,7 +37,6 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.errors import ExitCode, InputError, LimitError
 from analyzer.model.machine import count_cores
-from analyzer.model.units import format_bytes
 from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
@@ -332,9 +331,8 @@ def _explain_missing_trace(spec: TargetSpec, request: WatchRequest, end: ScriptE
             f"If it ran out of memory: {python} 2> log, then analyze oom log.",
         ]
     return [
-        f"{ending}, and TensorFlow allocated nothing: its own peak is "
-        f"{format_bytes(max(end.note.own_peaks, default=0))}.",
-        "A step that it does not run can be named: file.py:name.",
+        f"{ending}, and TensorFlow allocated nothing.",
+        f"If it only defines a model or a step, name that: {spec.text}:name.",
     ]
 
 

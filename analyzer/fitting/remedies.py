@@ -22,7 +22,7 @@ from analyzer.fitting.remedy_plans import (
 )
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.subject import StepRemedy
-from analyzer.model.errors import CompilerUnavailable, InputError
+from analyzer.model.errors import CompilerUnavailable, InputError, suggest_names
 from analyzer.report.result import Result
 from analyzer.session.target_results import save_report
 from analyzer.tracing.parse.logdir import RUN_FILE
@@ -172,8 +172,10 @@ def parse_remedies(text: str) -> tuple[str, ...] | None:
         return () if names else None
     for name in names:
         if name not in remedy_names():
-            known = ", ".join(remedy_names())
-            raise InputError(f"There is no remedy {name!r}.", hint=f"Remedies: all, or {known}.")
+            hint = (
+                suggest_names(name, remedy_names()) or f"Use all, or {', '.join(remedy_names())}."
+            )
+            raise InputError(f"There is no remedy {name!r}.", hint=hint)
     return names
 
 

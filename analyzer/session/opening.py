@@ -21,7 +21,7 @@ from analyzer.model.errors import CompilerUnavailable, TraceError
 from analyzer.model.interrupts import pause_collector
 from analyzer.report.result import Result
 from analyzer.simulate.compiler.card_options import CardOptions
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.logdir import RUN_FILE, suggest_command
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -144,7 +144,8 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
     file = path / RUN_FILE
     note = read_run(file) if file.is_file() else None
     if note is None or not note.is_estimate:
-        raise TraceError(f"{path} holds no estimate.", hint="Open a trace with `analyze trace`.")
+        hint = suggest_command(path) or "Open a trace with `analyze trace`."
+        raise TraceError(f"{path} holds no estimate.", hint=hint)
     analysis = predict_step(note, path, **options)
     return Result.of(analysis, build_document(analysis), path)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import gc
 import importlib
 import importlib.util
@@ -27,7 +26,7 @@ from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
 from analyzer.capture.targets.target_spec import TargetForm, check_honoured, list_given_options
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.model.errors import InputError, TargetError
+from analyzer.model.errors import InputError, TargetError, suggest_names
 
 
 def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
@@ -114,7 +113,10 @@ def _convert_errors(text: str) -> Iterator[None]:
             hint="No data is needed: name a function that only builds the model or the step.",
         ) from error
     except Exception as error:
-        raise TargetError(f"{text} failed: {describe_user_error(error)}") from error
+        hint = ""
+        if isinstance(error, ModuleNotFoundError):
+            hint = f"Install {error.name} for {sys.executable}, or start analyze in its folder."
+        raise TargetError(f"{text} failed: {describe_user_error(error)}.", hint=hint) from error
 
 
 def _check_policy(program: step_program.Program, text: str, policy: str) -> None:
@@ -138,7 +140,7 @@ def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:
     make = getattr(keras.applications, spec.attribute, None)
     if not callable(make):
         names = [name for name in dir(keras.applications) if name[:1].isupper()]
-        hint = _suggest(spec.attribute, names) or f"It has {', '.join(names)}."
+        hint = suggest_names(spec.attribute, names) or f"It has {', '.join(names)}."
         raise TargetError(f"keras.applications has no {spec.attribute!r}.", hint=hint)
     shape = options.shapes.get("")
     try:
@@ -160,7 +162,7 @@ def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
     for part in spec.attribute.split("."):
         if not hasattr(thing, part):
             names = sorted(name for name in vars(module) if name[0] != "_")
-            raise TargetError(f"{spec.path} has no {part!r}.", hint=_suggest(part, names))
+            raise TargetError(f"{spec.path} has no {part!r}.", hint=suggest_names(part, names))
         thing = getattr(thing, part)
     return thing
 
@@ -195,12 +197,6 @@ def _import_module(spec: TargetSpec) -> Any:
             raise
         hint = "Run from the folder that holds it, or give file.py:name."
         raise TargetError(f"There is no module {spec.path}.", hint=hint) from None
-
-
-def _suggest(name: str, names: list[str]) -> str:
-    """Return a question with the names closest to ``name``; empty if none is close."""
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-    return f"Did you mean {' or '.join(close)}?" if close else ""
 
 
 def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:

@@ -27,7 +27,7 @@ from analyzer.model.contract.capture_request import (
 from analyzer.model.contract.run_note import MOST_STEPS
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.units import format_bytes, parse_bytes
-from analyzer.tracing.parse.logdir import is_trace
+from analyzer.tracing.parse.logdir import is_trace, suggest_command
 
 OPTIMIZER: Final = "adam"  # the optimizer of a model that is not compiled
 SCRIPT_SUFFIXES: Final = (".py", ".ipynb")
@@ -58,12 +58,15 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
     path = Path(text)
     if text and path.exists():
         return _parse_existing(text, path, scripts=scripts)
+    if "://" in text:
+        raise TargetError(f"{text} is an address.", hint="Download it, and give the file.")
     base, _, attribute = text.rpartition(":")
     is_file = base.endswith(".py")
     if base.endswith(".ipynb"):
         raise _refuse_notebook(base)
     if not is_file and not _MODULE_NAME.fullmatch(base):
-        raise TargetError(f"There is no {text}." if text else "The target is empty.", hint=_FORMS)
+        hint = _suggest_form(text) or _FORMS
+        raise TargetError(f"There is no {text}." if text else "The target is empty.", hint=hint)
     if is_file and not Path(base).is_file():
         raise TargetError(f"There is no file {base}.", hint="Check the path before the colon.")
     if not all(part.isidentifier() for part in attribute.split(".")):
@@ -72,6 +75,15 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         )
     kind = TargetKind.FILE if is_file else TargetKind.MODULE
     return TargetSpec(text=text, kind=kind, path=base, attribute=attribute)
+
+
+def _suggest_form(text: str) -> str:
+    """Return a question with the form that was probably meant; empty if none is likely."""
+    base, _, name = text.rpartition(".")
+    file = Path(f"{base.replace('.', '/')}.py")
+    if base and file.is_file():
+        return f"Did you mean {file}:{name}?"
+    return f"Did you mean keras:{text}, or file.py:{text}?" if text.isidentifier() else ""
 
 
 def _refuse_notebook(path: str) -> TargetError:
@@ -108,7 +120,9 @@ def _parse_existing(text: str, path: Path, *, scripts: bool) -> TargetSpec:
     elif is_trace(path):
         kind = TargetKind.TRACE
     else:
-        raise TargetError(f"{text} is neither a model nor a trace.", hint=_FORMS)
+        raise TargetError(
+            f"{text} is neither a model nor a trace.", hint=suggest_command(path) or _FORMS
+        )
     return TargetSpec(text=text, kind=kind, path=text)
 
 

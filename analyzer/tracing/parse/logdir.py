@@ -18,6 +18,18 @@ def is_trace(path: Path) -> bool:
     return path.name.endswith((".pb", ".pb.gz", ".xplane", ".gz"))
 
 
+def suggest_command(path: Path) -> str:
+    """Return the use of a file or folder that is no trace; empty if it is unknown."""
+    if path.is_dir():
+        sources = sorted(path.glob("*.py"))
+        return f"Name the model in a file: {sources[0]}:name." if sources else ""
+    return {
+        ".json": "A report has no events: give the run folder, such as traces/NAME, in its place.",
+        ".log": f"`analyze oom {path}` explains a log.",
+        ".txt": f"`analyze oom {path}` explains a log.",
+    }.get(path.suffix, "")
+
+
 def find_traces(path: Path) -> list[Path]:
     """Return the trace files of the newest run at ``path``, one for each host, sorted by name.
 
@@ -41,7 +53,8 @@ def find_traces(path: Path) -> list[Path]:
         )
     raise TraceError(
         f"{path} holds no trace.",
-        hint="Expected an .xplane.pb in it or under plugins/profile/RUN/; capture one with "
+        hint=suggest_command(path)
+        or "Expected an .xplane.pb in it or under plugins/profile/RUN/; capture one with "
         "`analyze trace MODEL`.",
     )
 

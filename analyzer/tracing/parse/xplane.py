@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Damage, DamageReason
 from analyzer.model.recording.schema import TextNumbers
+from analyzer.tracing.parse.logdir import suggest_command
 from analyzer.tracing.parse.protobuf import Event, ModulePlane, Plane, decode_text
 from analyzer.tracing.parse.wire.event_columns import EventBlock, LineReader
 from analyzer.tracing.parse.wire.memory_columns import GrowingTable, KernelColumns, MemoryColumns
@@ -119,7 +120,8 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
     except (WireError, DecodeError):
         raise TraceError(
             f"{path} is not a profiler trace, or is truncated.",
-            hint="Expected the .xplane.pb of tf.profiler; copy the file or repeat the trace.",
+            hint=suggest_command(Path(path))
+            or "Expected the .xplane.pb of tf.profiler; copy the file or repeat the trace.",
         ) from None
     except ValueError as error:
         if is_open:
