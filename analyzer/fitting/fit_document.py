@@ -153,13 +153,11 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
             "TensorFlow swaps different tensors to the host in each run, so the need varies by a few "
             f"per cent.{'' if is_run else ' --confirm runs it.'}"
         )
-    sizes = ", ".join(map(label, answer.captured_at))
-    yield f"The step was captured and estimated, not run, at {answer.noun} {sizes}."
     if answer.confirmation is not None:
         results = ", ".join(f"{label(run.size)} {run.outcome}" for run in answer.runs)
         yield f"Runs on {_name_runtime(answer)}: {results}."
         if answer.confirmation.predicted != answer.largest:
-            yield f"The estimates predicted {label(answer.confirmation.predicted)}."
+            yield f"The estimate alone gave {label(answer.confirmation.predicted)} as the largest."
 
 
 def _curve_section(answer: FitAnswer) -> Section:
@@ -232,7 +230,10 @@ def _card_table(answer: FitAnswer) -> Table:
         if answer.wanted and card.holds_wanted is not None:
             row.append(Cell("fits", "good") if card.holds_wanted else Cell("no", "muted"))
         rows.append(tuple(row))
-    return Table(tuple(columns), tuple(rows))
+    focus = None
+    if answer.limit_of != "cards":
+        focus = next((place for place, card in enumerate(answer.cards) if card.holds_wanted), 0)
+    return Table(tuple(columns), tuple(rows), focus=focus)
 
 
 def add_headline(answer: FitAnswer, *, can_confirm: bool = False) -> FitAnswer:

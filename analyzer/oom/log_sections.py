@@ -70,8 +70,9 @@ def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Docu
         sections.append(Section("The other failures", (others,)))
     notes, next_command = document.notes, document.next_command or ""
     if "TARGET" in next_command:
+        card = ", and CARD is your card, such as t4" * ("CARD" in next_command)
         notes += (
-            "In the next command, replace TARGET by your model, such as train.py:build_model.",
+            f"In the next command, TARGET is your model, such as train.py:build_model{card}.",
         )
     if notes:
         sections.append(Section("", tuple(map(Paragraph, notes))))
@@ -96,7 +97,8 @@ def _lead_section(failure: OomFailure, place: int, count: int) -> Section:
     lead: list[Block] = [Paragraph(verdict.title, "warning")] if count > 1 else []
     lead += [Paragraph(reason) for reason in verdict.reasons]
     lead.append(Table((_NAME, TableColumn("", "path", least=20)), tuple(_facts(failure))))
-    note = f"line {failure.line:,}{reports}{process} · {verdict.id}"
+    cause = verdict.id.replace("cannot-tell", "cause unknown")
+    note = f"line {failure.line:,}{reports}{process} · {cause}"
     return Section(heading, tuple(lead), note=note)
 
 
@@ -112,7 +114,11 @@ def _parts(failure: OomFailure, case: OomCase | None) -> Iterator[Section]:
     if drawing is not None:
         yield Section("", (drawing,), level=2)
     if figures := tuple(_figures(failure)):
-        columns = (_NAME, TableColumn("", "bytes"), TableColumn("", "number"))
+        columns = (
+            TableColumn("", least=27),
+            TableColumn("", "bytes"),
+            TableColumn("", "number", rank=1),
+        )
         yield Section("Figures", (Table(columns, figures),), level=2)
     total = sum(row.size_bytes for row in failure.holders)
     if len(failure.holders) > 1 and total:
@@ -143,6 +149,8 @@ def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
     asked = failure.asked
     if asked is not None:
         yield "request", _request_words(asked)
+        if asked.is_exact and asked.rounded_bytes != asked.requested_bytes:
+            yield "rounded up", f"{asked.rounded_bytes:,} bytes"
         yield "known by", asked.basis
         if asked.shape is not None:
             yield "shape", f"[{', '.join(map(str, asked.shape))}] {asked.dtype or ''}".strip()
@@ -155,10 +163,9 @@ def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
 
 
 def _request_words(asked: AskedFor) -> str:
-    size, rounded = asked.requested_bytes, asked.rounded_bytes
+    size = asked.requested_bytes
     if asked.is_exact:
-        more = "" if rounded == size else f", rounded up to {rounded:,}"
-        return f"{format_bytes(size)} ({size:,} bytes{more})"
+        return f"{format_bytes(size)} ({size:,} bytes)"
     about = "" if asked.high_bytes - asked.low_bytes < 256 else "about "
     return f"{about}{format_bytes(size)} ({asked.low_bytes:,} to {asked.high_bytes:,} bytes)"
 

@@ -33,6 +33,10 @@ from analyzer.report.render.sections import (
 from analyzer.report.report_sections import ROWS, front_sections
 from analyzer.report.summary import summarize
 
+_COLUMNS: Final = (
+    *(TableColumn("difference", "change"), TableColumn("", "number")),
+    *(TableColumn("first", "bytes"), TableColumn("second", "bytes")),
+)
 _CHANGE_TONES: Final[dict[str, Tone]] = {
     "came": "bad",
     "grew": "bad",
@@ -51,10 +55,10 @@ def diff_document(report: DiffFile) -> Document:
         report.headline,
         notices=report.notes,
         sections=(
-            Section("Peak", (_both(report, peak),)),
-            Section("At the peak, requested bytes", (_both(report, categories),)),
-            _changes("Layers", report.layers, report),
-            _changes("Ops", report.ops, report),
+            Section("Peak", (_both(peak),)),
+            Section("At the peak, requested bytes", (_both(categories),)),
+            _changes("Layers", report.layers),
+            _changes("Ops", report.ops),
         ),
     )
 
@@ -70,12 +74,12 @@ def diff_summary(report: DiffFile, newer: ReportFile) -> Document:
     )
 
 
-def _both(report: DiffFile, rows: Sequence[tuple[str, BytesOfBoth]]) -> Table:
+def _both(rows: Sequence[tuple[str, BytesOfBoth]]) -> Table:
     cells = tuple((name.replace("_", " "), *_cells(row)) for name, row in rows)
-    return Table((TableColumn("", least=16), *_columns(report)), cells)
+    return Table((TableColumn("", least=16), *_COLUMNS), cells)
 
 
-def _changes(title: str, rows: Sequence[LayerOfBoth], report: DiffFile) -> Section:
+def _changes(title: str, rows: Sequence[LayerOfBoth]) -> Section:
     changed = [row for row in rows if row.change != "same"]
     if not changed:
         return Section("", (Paragraph(f"{title}: all {len(rows)} are the same.", "muted"),))
@@ -88,17 +92,8 @@ def _changes(title: str, rows: Sequence[LayerOfBoth], report: DiffFile) -> Secti
         more = Cell(f"{len(changed) - ROWS} more", "muted")
         cells.append((more, rest, None, None, None, None))
     first, last = TableColumn("", "path", least=24), TableColumn("change", least=6, rank=1)
-    table = Table((first, *_columns(report), last), tuple(cells))
+    table = Table((first, *_COLUMNS, last), tuple(cells))
     return Section(f"{title} that differ: {len(changed)} of {len(rows)}", (table,))
-
-
-def _columns(report: DiffFile) -> tuple[TableColumn, ...]:
-    return (
-        TableColumn("difference", "change"),
-        TableColumn("", "number"),
-        TableColumn(report.a.label[-22:], "bytes"),
-        TableColumn(report.b.label[-22:], "bytes"),
-    )
 
 
 def _cells(row: BytesOfBoth) -> tuple[CellValue, ...]:
@@ -156,7 +151,6 @@ class Diff(ReportOutput):
 
     def to_markdown(self, path: str | os.PathLike[str]) -> None:
         """Write a summary for a pull request."""
-        from analyzer.report.diff_sections import diff_summary
         from analyzer.report.render.markdown import to_markdown
 
         write_text(Path(path), to_markdown(diff_summary(self.report, self.newer[0])))

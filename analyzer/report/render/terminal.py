@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from analyzer.report.render.sections import (
+    FOCUS_ROWS,
     Block,
     Cell,
     Code,
@@ -111,6 +112,8 @@ def _blocks(blocks: Sequence[Block], width: int) -> Iterator[RenderableType]:
         elif isinstance(block, Table):
             if block.rows:
                 yield fitted_table(block, width)
+            if block.focus is not None and len(block.rows) > FOCUS_ROWS:
+                yield _line(f"{len(block.rows):,} rows in all, in --html and --json", "dim")
             if block.caption:
                 yield _line(block.caption, "dim")
         elif isinstance(block, Item):
@@ -144,9 +147,11 @@ def _line(text: str, style: str) -> Prose:
 
 def fitted_table(table: Table, width: int) -> RichTable:
     """Return a table at most ``width`` cells wide, without lines."""
-    columns = table.columns
+    columns, rows = table.columns, table.rows
+    if table.focus is not None:
+        rows = rows[max(0, table.focus - FOCUS_ROWS // 2) :][:FOCUS_ROWS]
     cells = [
-        [_text_of(cell_of(row[place]), column) for row in table.rows]
+        [_text_of(cell_of(row[place]), column) for row in rows]
         for place, column in enumerate(columns)
     ]
     widest = [max((text.cell_len for text in texts), default=0) for texts in cells]
@@ -160,7 +165,7 @@ def fitted_table(table: Table, width: int) -> RichTable:
     for place, cells_wide in fit_widths(columns, widest, width).items():
         column, texts = columns[place], cells[place]
         if column.kind == "bar":
-            texts = _fit_bars([cell_of(row[place]) for row in table.rows], column, cells_wide)
+            texts = _fit_bars([cell_of(row[place]) for row in rows], column, cells_wide)
         shown_cells.append([_shorten(text, column, cells_wide) for text in texts])
         shown.add_column(
             Text(printable(column.name, max(cells_wide, 1))),
@@ -215,7 +220,7 @@ def fit_widths(columns: Sequence[TableColumn], widest: Sequence[int], width: int
 
     def least(place: int) -> int:
         column = columns[place]
-        return widest[place] if column.is_number else min(wanted[place], column.least)
+        return wanted[place] if column.is_number else min(wanted[place], column.least)
 
     while sum(map(least, shown)) + GAP * (len(shown) - 1) > width:
         last = max(shown, key=lambda place: columns[place].rank, default=-1)

@@ -144,7 +144,7 @@ def test_the_terminal_obeys_no_name() -> None:
 def test_the_text_states_runs_growth_and_the_prediction() -> None:
     text = to_text(ANSWER)
     assert "40 ran, 41 ran out of memory" in text
-    assert "The estimates predicted 41." in text
+    assert "The estimate alone gave 41 as the largest." in text
     assert "about 5.00 MiB plus 1.00 MiB per example of the batch" in text
     assert "requested peak at 40" in text
     assert "may fit" not in text
