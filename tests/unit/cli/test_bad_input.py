@@ -87,7 +87,10 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "an image": (write(b"\x89PNG\r\n", "a.png"), "is neither a model nor a trace"),
     "a log": (write(b"ran out of memory", "a.log"), "explains a log"),
     "a report": (write(b"{}", "a.json"), "give the run folder"),
-    "a dot for a colon": (lambda folder: write(b"", "m.py")(folder) and Path("m.build"), "m.py:build?"),
+    "a dot for a colon": (
+        lambda folder: write(b"", "m.py")(folder) and Path("m.build"),
+        "m.py:build?",
+    ),
     "a bare name": (lambda folder: Path("resnet50"), "keras:resnet50"),
     "damaged note": (damaged_note, "is damaged"),
     "damaged graph": (damaged_graph, "is damaged"),
