@@ -149,18 +149,19 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
     if form == "none" or not sys.stderr.isatty():
         yield lambda stage, share: None
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.table import Column
 
-    columns = (TextColumn("{task.description}"), BarColumn(30), TimeElapsedColumn())
-    remaining = (TextColumn("remaining"), TimeRemainingColumn())
-    bar = Progress(*columns, *remaining, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    stage = progress.TextColumn("{task.description}", table_column=Column())  # wraps
+    length = progress.BarColumn(30 if console.width >= 120 else 8)
+    times = (
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+    )
+    bar = progress.Progress(stage, length, *times, console=console, transient=True)
     task = bar.add_task("starting", total=1.0)
     starter = threading.Timer(_DELAY_S, bar.start)
     starter.daemon = True
