@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from analyzer.report.render.sections import (
-    Block,
-    Code,
-    Document,
-    Figures,
-    Item,
-    Paragraph,
-    Table,
-    cell_of,
-    cell_text,
-    figures_text,
-)
+from analyzer.report.render import sections
 from analyzer.report.untrusted import markdown_code, markdown_text, plain_text
 
 _CODE_INDENT = "      "
 
 
-def to_markdown(document: Document) -> str:
+def to_markdown(document: sections.Document) -> str:
     """Return a document as Markdown; drawings and bars are left out."""
     lines = [f"### {markdown_text(document.headline)}", ""]
     for notice in document.notices:
@@ -34,21 +23,21 @@ def to_markdown(document: Document) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
+def _blocks(blocks: Iterable[sections.Block]) -> Iterator[str]:
     for block in blocks:
-        if isinstance(block, Paragraph):
+        if isinstance(block, sections.Paragraph):
             yield from (_paragraph(block), "")
-        elif isinstance(block, Table):
+        elif isinstance(block, sections.Table):
             yield from (*_table(block), "")
-        elif isinstance(block, Item):
+        elif isinstance(block, sections.Item):
             yield from _item(block)
-        elif isinstance(block, Figures):
-            yield from (figures_text(block), "")
-        elif isinstance(block, Code):
+        elif isinstance(block, sections.Figures):
+            yield from (sections.figures_text(block), "")
+        elif isinstance(block, sections.Code):
             yield from (*_code(block.text), "")
 
 
-def _paragraph(paragraph: Paragraph) -> str:
+def _paragraph(paragraph: sections.Paragraph) -> str:
     parts = []
     for text, tone in paragraph.pieces:
         shown = markdown_text(text)  # without the spaces at its ends
@@ -57,7 +46,7 @@ def _paragraph(paragraph: Paragraph) -> str:
     return f"{'> ' if paragraph.tone == 'warning' else ''}{''.join(parts)}"
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: sections.Table) -> Iterator[str]:
     places = [place for place, column in enumerate(table.columns) if column.kind != "bar"]
     columns = [table.columns[place] for place in places]
     yield f"| {' | '.join(markdown_text(column.name) for column in columns)} |"
@@ -65,8 +54,8 @@ def _table(table: Table) -> Iterator[str]:
     for row in table.rows:
         cells = []
         for column, place in zip(columns, places, strict=True):
-            cell = cell_of(row[place])
-            text = cell_text(cell, column.kind)
+            cell = sections.cell_of(row[place])
+            text = sections.cell_text(cell, column.kind)
             shown = (markdown_code if column.kind == "path" and text else markdown_text)(text)
             cells.append(f"**{shown}**" if cell.tone == "strong" and shown else shown)
         yield f"| {' | '.join(cells)} |"
@@ -74,7 +63,7 @@ def _table(table: Table) -> Iterator[str]:
         yield from ("", markdown_text(table.caption))
 
 
-def _item(item: Item) -> Iterator[str]:
+def _item(item: sections.Item) -> Iterator[str]:
     gain = f" ({markdown_text(item.gain)})" if item.gain else ""
     yield f"- **{markdown_text(item.label)}**: {markdown_text(item.title)}{gain}"
     if item.detail:

@@ -15,23 +15,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from analyzer.report.render.sections import (
-    FOCUS_ROWS,
-    Block,
-    Cell,
-    Code,
-    Document,
-    Figures,
-    Item,
-    Paragraph,
-    Section,
-    Table,
-    TableColumn,
-    Tone,
-    cell_of,
-    cell_text,
-    figures_text,
-)
+from analyzer.report.render import sections
 from analyzer.report.untrusted import UNIT, printable, printable_path
 
 GAP: Final = 2
@@ -45,7 +29,7 @@ _LONGEST: Final = 2_000  # characters of a paragraph
 _JOINED: Final = "\ue000"
 """Stands for a space at which no line may end. Private use; ``printable`` removes it from texts."""
 
-STYLES: Final[dict[Tone, str]] = {
+STYLES: Final[dict[sections.Tone, str]] = {
     "plain": "",
     "strong": "bold",
     "muted": "dim",
@@ -64,12 +48,12 @@ STYLES: Final[dict[Tone, str]] = {
 }
 
 
-def print_terminal(document: Document, console: Console) -> None:
+def print_terminal(document: sections.Document, console: Console) -> None:
     """Print a whole document."""
     console.print(to_terminal(document, console.width), markup=False)
 
 
-def to_terminal(document: Document, width: int = 100) -> RenderableType:
+def to_terminal(document: sections.Document, width: int = 100) -> RenderableType:
     """Return a document as one renderable, ``width`` cells wide."""
     parts: list[RenderableType] = []
     if document.headline:
@@ -91,7 +75,7 @@ def to_terminal(document: Document, width: int = 100) -> RenderableType:
     return Group(*parts)
 
 
-def section_parts(section: Section, width: int) -> Iterator[RenderableType]:
+def section_parts(section: sections.Section, width: int) -> Iterator[RenderableType]:
     """Yield a section, an empty line before it."""
     blocks = list(_blocks(section.blocks, width))
     if section.heading:
@@ -103,28 +87,29 @@ def section_parts(section: Section, width: int) -> Iterator[RenderableType]:
         yield from blocks[1:]
 
 
-def _blocks(blocks: Sequence[Block], width: int) -> Iterator[RenderableType]:
-    label_width = max((cell_len(one.label) for one in blocks if isinstance(one, Item)), default=0)
+def _blocks(blocks: Sequence[sections.Block], width: int) -> Iterator[RenderableType]:
+    items = [block for block in blocks if isinstance(block, sections.Item)]
+    label_width = max((cell_len(item.label) for item in items), default=0)
     for block in blocks:
-        if isinstance(block, Paragraph):
+        if isinstance(block, sections.Paragraph):
             pieces = ((printable(text, _LONGEST), STYLES[tone]) for text, tone in block.pieces)
             yield Prose(Text.assemble(*pieces), Text(block.mark, style=STYLES[block.tone]))
-        elif isinstance(block, Table):
+        elif isinstance(block, sections.Table):
             if block.rows:
                 yield fitted_table(block, width)
-            if block.focus is not None and len(block.rows) > FOCUS_ROWS:
+            if block.focus is not None and len(block.rows) > sections.FOCUS_ROWS:
                 yield _line(f"{len(block.rows):,} rows in all, in --html and --json", "dim")
             if block.caption:
                 yield _line(block.caption, "dim")
-        elif isinstance(block, Item):
+        elif isinstance(block, sections.Item):
             yield from _item(block, label_width)
-        elif isinstance(block, Figures):
-            yield _line(figures_text(block), "")
-        elif isinstance(block, Code):
+        elif isinstance(block, sections.Figures):
+            yield _line(sections.figures_text(block), "")
+        elif isinstance(block, sections.Code):
             yield from _code(block.text, 0)
 
 
-def _item(item: Item, label_width: int) -> Iterator[RenderableType]:
+def _item(item: sections.Item, label_width: int) -> Iterator[RenderableType]:
     margin = label_width + GAP
     label = Text(f"{printable(item.label):>{label_width}}{' ' * GAP}", style=STYLES[item.tone])
     gain = f"  {printable(item.gain, _LONGEST)}" if item.gain else ""
@@ -145,13 +130,13 @@ def _line(text: str, style: str) -> Prose:
     return Prose(Text(printable(text, _LONGEST), style=style))
 
 
-def fitted_table(table: Table, width: int) -> RichTable:
+def fitted_table(table: sections.Table, width: int) -> RichTable:
     """Return a table at most ``width`` cells wide, without lines."""
     columns, rows = table.columns, table.rows
     if table.focus is not None:
-        rows = rows[max(0, table.focus - FOCUS_ROWS // 2) :][:FOCUS_ROWS]
+        rows = rows[max(0, table.focus - sections.FOCUS_ROWS // 2) :][: sections.FOCUS_ROWS]
     cells = [
-        [_text_of(cell_of(row[place]), column) for row in rows]
+        [_text_of(sections.cell_of(row[place]), column) for row in rows]
         for place, column in enumerate(columns)
     ]
     widest = [max((text.cell_len for text in texts), default=0) for texts in cells]
@@ -165,7 +150,7 @@ def fitted_table(table: Table, width: int) -> RichTable:
     for place, cells_wide in fit_widths(columns, widest, width).items():
         column, texts = columns[place], cells[place]
         if column.kind == "bar":
-            texts = _fit_bars([cell_of(row[place]) for row in rows], column, cells_wide)
+            texts = _fit_bars([sections.cell_of(row[place]) for row in rows], column, cells_wide)
         shown_cells.append([_shorten(text, column, cells_wide) for text in texts])
         shown.add_column(
             Text(printable(column.name, max(cells_wide, 1))),
@@ -179,8 +164,10 @@ def fitted_table(table: Table, width: int) -> RichTable:
     return shown
 
 
-def _text_of(cell: Cell, column: TableColumn, bar_cells: int = _BAR_CELLS) -> Text:
-    text = printable(cell_text(cell, column.kind), _LONGEST)
+def _text_of(
+    cell: sections.Cell, column: sections.TableColumn, bar_cells: int = _BAR_CELLS
+) -> Text:
+    text = printable(sections.cell_text(cell, column.kind), _LONGEST)
     style = STYLES[cell.tone]
     if column.kind != "bar" or not isinstance(cell.value, (int, float)):
         return Text(text, style=style)
@@ -188,7 +175,7 @@ def _text_of(cell: Cell, column: TableColumn, bar_cells: int = _BAR_CELLS) -> Te
     return Text(f"{bar} {text}" if text else bar, style=style)
 
 
-def _fit_bars(bars: list[Cell], column: TableColumn, width: int) -> list[Text]:
+def _fit_bars(bars: list[sections.Cell], column: sections.TableColumn, width: int) -> list[Text]:
     """Return the cells of a column of bars, all on the longest scale that fits the width."""
     for length in range(_BAR_CELLS, 0, -1):
         texts = [_text_of(bar, column, length) for bar in bars]
@@ -197,7 +184,7 @@ def _fit_bars(bars: list[Cell], column: TableColumn, width: int) -> list[Text]:
     return texts
 
 
-def _shorten(cell: Text, column: TableColumn, width: int) -> Text:
+def _shorten(cell: Text, column: sections.TableColumn, width: int) -> Text:
     if column.is_number or cell.cell_len <= width:
         return cell
     shown = printable(cell.plain, width)
@@ -207,7 +194,9 @@ def _shorten(cell: Text, column: TableColumn, width: int) -> Text:
     return Text(shown, style=cell.style)
 
 
-def fit_widths(columns: Sequence[TableColumn], widest: Sequence[int], width: int) -> dict[int, int]:
+def fit_widths(
+    columns: Sequence[sections.TableColumn], widest: Sequence[int], width: int
+) -> dict[int, int]:
     """Return the places of the columns that are shown, in order, and how wide each is.
 
     ``widest`` are the cells of each column's widest text without its heading, ``width`` those of the
@@ -230,11 +219,14 @@ def fit_widths(columns: Sequence[TableColumn], widest: Sequence[int], width: int
     widths = {place: least(place) for place in shown}
     room = width - GAP * (len(shown) - 1)
     while sum(widths.values()) > room:
-        texts = [place for place in shown if not columns[place].is_number]
-        place = max(texts, key=lambda place: widths[place], default=-1)
-        if place < 0 or widths[place] <= _LEAST_TEXT:
+        floors = {
+            place: widest[place] if columns[place].is_number else _LEAST_TEXT for place in shown
+        }
+        wide = [place for place in shown if widths[place] > floors[place]]
+        if not wide:
             break
-        widths[place] -= 1
+        # A heading of numbers gives way after all texts.
+        widths[max(wide, key=lambda place: (not columns[place].is_number, widths[place]))] -= 1
     while sum(widths.values()) < room:
         growing = [place for place in shown if widths[place] < wanted[place]]
         if not growing:
