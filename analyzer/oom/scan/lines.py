@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -27,6 +28,9 @@ _NEAR: Final = 64  # lines after one with a key that are read too: continuation 
 _ENDS: Final = re.compile(rb"[\r\n\x08]+")
 _ROWS: Final = re.compile(rb"\}\s*,\s*\{(?=\s*\")")
 """Boundary between two rows of a JSON array that is written on one line."""
+_LABEL: Final = re.compile(rb"^(\d{1,5}): ", re.MULTILINE)
+"""Number of a task, as ``srun --label`` writes it; numbers of lines look alike and do not repeat."""
+_LEAST_REPEATED: Final = 3  # lines of one task
 _ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|(.))")
 _ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b"}
 
@@ -56,7 +60,10 @@ def read_messages(stream: BinaryIO, name: str = "") -> Iterator[LogMessage]:
     is_array = not is_notebook and first[:1] in (b"[", b"{")
     width = 0 if is_notebook else find_screen_width(first)
     place, part = _Place(is_notebook), b""
+    labels = Counter(_LABEL.findall(first))
+    is_labelled = max(labels.values(), default=0) >= _LEAST_REPEATED
     for part in _split_blocks(chain([first], blocks), is_array, is_notebook or is_array):
+        part = _LABEL.sub(rb"rank \1: ", part) if is_labelled else part
         yield from _messages_of_block(join_broken_lines(part, width), place)
     yield LogMessage(place.number - part.endswith(b"\n"), "", "", "", "")
 

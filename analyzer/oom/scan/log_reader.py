@@ -35,7 +35,7 @@ _MOST_TAGS: Final = 256  # processes
 _BACK_OFF: Final = 0.8
 """A refused request of at least this share of the last one continues the run: the pool asks for a
 tenth less each time (``BFCAllocator::Extend``)."""
-_DUMP_LINES: Final = ("chunk", "summary_row", "summary_total", "stat_alone")
+_DUMP_LINES: Final = ("chunk", "summary_row", "summary_total", "pool_line", "stat_alone")
 """Lines that belong to a dump even if the log lacks its start."""
 
 
@@ -149,8 +149,9 @@ class LogReader:
 
     def _take_dump(self, process: LogProcess, message: LogMessage) -> bool:
         text = message.text
-        cells, is_named = find("map", text), "bfc_allocator" in message.file
-        owner = self._dump_owner(process, message, is_map=cells is not None and is_named)
+        cells, is_named = find("map", text), "bfc_allocator" in message.file + text
+        is_part = is_named and (cells is not None or text.rstrip().endswith("Stats:"))
+        owner = self._dump_owner(process, message, is_part=is_part)
         if owner is None:
             return False
         dump = owner.dump
@@ -168,7 +169,7 @@ class LogReader:
         return True
 
     def _dump_owner(
-        self, process: LogProcess, message: LogMessage, *, is_map: bool
+        self, process: LogProcess, message: LogMessage, *, is_part: bool
     ) -> LoggedFailure | None:
         """Return the failure that a dump line belongs to; None if no dump is being read."""
         text, thread = message.text, message.thread
@@ -186,7 +187,7 @@ class LogReader:
                 or self._start_dump(process, message, "")
             )
             process.select(thread, owner)
-        elif owner is None and (is_map or find_any(_DUMP_LINES, text)):
+        elif owner is None and (is_part or find_any(_DUMP_LINES, text)):
             owner = self._start_dump(process, message, "")
         return owner
 

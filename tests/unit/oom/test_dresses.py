@@ -34,6 +34,7 @@ def check(content: bytes, scene: Scene = PIECES) -> None:
     assert failure.in_use_bytes == scene.in_use
     assert failure.limit_bytes == scene.limit
     assert failure.largest_hole_bytes == scene.largest_hole
+    assert failure.source == "/home/me/train.py:42"
 
 
 def with_prefix(prefix: str) -> bytes:
@@ -131,9 +132,10 @@ def test_every_dress_gives_the_same_figures(content: bytes) -> None:
     check(content)
 
 
-def test_two_ranks_that_write_at_once_are_kept_apart() -> None:
-    first = [f"[1,0]<stderr>:{line}" for line in log_of(PIECES, "2.9").splitlines()]
-    second = [f"[1,1]<stderr>:{line}" for line in log_of(FULL, "2.9").splitlines()]
+@pytest.mark.parametrize("labels", [("[1,0]<stderr>", "[1,1]<stderr>"), ("0", "1")])
+def test_two_ranks_that_write_at_once_are_kept_apart(labels: tuple[str, str]) -> None:
+    first = [f"{labels[0]}: {line}" for line in log_of(PIECES, "2.9").splitlines()]
+    second = [f"{labels[1]}: {line}" for line in log_of(FULL, "2.9").splitlines()]
     draw = random.Random(7)
     mixed: list[str] = []
     while first or second:
@@ -142,8 +144,9 @@ def test_two_ranks_that_write_at_once_are_kept_apart() -> None:
         failure.process: failure for failure in report("\n".join(mixed).encode()).document.failures
     }
     assert len(found) == 2
-    assert found["[1,0]<stderr>"].largest_hole_bytes == PIECES.largest_hole
-    assert found["[1,1]<stderr>"].in_use_bytes == FULL.in_use
+    names = [label if label.startswith("[") else f"rank {label}" for label in labels]
+    assert found[names[0]].largest_hole_bytes == PIECES.largest_hole
+    assert found[names[1]].in_use_bytes == FULL.in_use
 
 
 def test_two_devices_mixed_line_by_line_are_not_believed() -> None:

@@ -39,6 +39,16 @@ def report(text: str) -> OomReport:
     return read_oom_log(io.BytesIO(text.encode()), "a log")
 
 
+@pytest.mark.parametrize("start", ["memory_limit_", "Stats:"])
+def test_an_excerpt_of_the_end_of_a_dump_has_the_limit(start: str) -> None:
+    lines = log_of(PIECES, "2.9").splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if start in line)
+    (failure,) = report("".join(lines[first:])).document.failures
+    assert failure.limit_bytes == PIECES.limit
+    assert failure.in_use_bytes == PIECES.in_use
+    assert failure.verdict.id == "fragmented"
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("scene", [PIECES, FULL], ids=["pieces", "full"])
 def test_figures_are_those_of_the_pool(scene: Scene, version: str) -> None:
