@@ -5,32 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpus_command import list_gpus
 from analyzer.cli.outputs import check_paths, print_answer, write_all
 
 
 def device(
-    run: Path | None = options.argument(
-        None,
-        help="A run folder or a trace: show the card's memory at the peak of its step.",
-        metavar="[RUN]",
-    ),
-    pid: int | None = options.option("Show only this process, by its number in nvidia-smi.", min=1),
-    measure: bool = options.option(
-        "Start a small TensorFlow process on the card and measure the memory of the context, "
-        "cuBLAS and cuDNN beside the pool.",
-        "--measure",
-        default=False,
-    ),
-    gpu: str = options.option(
-        "Measure on a simulated card: t4, a100-80gb ... (Linux on x86-64).",
-        default="",
-        callback=list_gpus,
-        is_eager=True,
-    ),
-    json: Path | None = options.JSON,
-    force: bool = options.FORCE,
-    quiet: bool = options.QUIET,
+    run: Path | None = None,
+    pid: int | None = None,
+    measure: bool = False,
+    gpu: str = "",
+    json: Path | None = None,
+    force: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Show a card's memory as TensorFlow and as the driver count it, and explain each difference.
 

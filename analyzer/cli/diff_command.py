@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.diff_sections import allowed_growth, diff_document
@@ -12,14 +11,12 @@ from analyzer.session.public_calls import diff as compare
 
 
 def diff(
-    a: Path = options.argument(help="The older run folder, logdir or .xplane.pb.", metavar="A"),
-    b: Path = options.argument(help="The newer one.", metavar="B"),
+    a: Path,
+    b: Path,
     *,
     outputs: PageOutputs,
-    markdown: Path | None = options.MARKDOWN,
-    fail_on_increase: str | None = options.in_result(
-        "Exit with 4 if the requested peak grew by more than this, such as 5% or 100MiB."
-    ),
+    markdown: Path | None = None,
+    fail_on_increase: str | None = None,
 ) -> None:
     """Compare two steps: peaks, categories, layers and ops, from A to B."""
     outputs.check(a, b, others=[markdown])

@@ -18,17 +18,16 @@ from analyzer.capture.targets.target_spec import (
 )
 from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpus_command import list_gpus, name_variant
+from analyzer.cli.gpus_command import name_variant
 from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import progress_bar
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
-    DEFAULT_STEPS,
     CaptureOptions,
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.run_note import MOST_STEPS, read_run_file
+from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.report.result import Result
 from analyzer.session.opening import open_estimate, open_finished
@@ -40,49 +39,22 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 class EstimateOptions:
     """Options that only ``estimate`` has."""
 
-    batch_size: int | None = options.BATCH_SIZE
-    steps: int | None = options.in_device(
-        f"Steps to predict, 1 to {MOST_STEPS}, default {DEFAULT_STEPS}; more if later steps differ."
-    )
-    device: str = options.in_device(
-        "cpu or gpu; default gpu with --gpu, otherwise cpu.", default=""
-    )
-    gpu: str = options.in_device(
-        "Card to predict for, such as t4 or a100-80gb; the machine needs none. `--gpu list` lists "
-        "all cards.",
-        default="",
-        callback=list_gpus,
-        is_eager=True,
-    )
-    like: Path | None = options.in_device(
-        "Your own trace on the card: take the card, TensorFlow's limit and cuDNN's workspaces from "
-        "it.",
-        metavar="TRACE",
-    )
-    threads: int | None = options.in_device(
-        "Threads per op, which size some workspace; default this machine's.", is_rare=True
-    )
-    inter_op_threads: int | None = options.INTER_OP_THREADS
-    both_products: bool | None = options.in_device(
-        "Also compile with cuBLAS matrix products and report both as a range; default for small "
-        "steps.",
-        "--both-products/--one-product",
-        is_rare=True,
-    )
-    assume: list[str] | None = options.ASSUME
-    compile_timeout: int | None = options.in_device(
-        f"Seconds that one compilation for a card may take; default {int(TIME_OUT_S)}.",
-        is_rare=True,
-    )
-    what_if: str = options.REMEDIES
+    batch_size: int | None = None
+    steps: int | None = None
+    device: str = ""
+    gpu: str = ""
+    like: Path | None = None
+    threads: int | None = None
+    inter_op_threads: int | None = None
+    both_products: bool | None = None
+    assume: list[str] | None = None
+    compile_timeout: int | None = None
+    what_if: str = ""
 
 
 def estimate(
     context: typer.Context,
-    target: str = options.argument(
-        help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
-        "folder; or the folder of an earlier estimate."
-    ),
+    target: str,
     *,
     capture: EstimateOptions,
     step: options.StepOptions,

@@ -12,7 +12,7 @@ from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards import find_gpu
 from analyzer.cards.catalogue import read_prices
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpus_command import list_gpus, name_variant
+from analyzer.cli.gpus_command import name_variant
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.all_cards import fit_all_cards
@@ -30,39 +30,18 @@ from analyzer.report.output_files import write_text
 class FitOptions:
     """Options that only ``fit`` has."""
 
-    batch_size: int | None = options.in_step(
-        "Say if this batch fits. If --shape contains N, this is the batch of the search.", min=1
-    )
-    gpu: str = options.in_device(
-        "Card, such as t4 or a100-80gb; the machine needs none. `all` answers for every card of the "
-        "catalogue, `--gpu list` lists them.",
-        default="",
-        callback=list_gpus,
-        is_eager=True,
-    )
-    prices: Path | None = options.in_device(
-        "With --gpu all: a table of your prices per hour, lines `card,price` (.csv) or `card = price` "
-        "(.toml). Judges only these cards, and names the cheapest that fits --batch-size.",
-        metavar="FILE",
-    )
-    limit: str | None = options.in_device(
-        "Memory limit of the allocator, such as 16GiB; default the card's own, or this machine's "
-        "memory."
-    )
-    confirm: bool | None = options.in_device(
-        "Run the batch found and the next one: on a simulated card (the default if possible), or on "
-        "this CPU.",
-        "--confirm/--no-confirm",
-    )
-    what_if: str = options.REMEDIES
-    inter_op_threads: int | None = options.INTER_OP_THREADS
-    assume: list[str] | None = options.ASSUME
+    batch_size: int | None = None
+    gpu: str = ""
+    prices: Path | None = None
+    limit: str | None = None
+    confirm: bool | None = None
+    what_if: str = ""
+    inter_op_threads: int | None = None
+    assume: list[str] | None = None
 
 
 def fit(
-    target: str = options.argument(
-        help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file."
-    ),
+    target: str,
     *,
     asked: FitOptions,
     step: options.StepOptions,

@@ -14,7 +14,6 @@ import typer
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.cards.catalogue import gpus_named
 from analyzer.cards.driver_reading import read_cards
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import check_paths, print_answer, write_all
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
@@ -61,11 +60,9 @@ class CardList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gpus(
-    search: str = options.argument(
-        "", help="Words of a card's name, or a compute capability: 4090, a100, 8.9."
-    ),
-    json: Path | None = options.JSON,
-    force: bool = options.FORCE,
+    search: str = "",
+    json: Path | None = None,
+    force: bool = False,
 ) -> None:
     """List the cards of the catalogue, all or by search words."""
     check_paths(json, force=force)

@@ -29,25 +29,11 @@ if TYPE_CHECKING:
 
 
 def oom(
-    log: str = options.argument(
-        help="A log: plain text, .gz, a notebook with output, or a run folder; - is standard input.",
-        metavar="LOG",
-    ),
-    target: str = options.option(
-        "Match sizes to the tensors of this model, estimated as in `analyze estimate TARGET`.",
-        default="",
-        metavar="TARGET",
-    ),
-    trace: Path | None = options.option(
-        "Match sizes to the tensors of this run folder, traced or estimated."
-    ),
-    batch_size: int | None = options.BATCH_SIZE,
-    fit: bool = options.option(
-        "Also find the largest batch of --target for the card and the limit in the log, as `analyze "
-        "fit` does.",
-        "--fit",
-        default=False,
-    ),
+    log: str,
+    target: str = "",
+    trace: Path | None = None,
+    batch_size: int | None = None,
+    fit: bool = False,
     *,
     outputs: PageOutputs,
 ) -> None:

@@ -50,14 +50,12 @@ Writer = Callable[[Path], object]
 class PageOutputs:
     """Options of the outputs of an answer: a path, ``-`` for stdout, None for no output."""
 
-    json: Path | None = options.JSON
-    html: Path | None = options.in_result("Write the result as an HTML page.")
-    open_page: bool = options.in_result("Open the page in a browser.", "--open", default=False)
-    force: bool = options.FORCE
-    quiet: bool = options.QUIET
-    verbose: bool = options.in_result(
-        "Print each stage with its time on stderr.", "--verbose", "-v", default=False
-    )
+    json: Path | None = None
+    html: Path | None = None
+    open_page: bool = False
+    force: bool = False
+    quiet: bool = False
+    verbose: bool = False
 
     @property
     def progress(self) -> ProgressForm:
@@ -101,15 +99,10 @@ class PageOutputs:
 class Outputs(PageOutputs):
     """Options of the outputs of a result."""
 
-    csv: Path | None = options.CSV
-    markdown: Path | None = options.MARKDOWN
-    export: list[Path] | None = options.in_result(
-        "Write a file for another tool, by its ending: .graphml, .graph.json, .perfetto.json, "
-        ".speedscope.json, .pb.gz (pprof), .parquet. Repeatable."
-    )
-    max_peak: str | None = options.in_result(
-        "Exit with 3 if the allocated peak is above this size, such as 10GiB."
-    )
+    csv: Path | None = None
+    markdown: Path | None = None
+    export: list[Path] | None = None
+    max_peak: str | None = None
 
     @property
     def paths(self) -> tuple[Path | None, ...]:
@@ -220,12 +213,8 @@ def print_answer(document: Document, *, quiet: bool, headline: str = "") -> None
 class RunPlace:
     """Options that choose the run folder."""
 
-    out: Path | None = options.in_result(
-        "Run folder and TensorBoard logdir; default traces/NAME-TIME."
-    )
-    no_save: bool = options.in_result(
-        "Write no run folder, only the files named here.", "--no-save", default=False, is_rare=True
-    )
+    out: Path | None = None
+    no_save: bool = False
 
     def check(self, spec: TargetSpec) -> None:
         """Refuse options that contradict each other, or a run folder for an existing trace."""

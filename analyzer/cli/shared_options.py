@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_type_hints
 
@@ -14,40 +15,38 @@ import typer
 
 from analyzer.capture.targets.target_spec import OPTIMIZER, parse_shapes
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.capture_request import BATCH_SIZE as DEFAULT_BATCH_SIZE
+from analyzer.model.contract import capture_request
 from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.run_note import MOST_STEPS
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
+from analyzer.simulate.compiler.card_options import TIME_OUT_S
 
 _Group = TypeVar("_Group")
 
 
-def option(
-    help_text: str,
-    *names: str,
-    panel: str | None = None,
-    default: Any = None,
-    is_rare: bool = False,
-    **settings: Any,
-) -> Any:
-    """Return a Typer option that shows no default value: the default of a command's parameter.
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of ``options.toml``, which explains the fields."""
 
-    Without ``names``, Typer derives one from the parameter. ``panel`` is the heading in the help; only
-    ``--help-all`` lists a rare option.
-    """
-    settings.setdefault("show_default", False)
-    if "min" in settings:
-        settings.setdefault("metavar", "N")  # not the range, which takes the room of the help text
-    return typer.Option(
-        default, *names, help=help_text, rich_help_panel=panel, hidden=is_rare, **settings
-    )
+    help: str
+    panel: str | None = None
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    min: int | None = None
+    is_rare: bool = False
+    is_argument: bool = False
 
-
-argument = partial(typer.Argument, show_default=False)
-in_step = partial(option, panel="The step")
-in_device = partial(option, panel="Where it runs")
-in_replay = partial(option, panel="Memory limit and what-if")
-in_result = partial(option, panel="Output")
+    def to_parameter(self, default: Any, **settings: Any) -> Any:
+        """Return the Typer parameter; the help shows no default, and no range, which takes its room."""
+        text = self.help.format_map(_CONSTANTS)
+        metavar = self.metavar or (None if self.min is None else "N")
+        settings |= {"help": text, "metavar": metavar, "show_default": False}
+        if self.is_argument:
+            return typer.Argument(
+                ... if default is inspect.Parameter.empty else default, **settings
+            )
+        settings |= {"rich_help_panel": self.panel, "hidden": self.is_rare, "min": self.min}
+        return typer.Option(default, *self.flags, **settings)
 
 
 def _show_all(context: typer.Context, is_wanted: bool) -> None:
@@ -67,67 +66,47 @@ def _check_scheduler(address: str) -> str:
     return address
 
 
-HELP_ALL: Final = option(
-    "Show this message with the rare options, and exit.",
-    "--help-all",
-    default=False,
-    callback=_show_all,
-    is_eager=True,
-    expose_value=False,
+def _list_gpus(name: str) -> str:
+    from analyzer.cli.gpus_command import list_gpus
+
+    return list_gpus(name)
+
+
+_CONSTANTS: Final = {
+    **vars(capture_request),
+    "OPTIMIZER": OPTIMIZER,
+    "MOST_STEPS": MOST_STEPS,
+    "TIME_OUT_S": int(TIME_OUT_S),
+    "ASSUMPTIONS": ", ".join(one.name for one in capture_request.ASSUMPTIONS),
+}
+"""Values of the names in the help texts."""
+_CALLBACKS: Final[dict[str, dict[str, Any]]] = {
+    "gpu": {"callback": _list_gpus, "is_eager": True},
+    "scheduler": {"callback": _check_scheduler},
+    "help_all": {"callback": _show_all, "is_eager": True, "expose_value": False},
+}
+"""What Typer calls with the value of a parameter."""
+_TABLES: Final = msgspec.toml.decode(
+    (files("analyzer.cli") / "options.toml").read_bytes(), type=dict[str, dict[str, Description]]
 )
-BATCH_SIZE: Final = in_step(
-    f"Batch size if the target leaves it open; default {DEFAULT_BATCH_SIZE}.", min=1
-)
-REMEDIES: Final = in_replay(
-    "Also estimate the step with these changes: all, or half-batch, mixed-float16, "
-    "accumulate-4, remat-activations, optimizer-sgd, freeze …; an unknown name lists them.",
-    "--what-if",
-    default="",
-    metavar="NAME,…",
-)
-INTER_OP_THREADS: Final = in_device(
-    "Threads that run ops in parallel; default this machine's. With 1, runs repeat.",
-    min=1,
-    is_rare=True,
-)
-ASSUME: Final = in_step(
-    "Value that depends on data: iterations of a loop, size of a result, branch; with the name "
-    "that the estimate prints. Repeatable.",
-    metavar="NAME=N",
-)
-JSON: Final = in_result("Write the result as JSON; - is stdout, here and below.")
-CSV: Final = in_result("Write the rows as CSV.")
-MARKDOWN: Final = in_result("Write a summary for a pull request.")
-SCHEDULER: Final = in_result(
-    "Use the Dask cluster of this scheduler, such as tcp://10.0.0.1:8786, instead of this machine's "
-    "cores. Needs the extra `dask`, and the files on every worker.",
-    default="",
-    metavar="ADDRESS",
-    is_rare=True,
-    callback=_check_scheduler,
-)
-FORCE: Final = in_result("Replace files that exist.", "--force", default=False)
-QUIET: Final = in_result("Print only the answer, in one line.", "--quiet", "-q", default=False)
+
+
+def _describe(command: str, name: str, default: Any) -> Any:
+    """Return a command's parameter for Typer, with its help; the default if no table has it."""
+    row = _TABLES.get(command, {}).get(name) or _TABLES["shared"].get(name)
+    return default if row is None else row.to_parameter(default, **_CALLBACKS.get(name, {}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
     """Options that define the step."""
 
-    mode: str = in_step("train or infer.", default="")
-    shape: list[str] | None = in_step(
-        "Input axes without the batch: NAME=224,224,3, or 224,224,3 for a single input."
-    )
-    optimizer: str = in_step(
-        f"Keras optimizer; default the model's own, or {OPTIMIZER}.", default=""
-    )
-    loss: str = in_step(
-        "Keras loss; default the model's own, or one that fits the output.", default=""
-    )
-    jit: bool | None = in_step(
-        "Compile with XLA; the default is the choice of the model or of Keras.", "--jit/--no-jit"
-    )
-    dtype_policy: str = in_step("Keras dtype policy, such as mixed_float16.", default="")
+    mode: str = ""
+    shape: list[str] | None = None
+    optimizer: str = ""
+    loss: str = ""
+    jit: bool | None = None
+    dtype_policy: str = ""
 
     def to_capture(self, **others: Any) -> CaptureOptions:
         """Return the options of a capture; ``others`` are fields that define no step."""
@@ -140,18 +119,9 @@ class StepOptions:
 class ReplayOptions:
     """Allocator settings for the replay."""
 
-    limit: str | None = in_replay(
-        "Replay under this memory limit, such as 8GiB; exit with 3 if it does not fit."
-    )
-    growth: bool | None = in_replay(
-        "Replay with a pool that grows on demand, or takes its limit at once.",
-        "--growth/--no-growth",
-    )
-    fragmentation_fraction: float | None = in_replay(
-        "Replay with this fragmentation fraction of the allocator, 0 to 0.999.",
-        metavar="N",
-        is_rare=True,
-    )
+    limit: str | None = None
+    growth: bool | None = None
+    fragmentation_fraction: float | None = None
 
     @property
     def what_if(self) -> WhatIf:
@@ -181,13 +151,18 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(group, type) and is_dataclass(group):
             groups[parameter.name] = group
             hints = get_type_hints(group)
-            parameters += [
-                make(field.name, default=field.default, annotation=hints[field.name])
-                for field in fields(group)
+            given = [
+                make(one.name, default=one.default, annotation=hints[one.name])
+                for one in fields(group)
             ]
         else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    parameters.append(make("help_all", default=HELP_ALL, annotation=bool))
+            given = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+        parameters += given
+    parameters.append(make("help_all", default=False, annotation=bool))
+    parameters = [
+        one.replace(default=_describe(command.__name__, one.name, one.default))
+        for one in parameters
+    ]
 
     @wraps(command)
     def run(**values: Any) -> None:
@@ -220,7 +195,7 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 def drop_project_defaults(context: typer.Context, group: _Group) -> _Group:
     """Return a group without the values of pyproject.toml, for targets that they do not apply to."""
     back = {
-        field.name: getattr(field.default, "default", None)
+        field.name: field.default
         for field in fields(group)  # type: ignore[arg-type]
         if "DEFAULT_MAP" in str(context.get_parameter_source(field.name))
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.sweep_run import SWEEP_JSON, read_questions, run_sweep
@@ -15,18 +14,13 @@ from analyzer.session.work_engine import WorkEngine
 
 
 def sweep(
-    config: Path = options.argument(
-        help="A TOML file with lists of models, batches, cards and remedies; see docs/fit.md."
-    ),
-    out: Path | None = options.in_result(
-        "Folder of the finished cells; default the configuration's path without its ending. An "
-        "interrupted sweep continues there."
-    ),
-    jobs: int | None = options.in_device("Parallel estimates; default half the cores.", min=1),
-    scheduler: str = options.SCHEDULER,
+    config: Path,
+    out: Path | None = None,
+    jobs: int | None = None,
+    scheduler: str = "",
     *,
     outputs: PageOutputs,
-    csv: Path | None = options.CSV,
+    csv: Path | None = None,
 ) -> None:
     """Estimate every combination of models, batches, cards and remedies, and show them in a table.
 

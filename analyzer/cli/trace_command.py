@@ -21,13 +21,10 @@ from analyzer.capture.targets.target_spec import (
 )
 from analyzer.cli import ScriptStatus
 from analyzer.cli import shared_options as options
-from analyzer.cli.gpus_command import list_gpus
 from analyzer.cli.outputs import Outputs, RunPlace, write_all
 from analyzer.cli.stdout import progress_bar
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import (
-    ASSUMPTIONS,
-    DEFAULT_STEPS,
     SCRIPT_STEPS,
     SCRIPT_WARMUP_STEPS,
     CaptureOptions,
@@ -53,66 +50,31 @@ if TYPE_CHECKING:
 class TraceOptions:
     """Options of a capture that only ``trace`` has."""
 
-    batch_size: int | None = options.BATCH_SIZE
-    steps: int | None = options.in_device(
-        f"Steps to trace; default {DEFAULT_STEPS}, {SCRIPT_STEPS} in a script.", min=1
-    )
-    warmup: int | None = options.in_device(
-        f"In a script: steps before the traced ones; default {SCRIPT_WARMUP_STEPS}.", min=1
-    )
-    device: str = options.in_device("cpu or gpu; default a GPU if the machine has one.", default="")
-    gpu: str = options.in_device(
-        "Run on a simulated card with TensorFlow's own GPU runtime: t4, a100-80gb, 2xt4 ... "
-        "(Linux on x86-64). --limit and --growth then configure TensorFlow itself. `--gpu list` "
-        "lists all cards.",
-        default="",
-        callback=list_gpus,
-        is_eager=True,
-    )
-    inter_op_threads: int | None = options.INTER_OP_THREADS
-    module: bool = options.in_step(
-        "TARGET is a module to run as a script, as with python -m.", "-m", default=False
-    )
-    assume: list[str] | None = options.in_device(
-        "With --gpu: replace an answer of the card's libraries: "
-        f"{', '.join(one.name for one in ASSUMPTIONS)}. Repeatable.",
-        metavar="NAME=N",
-        is_rare=True,
-    )
+    batch_size: int | None = None
+    steps: int | None = None
+    warmup: int | None = None
+    device: str = ""
+    gpu: str = ""
+    inter_op_threads: int | None = None
+    module: bool = False
+    assume: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Options that select data of an existing trace."""
 
-    host: str = options.in_result(
-        "Host to open, if a logdir has several; default all of them.", default="", is_rare=True
-    )
-    allocator: str = options.in_result(
-        "Allocator to report; default the device's own.", default="", is_rare=True
-    )
-    scheduler: str = options.SCHEDULER
-    graph_of: str = options.in_result(
-        "With a trace: the model or step it is of, such as train.py:build_model; joins its graph "
-        "by op name.",
-        "--target",
-        default="",
-        metavar="TARGET",
-    )
-    redact: bool = options.in_result(
-        "With a trace: leave out names and paths, to share the result.", "--redact", default=False
-    )
+    host: str = ""
+    allocator: str = ""
+    scheduler: str = ""
+    graph_of: str = ""
+    redact: bool = False
 
 
 def trace(
     context: typer.Context,
-    target: str = options.argument(
-        help="keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
-        "folder; a whole script: script.py; or a logdir, run folder or .xplane.pb to open."
-    ),
-    arguments: list[str] | None = options.argument(
-        None, help="Arguments of a script, after --: analyze trace train.py -- --epochs 2."
-    ),
+    target: str,
+    arguments: list[str] | None = None,
     *,
     capture: TraceOptions,
     step: options.StepOptions,

@@ -15,6 +15,11 @@ def test_the_list_says_what_a_commands_own_help_says(name):
     assert command.help.split("\n\n")[0].replace("\n", " ").strip() == COMMANDS[name]
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_parameter_has_a_help_text(name):
+    assert [one.name for one in load_command(name).params if not one.help] == []
+
+
 def test_help_loads_nothing_that_a_command_works_with():
     code = (
         "import sys\n"
