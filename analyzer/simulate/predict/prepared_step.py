@@ -19,8 +19,8 @@ from analyzer.simulate.predict.executor.control_flow import ControlExecutor
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions, Loop
 from analyzer.simulate.predict.executor.scalar_values import Value
 from analyzer.simulate.predict.executor.threads import (
-    OVERLAPPED,
     Executor,
+    LockstepWorkers,
     OpTiming,
     Workers,
     estimate_timing,
@@ -35,7 +35,7 @@ class Schedule:
     """One schedule that the executor could take."""
 
     seed: int = 0
-    threads: int = 1
+    threads: int = 1  # inter-op threads; negative if they run in lockstep
     buffers: Buffers
     instants: int
     steps: tuple[tuple[int, int], ...]  # first and last instant of each step
@@ -58,9 +58,10 @@ class Schedule:
 def play(
     prepared: Prepared, seed: int = 0, *, threads: int = 1, steps: int | None = None
 ) -> Schedule:
-    """Run one schedule, with ``threads`` inter-op threads or ``OVERLAPPED``, and return its buffers.
+    """Run one schedule, with ``threads`` inter-op threads, and return its buffers.
 
-    ``steps`` are from the process's start; None is one later step, or those until all are the same.
+    Negative ``threads`` run in lockstep. ``steps`` are from the process's start; None is one later
+    step, or those until all are the same.
     """
     edges = EdgeOrder(prepared.wirings[seed % len(prepared.wirings)], seed)
     wiring, timing = prepared.wiring, prepared.timing
@@ -89,12 +90,11 @@ def play(
         )
         if is_sequential:
             executor.run()
-        elif threads == OVERLAPPED:
-            executor.run_overlapped()
         else:
             # The last step has the same seed however many steps precede it.
             step_seed = seed * (prepared.steps + 1) + prepared.steps - count + number
-            Workers(executor, timing, threads, step_seed).run()
+            workers = Workers if threads > 0 else LockstepWorkers
+            workers(executor, timing, abs(threads), step_seed).run()
         if wiring.has_control_flow:
             loops |= executor.decisions.loops
             branches |= executor.decisions.branches

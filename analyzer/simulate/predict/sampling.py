@@ -23,7 +23,6 @@ from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.allocator.minimum_limit import find_shared_limits, prepare_searches
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
-from analyzer.simulate.predict.executor.threads import OVERLAPPED
 from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, Schedule, play, prepare
 from analyzer.simulate.predict.process_table import Played, measure_allocated, play_from_start
 from analyzer.simulate.predict.uncertainty.decisions import Decision, decide, with_least_shapes
@@ -129,7 +128,7 @@ class Prediction:
     """The sampled schedules of a step."""
 
     by_threads: tuple[ScheduleSample, ...]  # the first is the figure's number of threads
-    # the median one-thread schedule and the fully overlapped one, which bound a busy machine's
+    # the median one-thread schedule and the median one in lockstep, which bound a busy machine's
     # orders; empty if the figure is for one thread or a card
     bound_schedules: tuple[Schedule, ...]
     # schedules to replay: some on the figure's threads, the median on each other number of threads
@@ -205,7 +204,8 @@ def predict(
     main, *others = (samples[n] for n in dict.fromkeys(numbers) if n in samples)
     runs = len(main.middle.nodes) * prepared.steps
     replays = limit_schedules(CANDIDATE_RUNS, runs, FEWEST_CANDIDATES, CANDIDATES)
-    bounds = (samples[1].middle, samples[OVERLAPPED].middle) if OVERLAPPED in samples else ()
+    lockstep = samples.get(-main.threads)
+    bounds = () if lockstep is None else (samples[1].middle, lockstep.middle)
     return Prediction(
         by_threads=(main, *others),
         bound_schedules=bounds,
@@ -223,14 +223,14 @@ def _sample(
     wanted: int | None,
     progress: Callable[[float], None],
 ) -> dict[int, ScheduleSample]:
-    """Return number of threads -> sampled schedules, ``OVERLAPPED`` among them."""
+    """Return number of threads -> sampled schedules; a negative number is of threads in lockstep."""
     main = inter_op[0]
     first = play(prepared, 0, threads=main)
     count = wanted or limit_schedules(RUNS, len(first.nodes), FEWEST_SCHEDULES, MOST_SCHEDULES)
     enough = count if wanted else min(count, EQUAL_SCHEDULES)
     counts = dict.fromkeys(inter_op, OTHER_SCHEDULES if count > 1 else 0) | {main: count}
     if count > 1 and main > 1 and not prepared.device.is_cheap:
-        counts |= {1: OTHER_SCHEDULES, OVERLAPPED: 1}
+        counts |= dict.fromkeys((1, -main), OTHER_SCHEDULES)
     done, total = 0, sum(counts.values())
     samples: dict[int, ScheduleSample] = {}
     for threads, most in counts.items():

@@ -15,7 +15,6 @@ from analyzer.model.errors import InputError
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.kernel_device import CPU, HANDLE_BYTES
 from analyzer.simulate.predict.executor.node_execution import Assumptions
-from analyzer.simulate.predict.executor.threads import OVERLAPPED
 from analyzer.simulate.predict.graph.edges import EdgeOrder, RewriteOrder, wire_all
 from analyzer.simulate.predict.graph.kernel_calls import fold
 from analyzer.simulate.predict.predicted_device import target_of
@@ -510,13 +509,23 @@ def test_the_figure_is_for_the_threads_shown_and_others_are_compared():
     assert both.by_threads[1].middle.peak_bytes == one.peak_bytes < both.main.range.low
 
 
-def test_the_range_of_several_threads_includes_one_thread_and_full_overlap():
+def test_the_range_of_several_threads_includes_one_thread_and_lockstep():
     two, one = (predict(side_by_side(), [], inter_op=(n,)) for n in (2, 1))
-    overlapped = play(two.prepared, threads=OVERLAPPED)
-    assert one.peak_bytes < two.peak_bytes < overlapped.peak_bytes
-    assert (two.range.low, two.range.high) == (one.peak_bytes, overlapped.peak_bytes)
-    assert sorted(overlapped.nodes) == sorted(one.middle.nodes)
+    lockstep = play(two.prepared, threads=-2)
+    assert {schedule.threads for schedule in two.bound_schedules} == {1, -2}
+    assert one.peak_bytes < two.peak_bytes
+    assert (two.range.low, two.range.high) == (one.peak_bytes, lockstep.peak_bytes)
+    assert sorted(lockstep.nodes) == sorted(one.middle.nodes)
     assert not one.bound_schedules
+
+
+@pytest.mark.parametrize("threads", [2, 3, 6])
+def test_in_lockstep_as_many_ops_overlap_as_there_are_threads(threads):
+    ops = side_by_side()
+    lockstep = play(prepare(ops, [], threads=1), threads=-threads)
+    large, total = ops[0].outputs[0].size_bytes, 4
+    held = lockstep.peak_bytes - lockstep.resident_bytes
+    assert threads * large <= held <= threads * large + 6 * total
 
 
 def test_no_more_is_drawn_where_all_peak_alike():

@@ -137,8 +137,6 @@ Task = TypeVar("Task")
 _Running = tuple[Task, Any, list[int]]
 """A task that has begun, its outputs, and the buffers that it uses until it ends."""
 
-OVERLAPPED: Final = 0  # number of threads that stands for one thread per ready op
-
 WAKE_SECONDS: Final = 2.2e-5
 """Median time until a sleeping thread begins a task: a futex call and a context switch. 880 in traced
 steps: half between 9 and 49 microseconds, one in ten above 120."""
@@ -210,20 +208,6 @@ class TaskRunner(ABC, Generic[Task]):
             pool += self.divide(ready, queue)
             if pool and not queue:
                 queue.append(pool.pop())
-
-    def run_overlapped(self) -> None:
-        """Run on threads without limit: all ready expensive ops run and end together."""
-        ready = list(self.roots)
-        while ready:
-            inline, waiting = deque(ready), []
-            while inline:
-                task = inline.popleft()
-                if self.expensive[self.node_of(task)]:
-                    waiting.append(task)
-                else:
-                    inline.extend(self.finish(task, self.begin(task), self.ledger.take()))
-            started = [(task, self.begin(task), self.ledger.take()) for task in waiting]
-            ready = [following for running in started for following in self.finish(*running)]
 
 
 class Workers(Generic[Task]):
@@ -327,6 +311,22 @@ class Workers(Generic[Task]):
     def _push(self, time: float, worker: int, running: _Running[Task] | None) -> None:
         self._number += 1
         heapq.heappush(self._events, (time, self._number, worker, running))
+
+
+class LockstepWorkers(Workers[Task]):
+    """Threads that wake at once, and on which all expensive ops take equally long.
+
+    As many ops as threads begin and end together. No more can overlap, because a kernel keeps its
+    thread until it returns (``ProcessSync`` in ``executor.cc``).
+    """
+
+    def __init__(self, executor: TaskRunner[Task], timing: OpTiming, count: int, seed: int) -> None:
+        super().__init__(executor, timing, count, seed)
+        self._seconds = [float(is_expensive) for is_expensive in executor.expensive]
+        self._chances = cycle([1.0])
+
+    def _draw_delay(self, median_seconds: float) -> float:
+        return 0.0
 
 
 NO_BUFFER: Final = -1

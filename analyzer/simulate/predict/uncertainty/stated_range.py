@@ -44,8 +44,9 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
         peaks = (schedule.peak_bytes + extra for schedule in prediction.bound_schedules)
         one, overlapped = map(format_bytes, peaks)
         because.append(
-            f"A busy machine delays threads: ops that run one by one peak at {one}, ops that all "
-            f"overlap at {overlapped}. The range includes both; --inter-op-threads 1 fixes the first."
+            f"A busy machine delays threads: ops that run one by one peak at {one}, ops that overlap "
+            f"on all threads at {overlapped}. The range includes both; --inter-op-threads 1 fixes the "
+            "first."
         )
     because.append(
         f"Small buffers outside the step's graph: up to {format_bytes(margin)} either way."
