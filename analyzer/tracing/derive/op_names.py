@@ -88,13 +88,13 @@ def is_apply(op_type: str) -> bool:
 
 
 def find_optimizer(name: str) -> str:
-    """Return the name scope of Keras' optimizer around an op; empty for none.
+    """Return the innermost name scope of Keras' optimizers around an op; empty for none.
 
     Keras 2 computes gradients in the optimizer's scope (``Adam/gradients/AddN``).
     """
     if is_in_gradient_scope(name):
         return ""
-    parts = name.split("/")[:-1]
+    parts = reversed(name.split("/")[:-1])
     return next((part.lower() for part in parts if _OPTIMIZER.fullmatch(part)), "")
 
 

@@ -6,17 +6,19 @@ optimizers write new values of slots with ``assign`` and ``assign_add``, and of 
 with ``assign_sub`` (SGD with momentum: ``assign_add``); see ``keras/src/optimizers``.
 
 Memory from before the trace is divided the same way: a parameter for each gradient, and its slots by the
-op that applies it. The remainder stays unknown.
+op that applies it or by the optimizer's scope. Old values that the steps free, and variables that they
+copy, have rows of their own. The remainder stays unknown.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Collection, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
@@ -28,10 +30,13 @@ from analyzer.model.units import round_up
 from analyzer.tracing.derive.op_names import find_optimizer, is_apply, is_in_optimizer
 
 _APPLY: Final = re.compile("Resource(Sparse)?Apply")
+_SCATTERS: Final = re.compile("Scatter|Sparse")
+_HALVES: Final = ("float16", "bfloat16")
 _INITIALIZER: Final = "/Initializer/"
 """Part of the name of an op that makes the first value of an optimizer's slot."""
 _LEAST_BYTES: Final = 1024  # size below which other buffers are often as large as a gradient
-_SUM_SETS_PARAMETER: Final = "sgd"
+_SUM_SETS_PARAMETER: Final = ("sgd", "ada_delta", "adadelta")
+"""Optimizers that add to a parameter."""
 _PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
 _SLOT: Final = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradient")
 _NEW_PARAMETER: Final = (Category.PARAMETER, "new value of a parameter")
@@ -40,6 +45,8 @@ _NORMS: Final = frozenset({"FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchN
 """Op types whose outputs 1 and 2 in training are the new moving averages of mean and variance, which
 ``AssignVariableOp`` then holds (``exponential_avg_factor`` in ``nn_ops.cc``)."""
 _NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
+_OLD_PARAMETER: Final = (Category.PARAMETER, "old value of a parameter")
+_OLD_SLOT: Final = (Category.OPTIMIZER_STATE, "old value of a slot")
 
 _SLOTS: Final = {
     **dict.fromkeys(("GradientDescent", "ProximalGradientDescent"), 0),
@@ -50,6 +57,13 @@ _SLOTS: Final = {
 }
 """Optimizer in the name of an op ``ResourceApply...`` -> its slots with the parameter's shape
 (``training_ops.cc``)."""
+_IN_PLACE: Final = {
+    **dict.fromkeys(("adam", "adamw", "nadam", "lamb"), 2),
+    **dict.fromkeys(("adagrad", "adamax", "ftrl"), 1),
+    **dict.fromkeys(("sgd", "rmsprop", "adadelta", "lion"), 0),
+}
+"""Scope of Keras' optimizer without ``_`` and number -> slots that ``assign_add`` changes in place
+(``update_step`` in ``keras/src/optimizers``). Others, such as momentum, get new buffers in each step."""
 
 
 def divide_earlier_memory(
@@ -59,11 +73,12 @@ def divide_earlier_memory(
 
     The parts are added as a whole or not at all: without the slots if those exceed the sum.
     """
-    sums = (table["allocator"] == allocator) & table["address"].isna() & (table["born"] < 0)
+    own = table["allocator"] == allocator
+    sums = own & table["address"].isna() & (table["born"] < 0)
     if structure is None or sums.sum() != 1:
         return table
     whole = table[sums].iloc[0]
-    parts = _find_parts(structure)
+    parts = _find_parts(table[own], structure)
     for chosen in (parts, parts[parts["category"] == Category.PARAMETER.value]):
         left = int(whole["allocated_bytes"] - chosen["allocated_bytes"].sum())
         if len(chosen) and left >= 0:
@@ -80,32 +95,91 @@ def divide_earlier_memory(
     return conform(pd.concat([plain, more], ignore_index=True), ALLOCATIONS)
 
 
-def _find_parts(structure: GraphIndex) -> pd.DataFrame:
-    """Return the variables that the updates imply, with columns of ``ALLOCATIONS``."""
-    types = {op.name: op.type for op in structure.ops.values() if is_apply(op.type)}
-    common = set(types.values())
-    columns = "category role variable layer dtype shape requested_bytes allocated_bytes"
+def _find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
+    """Return the variables that the updates imply and no other row holds, with columns of ``table``.
+
+    A variable that an op replaces by a new buffer has rows of its own.
+    """
+    ops = table["op"].astype(str)
+    replaced = [
+        table[table["role"].eq(_NEW_PARAMETER[1])],
+        table[table["role"].eq(_NEW_SLOT[1]) & ops.map(_is_sum).astype(bool)],
+    ]
+    counts = [rows.groupby("requested_bytes")["op"].nunique().to_dict() for rows in replaced]
     parts = []
+    for size, variables in _find_updated(table, structure).items():
+        for kind, text, known in ((_PARAMETER, "", counts[0]), (_SLOT, " slot {}", counts[1])):
+            found = [
+                (kind[0].value, kind[1], name + text.format(number), *facts, size, round_up(size))
+                for name, slots, facts in variables
+                for number in range(1, 1 + (slots if text else 1))
+            ]
+            parts += found[known.get(size, 0) :]
+    columns = "category role variable layer dtype shape requested_bytes allocated_bytes"
+    return pd.DataFrame(parts, columns=columns.split())
+
+
+_Variable: TypeAlias = tuple[str, int, tuple[str, str, str]]
+"""Name, slots that are updated in place, and layer, dtype and shape."""
+
+
+def _find_updated(table: pd.DataFrame, structure: GraphIndex) -> dict[int, list[_Variable]]:
+    """Return the variables that the steps update, by bytes.
+
+    A parameter has the size of its gradient or of its new value. If a known optimizer writes slots of
+    another size, at least one parameter has this size. With mixed precision it has twice the bytes of
+    its gradient, and so have the optimizer's temporaries.
+    """
+    types = {op.name: op.type for op in structure.ops.values() if is_apply(op.type)}
+    common = _count_slots(structure, set(types.values()))
+    in_update = {name for name in table["op"].cat.categories if is_in_optimizer(name)}
+    update_sizes = set(table.loc[table["op"].isin(in_update), "requested_bytes"])
+    found: dict[int, list[_Variable]] = {}
     for tensor in find_gradients(structure).values():
         spec = structure.spec(tensor)
-        readers = {types[name] for name in structure.consumers.get(tensor, ()) if name in types}
-        applied = readers or common
-        if spec is None or len(applied) != 1:
-            continue
-        layer = structure.layers.get(split_tensor(tensor)[0], "")
-        size = spec.size_bytes or 0
-        name = f"{layer or tensor} {spec.shape_text}"
-        facts = (layer, spec.dtype, spec.shape_text, size, round_up(size))
-        parts.append((_PARAMETER[0].value, _PARAMETER[1], name, *facts))
-        for number in range(1, 1 + _SLOTS.get(_APPLY.sub("", next(iter(applied))), 0)):
-            parts.append((_SLOT[0].value, _SLOT[1], f"{name} slot {number}", *facts))
-    return pd.DataFrame(parts, columns=columns.split())
+        if spec is not None:
+            readers = {types[name] for name in structure.consumers.get(tensor, ()) if name in types}
+            slots = _count_slots(structure, readers) if readers else common
+            size, dtype = spec.size_bytes or 0, spec.dtype
+            if dtype in _HALVES and 2 * size in update_sizes:
+                size, dtype = 2 * size, "float32"
+            layer = structure.layers.get(split_tensor(tensor)[0], "")
+            name = f"{layer or tensor} {spec.shape_text}"
+            found.setdefault(size, []).append((name, slots or 0, (layer, dtype, spec.shape_text)))
+    born = table[table["role"].isin([_NEW_PARAMETER[1], _NEW_SLOT[1]])]
+    for (size, role), rows in born.groupby(["requested_bytes", "role"], observed=True):
+        is_parameter = role == _NEW_PARAMETER[1]
+        count = (
+            rows.groupby("step", observed=True).size().max()
+            if is_parameter
+            else 1
+            if common is not None
+            else 0
+        )
+        known = found.setdefault(size, [])
+        dtype, shape = str(rows["dtype"].iloc[0]), str(rows["shape"].iloc[0])
+        if size >= _LEAST_BYTES:
+            variable = f"variable {shape}", common or 0, ("", dtype, shape)
+            known += [variable] * (count - len(known))
+    return found
+
+
+def _count_slots(structure: GraphIndex, applied: Collection[str]) -> int | None:
+    """Return the slots of a parameter that an update leaves in place; None if unknown.
+
+    They follow from the types of its ops (``applied``), without these from the optimizer's scope.
+    """
+    if applied:
+        return _SLOTS.get(_APPLY.sub("", next(iter(applied)))) if len(applied) == 1 else None
+    scopes = {re.sub(r"_|\d", "", find_optimizer(name)) for name in structure.ops} - {""}
+    return _IN_PLACE.get(scopes.pop()) if len(scopes) == 1 else None
 
 
 def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
     """Return one gradient for each parameter, by op, output and bytes.
 
-    The op is the one that applies the gradient, else the layer: terms of a sum count once.
+    The op is the one that applies the gradient, else the layer: terms of a sum count once. Rows of a
+    gradient that an op scatters are left out.
     """
     found: dict[tuple[str, int, int], str] = {}
     for tensor in sorted(structure.gradients):
@@ -113,6 +187,8 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
         if spec is not None and spec.size_bytes:
             name, index = split_tensor(tensor)
             users = structure.consumers.get(tensor, ())
+            if any(_SCATTERS.search(structure.ops[user].type) for user in users):
+                continue
             applied = next((user for user in users if is_apply(structure.ops[user].type)), "")
             owner = applied or structure.layers.get(name, "") or name
             found.setdefault((owner, 0 if applied else index, spec.size_bytes), tensor)
@@ -120,40 +196,103 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
 
 
 def find_state(
-    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
+    table: pd.DataFrame,
+    structure: GraphIndex,
+    steps: Sequence[Step],
+    freers: npt.NDArray[np.object_],
 ) -> dict[int, tuple[Category, str]]:
-    """Return category and role of the rows that hold parameters and optimizer state."""
+    """Return category and role of the rows that hold parameters and optimizer state.
+
+    ``freers`` has the op that frees each row, empty if the trace does not record it.
+    """
     if not steps:
         return {}
-    first = steps[0]
+    new = _find_new_values(table, structure, steps)
+    held = _find_held(
+        table, structure, steps[0], {int(table["requested_bytes"].iloc[row]) for row in new}
+    )
+    return held | _find_old_values(table, new, freers) | new
+
+
+def _find_held(
+    table: pd.DataFrame, structure: GraphIndex, first: Step, sizes: set[int]
+) -> dict[int, tuple[Category, str]]:
+    """Return the variables that exist before the first step, by gradients and new values.
+
+    ``sizes`` are those of new values. The initial values of slots follow the parameters. If none is
+    named, the parameters of a size are the first buffers, and the others are slots if each gradient
+    has the same number of them.
+    """
     counts = Counter(size for _, _, size in find_gradients(structure) if size >= _LEAST_BYTES)
     born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
     is_held = (born >= 0) & (born < first.first) & (dies > first.first)
-    ops, sizes = table["op"].astype(str).tolist(), table["requested_bytes"].tolist()
-    tensors = table["tensor"].astype(str).tolist()
-    seen: Counter[int] = Counter()
-    found: dict[int, tuple[Category, str]] = {}
-    for row in np.flatnonzero(is_held)[np.argsort(born[is_held], kind="stable")].tolist():
-        if _INITIALIZER in ops[row] and is_in_optimizer(ops[row]):
-            found[row] = _SLOT
-        elif sizes[row] in counts and dies[row] > first.last:
-            seen[sizes[row]] += 1
-            found[row] = _SLOT if seen[sizes[row]] > counts[sizes[row]] else _PARAMETER
+    rows = np.flatnonzero(is_held)[np.argsort(born[is_held], kind="stable")].tolist()
+    ops, all_sizes = table["op"].astype(str).tolist(), table["requested_bytes"].tolist()
+    found = {row: _SLOT for row in rows if _INITIALIZER in ops[row] and is_in_optimizer(ops[row])}
+    begin = min((born[row] for row in found), default=None)
+    alike: dict[int, list[int]] = {}
+    for row in rows:
+        if all_sizes[row] in sizes | counts.keys() and dies[row] > first.last and row not in found:
+            alike.setdefault(all_sizes[row], []).append(row)
+    for size, group in alike.items():
+        count = counts[size] if begin is None else sum(born[row] < begin for row in group)
+        found.update(dict.fromkeys(group[:count], _PARAMETER))
+        if begin is None and count and len(group) % count == 0:
+            found.update(dict.fromkeys(group[count:], _SLOT))
+    return found
+
+
+def _find_new_values(
+    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
+) -> dict[int, tuple[Category, str]]:
+    """Return the rows that a step's update leaves behind, and the new moving averages."""
+    ops, tensors = table["op"].astype(str).tolist(), table["tensor"].astype(str).tolist()
+    sizes, dies = table["requested_bytes"].tolist(), table["dies"].to_numpy()
     ends = np.array([step.last for step in steps])
     number = table["step"].fillna(-1).to_numpy(dtype=np.int64)
-    outlives = (number >= 0) & (dies > ends[number])
-    for row in np.flatnonzero(outlives).tolist():
+    found = {}
+    for row in np.flatnonzero((number >= 0) & (dies > ends[number])).tolist():
         op = structure.ops.get(ops[row])
         if op is not None and op.type in _NORMS and tensors[row][-2:] in (":1", ":2"):
             found[row] = _NEW_AVERAGE
         root = find_optimizer(ops[row])
-        # Keras 2 assigns new values of both, in a scope inside the optimizer's.
-        name = ops[row].rpartition("/")[2]
         # An op that adds to a variable requests memory only for a copy of it.
-        is_value = sizes[row] in counts or name.startswith(("AssignAddV", "AssignSubV"))
+        is_value = sizes[row] >= _LEAST_BYTES or _is_sum(ops[row])
+        # Keras 2 assigns new values of both, in a scope inside the optimizer's.
         if root and is_value and ops[row].lower().count(f"{root}/") == 1:
-            sets_parameter = name.startswith("AssignSubVariableOp") or (
-                name.startswith("AssignAddVariableOp") and root.startswith(_SUM_SETS_PARAMETER)
-            )
-            found[row] = _NEW_PARAMETER if sets_parameter else _NEW_SLOT
+            found[row] = _NEW_PARAMETER if _sets_parameter(ops[row]) else _NEW_SLOT
     return found
+
+
+def _find_old_values(
+    table: pd.DataFrame, new: dict[int, tuple[Category, str]], freers: npt.NDArray[np.object_]
+) -> dict[int, tuple[Category, str]]:
+    """Return the rows from before the trace that ``new`` values replace.
+
+    An assignment in the optimizer's scope frees the old value, unless an op still reads it. In this
+    case the size decides, if the new values of this size have one category.
+    """
+    sizes = table["requested_bytes"].tolist()
+    kinds: dict[int, set[Category]] = {}
+    for row, (category, _) in new.items():
+        kinds.setdefault(sizes[row], set()).add(category)
+    found = {}
+    is_old = (table["born"] < 0) & table["address"].notna() & table["dies_ps"].notna()
+    for row in np.flatnonzero(is_old.to_numpy()).tolist():
+        alike, freer = kinds.get(sizes[row], set()), freers[row]
+        if find_optimizer(freer) and freer.rpartition("/")[2].startswith("Assign"):
+            found[row] = _OLD_PARAMETER if _sets_parameter(freer) else _OLD_SLOT
+        elif len(alike) == 1 and sizes[row] >= _LEAST_BYTES:
+            found[row] = _OLD_PARAMETER if Category.PARAMETER in alike else _OLD_SLOT
+    return found
+
+
+def _is_sum(name: str) -> bool:
+    """Say whether an op is named after the types that add to a variable."""
+    return name.rpartition("/")[2].startswith(("AssignAddV", "AssignSubV"))
+
+
+def _sets_parameter(name: str) -> bool:
+    """Say whether an op of an optimizer's scope writes a parameter, and not a slot."""
+    adds = _is_sum(name) and find_optimizer(name).startswith(_SUM_SETS_PARAMETER)
+    return adds or name.rpartition("/")[2].startswith("AssignSubVariableOp")

@@ -98,6 +98,8 @@ class _Building:
         sequence = OpSequence(raw, frozenset(eager), self._starts)
         self._first = sequence.first_times()
         self._names = names = names.copy()
+        self._freers = raw.events["op"].astype(object).to_numpy()
+        self._has_freers = bool(((raw.events["kind"] < 0) & (self._freers != "")).any())
         times, threads = (raw.events[name].to_numpy(np.int64) for name in ("time_ps", "thread"))
         born = table["born"].to_numpy()[is_eager]
         names[is_eager] = [name for name, _ in sequence.before(threads[born], times[born] + 1)]
@@ -118,7 +120,9 @@ class _Building:
         }
         is_raw = (self._table["region"] == "") & (self._table["requested_bytes"] >= GUARDS_BYTES)
         is_raw &= ~self._table["allocator"].isin(list(HOST_ALLOCATORS))
-        guarded = names[self._rows[is_raw.to_numpy()]].tolist()
+        # Other ops free the results of MLIR's kernels, which are requested in the same way.
+        raws = zip(self._rows[is_raw.to_numpy()].tolist(), dies[is_raw.to_numpy()], strict=True)
+        guarded = [str(names[row]) for row, freed in raws if self._is_scratch(row, int(freed))]
         self._sizes: dict[str, set[int]] = {}
         for row, size in self._size.items():
             self._sizes.setdefault(names[row], set()).add(size)
@@ -155,14 +159,8 @@ class _Building:
             self.inputs.setdefault(op, []).append(tensor)
 
     def _add_outputs(self) -> None:
-        """Find the tensors of the buffers: outputs outlive the op that requested them.
-
-        TensorFlow 2.9 and later record the op that frees, if it does so itself (``AddTraceMe`` in
-        ``bfc_allocator.cc``).
-        """
+        """Find the tensors of the buffers: outputs outlive the op that requested them."""
         events = self._raw.events
-        freers = events["op"].astype(object).to_numpy()
-        is_noted = bool(((events["kind"] < 0).to_numpy() & (freers != "")).any())
         columns = (self._table[name].tolist() for name in ("dies", "region", "dtype", "shape"))
         facts = list(zip(*columns, strict=True))
         threads = events["thread"].to_numpy()[self._table["born"].to_numpy()]
@@ -174,8 +172,7 @@ class _Building:
             if (int(threads[at]), name) != burst:
                 burst, used = (int(threads[at]), name), 0
             outputs = self.outputs.setdefault(name, [])
-            is_freed_by_itself = self._users.get(row) == (name, True)
-            is_scratch = is_freed_by_itself and (not is_noted or freers[dies] == name)
+            is_scratch = self._is_scratch(row, dies)
             is_copy = region == "dynamic" and row not in self._copies
             if is_copy or (region != "output" and is_scratch) or used >= _MOST_OUTPUTS:
                 continue
@@ -183,6 +180,16 @@ class _Building:
                 outputs.append(TensorSpec(dtype, read_shape(shape)))
             self.tensors[row] = f"{name}:{used}"
             used += 1
+
+    def _is_scratch(self, row: int, freed: int) -> bool:
+        """Say whether the op that requested a buffer also frees it, at the instant ``freed``.
+
+        TensorFlow 2.9 and later record the op that frees, if it does so itself (``AddTraceMe`` in
+        ``bfc_allocator.cc``).
+        """
+        name = self._names[row]
+        is_by_itself = self._users.get(row) == (name, True)
+        return is_by_itself and (not self._has_freers or self._freers[freed] == name)
 
     def list_ops(self, known: set[str]) -> list[Op]:
         """Return the ops in the order in which they began."""

@@ -43,8 +43,8 @@ def attribute(
     if note is not None:
         _label_noted(labels, table, raw, note, structure)
     if structure is not None and (note is None or not note.snapshots):
-        for held, (category, role) in find_state(table, structure, steps).items():
-            labels.set(held, category, role=role)
+        for held, kind in find_state(table, structure, steps, find_freers(table, raw)).items():
+            labels.set(held, kind[0], role=kind[1])
     # Buffers that were requested on a thread that marked steps.
     marked = np.isin(raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers])
     python = np.append(marked, False)[table["born"].to_numpy()]
@@ -110,10 +110,16 @@ def find_scratch(table: pd.DataFrame, raw: RawTrace) -> np.ndarray:
     A convolution on a card that computes into scratch memory frees its output and returns that memory
     (``conv_grad_input_ops.cc``).
     """
-    dies = table["dies"].to_numpy()
-    freers = np.append(raw.events["op"].astype(object).to_numpy(), "")[dies]
+    freers = find_freers(table, raw)
     found: np.ndarray = (table["op"].astype(object).to_numpy() == freers) & (freers != "")
     return found
+
+
+def find_freers(table: pd.DataFrame, raw: RawTrace) -> np.ndarray:
+    """Return the op that frees each buffer, shape ``(n,)``; empty if not recorded or never freed."""
+    ops = np.append(raw.events["op"].astype(object).to_numpy(), "")
+    freers: np.ndarray = ops[table["dies"].to_numpy()]
+    return freers
 
 
 def find_marks(markers: Sequence[Span], name: str) -> list[Span]:

@@ -38,7 +38,8 @@ def test_bytes_in_use_equal_tensorflows_all_the_same(name: str, noted: bool) -> 
     line = timeline(main_allocator_rows(recording), len(recording.events))
     assert np.array_equal(line.allocated[1:], recording.events["in_use_bytes"].to_numpy())
     rows = recording.allocations
-    before = rows.loc[rows["address"].isna() & (rows["allocator"] == recording.allocator)]
+    unknown = rows["address"].isna() & (rows["category"] == "unattributed")
+    before = rows.loc[unknown & (rows["allocator"] == recording.allocator)]
     share = before["allocated_bytes"].sum() / line.allocated.max()
     told = [each for each in recording.warnings if "before the trace began" in each]
     assert len(told) == (share > 0.05)  # a few bytes change nothing that is shown
@@ -85,3 +86,14 @@ def test_inputs_are_known_by_their_addresses(name: str) -> None:
     late = sum_by_category(alive_at(recording.allocations, recording.steps[-1].first))
     full = sum_by_category(alive_at(whole.recording.allocations, whole.recording.steps[-1].first))
     assert late["input"] == full["input"] > 0
+
+
+@pytest.mark.parametrize(("name", "least"), [("cnn", 0.99), ("lstm", 0.99), ("transformer", 0.7)])
+def test_variables_are_known_without_a_note_and_none_is_invented(name: str, least: float) -> None:
+    """Nothing implies the size of the transformer's embedding."""
+    noted, bare = (begun_late(name, noted=is_noted).recording for is_noted in (True, False))
+    known, found = (
+        sum_by_category(alive_at(one.allocations, len(one.events) - 1)) for one in (noted, bare)
+    )
+    for category in ("parameter", "optimizer_state"):
+        assert least * known[category] <= found[category] <= known[category]
