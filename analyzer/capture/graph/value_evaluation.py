@@ -63,7 +63,8 @@ class Evaluator:
             tensor: Any = given[index] if 0 <= index < len(given) else None
             if not hasattr(tensor, "numpy") or (tensor.dtype.is_floating and is_stand_in(tensor)):
                 continue
-            if tensor.dtype == function.inputs[index].dtype:
+            dtype = tensor.dtype
+            if dtype == function.inputs[index].dtype and dtype.is_numpy_compatible:
                 self._fed[node.name] = tensor.numpy()
         self._known = set(self._fed)
         for op in graph.get_operations():  # each after its inputs

@@ -95,6 +95,13 @@ def test_rows_of_a_given_ragged_tensor_are_counted() -> None:
     assert _shape(_noted(step, rows), "Tanh") == (3, 5, 2)
 
 
+def test_an_iterator_has_no_value_to_evaluate() -> None:
+    # GIVEN a step that reads batches, the last of which is smaller, from an iterator
+    batches = iter(tf.data.Dataset.from_tensor_slices(tf.zeros((10, 4))).batch(3))
+    # THEN the batch stays open
+    assert _shape(_noted(lambda batches: tf.tanh(next(batches)), batches), "Tanh") == (-1, 4)
+
+
 def test_list_element_has_the_shape_that_was_put_in() -> None:
     # GIVEN a loop over an open batch, its costs in an array, and its gradient
     @tf.function(input_signature=[tf.TensorSpec((None, 4))], autograph=False)
