@@ -15,6 +15,7 @@ from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
     make_tensor,
 )
 from analyzer.model.contract.graph_note import LEAST_SHAPES, TensorSpec  # noqa: E402
+from analyzer.simulate.predict.prepared_step import play, prepare  # noqa: E402
 
 pytestmark = pytest.mark.tf
 
@@ -100,6 +101,31 @@ def test_an_iterator_has_no_value_to_evaluate() -> None:
     batches = iter(tf.data.Dataset.from_tensor_slices(tf.zeros((10, 4))).batch(3))
     # THEN the batch stays open
     assert _shape(_noted(lambda batches: tf.tanh(next(batches)), batches), "Tanh") == (-1, 4)
+
+
+def test_trips_that_a_list_of_counts_decides() -> None:
+    # GIVEN a loop in a loop, whose trips are elements of a constant: burn-in steps, then single steps
+    @tf.function(autograph=False)
+    def step(x):
+        counted = tf.TensorArray(tf.int32, 3).unstack(tf.constant([6, 1, 2]))
+
+        def outer(i, total, h):
+            def inner(k, total, h):
+                return k + 1, total + 1, tf.tanh(h)
+
+            limit = counted.read(i)
+            _, total, h = tf.while_loop(lambda k, *_: k < limit, inner, (0, total, h))
+            return i + 1, total, h
+
+        return tf.while_loop(lambda i, *_: i < 3, outer, (0, 0, x))[1:]
+
+    # WHEN the step is played
+    found = _noted(step, tf.zeros((8, 8)))
+    schedule = play(prepare(found.ops, [], threads=1))
+    # THEN the inner loop makes as many trips as TensorFlow's
+    runs = sum(found.ops[node].type == "Tanh" for node in schedule.nodes)
+    assert runs == int(step(tf.zeros((8, 8)))[0])
+    assert not schedule.loops
 
 
 def test_list_element_has_the_shape_that_was_put_in() -> None:

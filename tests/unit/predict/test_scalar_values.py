@@ -57,5 +57,13 @@ def test_a_part_that_is_as_the_rest_changes_nothing():
     assert evaluate(mixed, [(0,), None, rows], [FLAGS, AXIS, FLAGS]) is None
 
 
+def test_an_element_of_a_list_of_constants_is_known():
+    count = op("TensorListGetItem", TensorSpec("int32", ()))
+    counts = evaluate(op("TensorListFromTensor", TensorSpec("variant", ())), [(6, 1, 2), ()], [])
+    assert [evaluate(count, [counts, (k,), ()], []) for k in range(4)] == [(6,), (1,), (2,), None]
+    assert evaluate(count, [(1,), (7,), ()], []) == (1,)  # one number stands for equal ones
+    assert evaluate(count, [None, (0,), ()], []) is None
+
+
 def _value(number):
     return {"value": {"dtype": "float32", "shape": [], "values": [number]}}

@@ -165,6 +165,8 @@ class NodeExecution:
             return [(outputs[0], value), *((buffer, None) for buffer in outputs[1:])]
         if kind in LISTS:
             found = [self._in_lists.load(kind, k, buffer) for k, buffer in enumerate(outputs)]
+            if found == [None]:  # a list of a constant's elements has a value of its own
+                found = [evaluate(self._ops[node], values, self._specs(node))]
         else:
             found = [self._access(node, values)]
             is_computable = not values or values[0] is not None or kind in INPUT_FREE

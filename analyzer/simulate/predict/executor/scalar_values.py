@@ -48,7 +48,7 @@ _SOURCES: Final = op_types("Const HostConst _Arg _DeviceArg")
 """Op types that bring in a number: a constant, or an input of the step (attribute ``value``)."""
 _SAME: Final = op_types("""
     Identity Snapshot StopGradient Squeeze Reshape ExpandDims LoopCond PreventGradient Enter
-    Exit NextIteration _Recv _HostRecv
+    Exit NextIteration _Recv _HostRecv TensorListFromTensor
 """)
 _REDUCE: Final[dict[str, Callable[[Value], Number]]] = {
     "All": all,
@@ -192,8 +192,10 @@ def _combine(op: Op, known: list[Value]) -> Value | None:
             return tuple(x for value in known[:-1] for x in value)
         case "Concat":
             return tuple(x for value in known[1:] for x in value)
-        case "StridedSlice" if op.outputs[0].shape == () and len(known[1]) == 1:
-            index = int(known[1][0])
+        case "StridedSlice" | "TensorListGetItem" if (
+            op.outputs[0].shape == () and len(known[1]) == 1
+        ):
+            index = int(known[1][0]) if len(known[0]) > 1 else 0  # a single number is of all
             return (known[0][index],) if -len(known[0]) <= index < len(known[0]) else None
         case kind if kind in _BINARY:
             return _combine_elements(op, *known)
