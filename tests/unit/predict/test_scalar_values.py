@@ -65,5 +65,11 @@ def test_an_element_of_a_list_of_constants_is_known():
     assert evaluate(count, [None, (0,), ()], []) is None
 
 
+def test_an_iterator_has_a_next_batch():
+    """As Keras 3.16 asks before each step of its loop."""
+    has_next = evaluate(op("OptionalHasValue", FLAG), [None], [TensorSpec("variant", ())])
+    assert evaluate(op("LogicalAnd", FLAG), [(1,), has_next], [FLAG, FLAG]) == (1,)
+
+
 def _value(number):
     return {"value": {"dtype": "float32", "shape": [], "values": [number]}}

@@ -1,9 +1,10 @@
 """Values of the scalars that decide control flow: loop counters, step counters, branch predicates.
 
-Only small tensors are evaluated, from constants and inputs of the step. Two assumptions about computed
-floating-point tensors hold in healthy training. They are finite, so that loss scaling takes the updating
-branch. No element equals the one number that a whole tensor is compared with, so that Keras keeps a
-sparse gradient sparse (it makes it dense if a denominator is zero).
+Only small tensors are evaluated, from constants and inputs of the step. An iterator has a next batch
+(``OptionalHasValue`` in Keras 3.16's loop over steps). Two assumptions about computed floating-point
+tensors hold in healthy training. They are finite, so that loss scaling takes the updating branch. No
+element equals the one number that a whole tensor is compared with, so that Keras keeps a sparse
+gradient sparse (it makes it dense if a denominator is zero).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _REDUCE: Final[dict[str, Callable[[Value], Number]]] = {
     "Prod": math.prod,
 }
 _IDEMPOTENT: Final = op_types("All Any Max Min")
-_ASSUMED: Final = {"IsFinite": 1, "IsInf": 0, "IsNan": 0}
+_ASSUMED: Final = {"IsFinite": 1, "IsInf": 0, "IsNan": 0, "OptionalHasValue": 1}
 ASSIGNS: Final = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
 
 _INDEXED: Final = op_types("TensorListGetItem TensorListReserve TensorListResize TensorListSetItem")
@@ -71,7 +72,7 @@ backward pass of a loop pops the counter that its forward pass pushed. The backw
 takes the predicate of an inner branch from an optional."""
 
 INPUT_FREE: Final = _SOURCES | op_types(
-    "Equal IsFinite IsInf IsNan LogicalAnd LogicalOr NotEqual Rank Shape Size"
+    "Equal IsFinite IsInf IsNan LogicalAnd LogicalOr NotEqual OptionalHasValue Rank Shape Size"
 )
 """Op types whose value does not depend on the value of their first input."""
 
