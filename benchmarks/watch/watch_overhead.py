@@ -1,15 +1,14 @@
-"""What watching costs a step: beside the profiler alone while steps are traced, and after them.
+"""Cost of watching a step: while steps are traced, compared with the profiler alone, and afterwards.
 
     python benchmarks/watch/watch_overhead.py [--rounds 12] [--steps 25] [--seconds 75]
 
-In one process and for each kind of step (op by op, a tf.function, Keras' train_on_batch), in turn:
-steps alone, under TensorFlow's profiler alone, traced by ``analyzer.watch``, and after the traced ones
-in the same block. Times are the processor's, of all threads, and each op uses one thread, so that a busy
-machine tells little else. Rounds are short and follow each other, every second one in the other order; a
-round's figure is the median step, and ratios are of figures of one round, so that what slows the machine
-for a while slows both. The median of the rounds' ratios is told, with the ranks between which the true
-median lies with 95 %. At last what the counter that stays adds to a call: of an empty tf.function, the
-least of many batches with it and without.
+One process runs each kind of step (op by op, a tf.function, Keras' train_on_batch) in turn: alone, under
+TensorFlow's profiler, traced by ``analyzer.watch``, and after the traced steps. Times are CPU times of
+all threads, with one thread per op, so that other load has little effect. A round's figure
+is the median step. Ratios are of one round, and every second round has the reverse order. After the
+traced steps, short runs with and without the hooks alternate in one block. The table shows the median of
+the rounds' ratios and its 95 % interval by ranks. The last line is the cost that the hooks add to a call
+of an empty tf.function: the least of many batches with and without them.
 """
 
 from __future__ import annotations
@@ -111,6 +110,20 @@ def counter_s(calls: int = 400, batches: int = 15) -> float:
     return min(found[True]) - min(found[False])
 
 
+def alternate(block: WatchBlock, step: Callable[[], object], runs: int) -> dict[str, float]:
+    """Return the median step after the traced ones with the hooks (after) and without (bare)."""
+    hooks = block._watcher._hooks
+    found: dict[str, list[float]] = {"bare": [], "after": []}
+    timed(step, 64)  # all of the first steps are read
+    for run in range(runs):
+        hooks.remove()
+        if run % 2:
+            hooks.install_lasting(has_tapes=False)
+        timed(step, 1)
+        found["after" if run % 2 else "bare"] += timed(step, 5)
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
 def measured(
     name: str, step: Callable[[], object], count: int, is_turned: bool
 ) -> dict[str, float]:
@@ -132,7 +145,7 @@ def measured(
             block = WatchBlock(place, steps=count, warmup=WARMUP, name=name, force=False)
             timed(step, WARMUP + 3)  # a function that was traced before may be no training
             found["watched"] = statistics.median(timed(step, count)[:-4])
-            found["after"] = statistics.median(timed(step, count))
+            found.update(alternate(block, step, max(count // 5, 4) * 4))
             block.end()
 
     order = [alone, profiled, watched]
@@ -172,15 +185,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=75, help="for each kind of step")
     asked = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    print(f"{'step':16} {'alone':>9} {'profiled':>9} {'watched':>9} {'after':>9}   ratios")
+    print(
+        f"{'step':16} {'alone':>9} {'profiled':>9} {'watched':>9} {'bare':>9} {'after':>9}   ratios"
+    )
     for name, step in steps().items():
         timed(step, WARMUP)
         rounds = rounds_of(name, step, asked)
-        kinds = ("alone", "profiled", "watched", "after")
+        kinds = ("alone", "profiled", "watched", "bare", "after")
         ms = "".join(
             f" {statistics.median(one[kind] for one in rounds) * 1e3:7.2f}ms" for kind in kinds
         )
-        ratios = f"{told(rounds, 'watched', 'profiled')}, {told(rounds, 'after', 'alone')}"
+        ratios = f"{told(rounds, 'watched', 'profiled')}, {told(rounds, 'after', 'bare')}"
         print(f"{name:16}{ms}   {ratios}, {len(rounds)} rounds", flush=True)
     print(f"the counter adds {counter_s() * 1e6:.1f} microseconds to a call")
 

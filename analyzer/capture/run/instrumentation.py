@@ -69,23 +69,23 @@ class Observations:
                 self._marks += 1
 
 
-def wrap_attribute(owner: Any, name: str, call: Callable[..., Any]) -> Callable[[], None]:
-    """Replace an attribute of a class or module; return an undo function.
-
-    The new attribute calls ``call`` with the earlier value and its own arguments.
-    """
+def replace_attribute(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace a function of a class or module by ``make(function)``; return an undo function."""
     is_class = isinstance(owner, type)
     old = inspect.getattr_static(owner, name, None) if is_class else getattr(owner, name, None)
     if old is None:
         return lambda: None
     plain = old.__func__ if isinstance(old, staticmethod) else old
-
-    @functools.wraps(plain)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return call(plain, *args, **kwargs)
-
-    setattr(owner, name, staticmethod(wrapper) if isinstance(old, staticmethod) else wrapper)
+    new = functools.wraps(plain)(make(plain))
+    setattr(owner, name, staticmethod(new) if isinstance(old, staticmethod) else new)
     return lambda: setattr(owner, name, old)
+
+
+def wrap_attribute(owner: Any, name: str, call: Callable[..., Any]) -> Callable[[], None]:
+    """Let ``call`` make the calls of a function, with the function and their own arguments."""
+    return replace_attribute(
+        owner, name, lambda old: lambda *args, **kwargs: call(old, *args, **kwargs)
+    )
 
 
 @contextlib.contextmanager

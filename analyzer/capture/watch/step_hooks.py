@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from analyzer.capture.private_names import Function, keras_trainer, profiler_v2
-from analyzer.capture.run.instrumentation import wrap_attribute
+from analyzer.capture.run.instrumentation import replace_attribute, wrap_attribute
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.watcher import Watcher
@@ -104,20 +104,24 @@ class Hooks:
 
     def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
         """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
+        is_outermost, local = self._is_outermost, self._local
 
-        def wrapper(old: Any, thing: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._is_outermost():
-                return old(thing, *args, **kwargs)
-            self._local.inside = True
-            try:
-                return call(old, thing, args, kwargs)
-            except Exception as error:
-                self._watcher.note_failure(error)
-                raise
-            finally:
-                self._local.inside = False
+        def make(old: Any) -> Callable[..., Any]:
+            def wrapper(thing: Any, *args: Any, **kwargs: Any) -> Any:
+                if not is_outermost():
+                    return old(thing, *args, **kwargs)
+                local.inside = True
+                try:
+                    return call(old, thing, args, kwargs)
+                except Exception as error:
+                    self._watcher.note_failure(error)
+                    raise
+                finally:
+                    local.inside = False
 
-        self._undo.append(wrap_attribute(owner, name, wrapper))
+            return wrapper
+
+        self._undo.append(replace_attribute(owner, name, make))
 
     def _report(self, owner: Any, name: str, report: Report, *, first: bool = False) -> None:
         """Report the calls of a function; ``first``: before the call, with None as its result."""

@@ -24,8 +24,8 @@ from analyzer.model.contract.watch_note import MOST_ROWS, FailedStep, LiveChunk,
 
 _ALWAYS_READ: Final = 64  # first steps that are all read
 _MAX_READINGS: Final = 1024  # number of readings at which every second one is dropped
-_TIME_SHARE: Final = 0.005  # largest share of the run time for readings
-_HOST_INTERVAL_S: Final = 0.2  # between two readings of the resident memory, a slow system call
+_TIME_SHARE: Final = 0.002  # largest share of the run time for readings
+_PAGE_BYTES: Final = resource.getpagesize()
 
 
 class StepReadings:
@@ -35,51 +35,57 @@ class StepReadings:
         self.rows: list[Reading] = []
         self.peaks: tuple[int, ...] = ()  # TensorFlow's own, of each GPU, else of the CPU
         self._stride = 1
-        self._next_s = self._next_host_s = 0.0
+        self._next_s = 0.0
+        self._devices: tuple[str, ...] = ()
+        self._resident = -1  # of ``/proc/self/statm``, open because opening it is slow
+        with contextlib.suppress(OSError):  # a system without it
+            self._resident = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     @property
     def last_bytes(self) -> int:
         """Bytes in use at the last reading."""
         return self.rows[-1].in_use_bytes if self.rows else 0
 
-    def read(self, step: int) -> None:
-        """Read the bytes in use after a step, unless readings would take too much time."""
+    def read(self, step: int) -> bool:
+        """Read the memory after a step, unless readings would take too much time; return whether."""
         now_s = time.perf_counter()
-        if step % self._stride or (now_s < self._next_s and step > _ALWAYS_READ):
-            return
-        in_use_bytes = _read_statistic("current")[0]
-        self._next_s = now_s + (time.perf_counter() - now_s) / _TIME_SHARE
-        host_bytes = None
-        if now_s >= self._next_host_s or step <= _ALWAYS_READ:
-            host_bytes = _read_resident_bytes()
-            self._next_host_s = now_s + _HOST_INTERVAL_S
+        if step > _ALWAYS_READ and (now_s < self._next_s or step % self._stride):
+            return False
+        in_use_bytes, host_bytes = self._read_statistic("current")[0], self._read_resident_bytes()
         self.rows.append(Reading(step=step, in_use_bytes=in_use_bytes, host_bytes=host_bytes))
         if len(self.rows) >= _MAX_READINGS:
             self.rows = self.rows[::2]
             self._stride *= 2
+        self._next_s = now_s + (time.perf_counter() - now_s) / _TIME_SHARE
+        return True
 
     def read_peaks(self) -> None:
         """Read TensorFlow's own peaks; those of before a reset count."""
-        peaks = _read_statistic("peak")
+        peaks = self._read_statistic("peak")
         self.peaks = tuple(map(max, peaks, self.peaks or peaks))
 
+    def close(self) -> None:
+        """Stop to read."""
+        if self._resident >= 0:
+            os.close(self._resident)
+        self._resident = -1
 
-def _read_statistic(name: str) -> list[int]:
-    """Return a statistic of each GPU's allocator, else of the CPU's; 0 if it keeps none."""
-    count = len(tf.config.list_logical_devices("GPU"))
-    devices = [f"GPU:{number}" for number in range(count)] or ["CPU:0"]
-    values = [0] * len(devices)
-    for index, device in enumerate(devices):
-        with contextlib.suppress(ValueError, tf.errors.OpError):
-            values[index] = tf.config.experimental.get_memory_info(device)[name]
-    return values
+    def _read_statistic(self, name: str) -> list[int]:
+        """Return a statistic of each GPU's allocator, else of the CPU's; 0 if it keeps none."""
+        if not self._devices:
+            count = len(tf.config.list_logical_devices("GPU"))
+            self._devices = tuple(f"GPU:{number}" for number in range(count)) or ("CPU:0",)
+        values = [0] * len(self._devices)
+        for index, device in enumerate(self._devices):
+            with contextlib.suppress(ValueError, tf.errors.OpError):
+                values[index] = tf.config.experimental.get_memory_info(device)[name]
+        return values
 
-
-def _read_resident_bytes() -> int | None:
-    """Return the process' resident memory; None if the system has no ``/proc``."""
-    with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-    return None
+    def _read_resident_bytes(self) -> int | None:
+        """Return the process' resident memory; None if the system does not state it."""
+        with contextlib.suppress(OSError, LookupError, ValueError):  # the program closed the file
+            return int(os.pread(self._resident, 128, 0).split()[1]) * _PAGE_BYTES
+        return None
 
 
 _NEW_S: Final = 2.0  # between a full pool and the error that it causes

@@ -142,25 +142,25 @@ class Watcher:
         self, call: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call a ``tf.function`` as ``call(function, *args, **kwargs)``, and count it as a step."""
-        record = self.functions.get_record(function)
+        record, observed = self.functions.get_record(function), self.trace.observed
         record.calls += 1
-        before = self._count_traces(function)
-        collects = not (before[0] or self._is_over.is_set() or self.trace.captured)
-        with collect_graphs(record.partitions if collects else None):
+        traces, gradients = function.experimental_get_tracing_count(), len(observed.gradients)
+        if traces or self.trace.captured is not None or self._is_over.is_set():
             result = call(function, *args, **kwargs)
-        traces, gradients = self._count_traces(function)
-        if traces > before[0]:
-            record.add_traces(self._candidates.steps, args, kwargs, traces - before[0])
-        if gradients > before[1]:
-            record.trains = True
-        elif before[0] and record.calls == 1:  # it was traced before it was watched
+        else:
+            with collect_graphs(record.partitions):
+                result = call(function, *args, **kwargs)
+        added = function.experimental_get_tracing_count() - traces
+        if added > 0:
+            record.add_traces(self._candidates.steps, args, kwargs, added)
+            record.trains |= len(observed.gradients) > gradients
+        elif record.calls == 1:  # it was traced before it was watched
             record.trains = takes_gradients(function)
         if self.trace.captured is None:  # a number: holding the arguments would hold tensors
             tensors = [one for one in tf.nest.flatten(args) if isinstance(one, tf.Tensor)]
             axes = (int(one.shape[0]) for one in tensors if is_eager(one) and one.shape.rank)
             self.trace.batch_size = next(axes, None)
-        rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
-        self._count(record.code or id(function), rank, record)
+        self._count(id(record), StepRank.TRAINS if record.trains else StepRank.COMPUTES, record)
         return result
 
     def call_optimizer(
@@ -219,10 +219,6 @@ class Watcher:
                 self.trace.rewrite(self._make_note(""))
         self._on_failure(error)
 
-    def _count_traces(self, function: Any) -> tuple[int, int]:
-        """Return how often a function was traced, and how many gradients were seen so far."""
-        return function.experimental_get_tracing_count(), len(self.trace.observed.gradients)
-
     # Steps
 
     def _count(self, key: Hashable, rank: StepRank, record: FunctionRecord | None = None) -> None:
@@ -237,18 +233,16 @@ class Watcher:
     def _count_step(self, key: Hashable, rank: StepRank, record: FunctionRecord | None) -> None:
         """Count a call; it may end a step, or start the trace."""
         count = self._candidates.count(key, rank)
-        outranks = self._candidates.outranks_chosen(key)
-        if record is not None and outranks:
-            self._record = record
         if key == self._candidates.chosen:
             if self.trace.is_open:
                 if not self.trace.next_step():
                     self._close_trace()
-            elif not self._is_over.is_set() and self.trace.take_postponed():
+            elif self.trace.take_postponed() and not self._is_over.is_set():
                 self._open_trace(key, record)
-            self.readings.read(count)
-            self._check_growth()
-        elif outranks:
+            if self.readings.read(count):
+                self._check_growth()
+        elif self._candidates.outranks_chosen(key):
+            self._record = self._record if record is None else record
             self.readings.read(count)
             if self._candidates.is_warm(key) and not self._is_over.is_set():
                 self._open_trace(key, record)
