@@ -28,7 +28,6 @@ from analyzer.model.ranges import Range
 from analyzer.session.opening import predict_step
 from analyzer.simulate.compiler.card_options import CardOptions
 from analyzer.simulate.predict.sampling import LIMIT_MARGIN
-from analyzer.tracing.measure.variable_buffers import variable_bytes
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
@@ -257,7 +256,7 @@ class SizeEstimates:
             requested_bytes=analysis.peak.requested_bytes,
             allocated_bytes=analysis.peak.allocated_bytes,
             requested=requested,
-            fixed_bytes=sum(variable_bytes(row) or 0 for row in note.variables),
+            fixed_bytes=sum(row.size_bytes or 0 for row in note.variables),
             op=peak_op(analysis)[0],
             swaps=swaps,
             note=note,

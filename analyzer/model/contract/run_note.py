@@ -26,6 +26,7 @@ from analyzer.model.contract.fields import (
     Text,
     Threads,
     check_size,
+    tensor_bytes,
 )
 from analyzer.model.contract.reading import read_record
 from analyzer.model.contract.watch_note import WatchNote
@@ -65,6 +66,11 @@ class VariableNote:
     role: Text = ""
     trainable: bool = False
     argument: Index | None = None  # index among the arguments of the step's function
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Bytes of its elements; None if unknown."""
+        return tensor_bytes(self.dtype, self.shape)
 
 
 class Input(Struct, frozen=True):

@@ -42,7 +42,6 @@ from analyzer.tracing.measure.attribution_labels import Labels, label_variables
 from analyzer.tracing.measure.measured_recording import Measured
 from analyzer.tracing.measure.trace_attribution import find_first_births
 from analyzer.tracing.measure.unowned_variables import find_roles_of_state
-from analyzer.tracing.measure.variable_buffers import variable_bytes
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.sources.graph_join import index_note_graph
 from analyzer.tracing.xla.buffer_plan import BufferPlan
@@ -184,7 +183,7 @@ def owners_by_number(note: RunNote, device: KernelDevice) -> dict[int, Owner]:
             owners[number] = Owner(
                 op=op.name,
                 path=row.path,
-                size_bytes=0 if row.dtype in device.host_dtypes else variable_bytes(row) or 0,
+                size_bytes=0 if row.dtype in device.host_dtypes else row.size_bytes or 0,
                 category=Category(row.category),
                 is_counter=row.dtype in ("int32", "int64") and not row.shape,
                 begins_with="" if begins_with is None or number in rehomed else str(begins_with),

@@ -20,7 +20,7 @@ from analyzer.simulate.predict.buffers.tensor_lists import Buffers
 from analyzer.simulate.predict.prepared_step import Owner, Prepared, Schedule, play
 from analyzer.simulate.predict.startup import Startup, StartupBuffer, play_startup
 from analyzer.tracing.measure.free_pairing import find_steps_of_births
-from analyzer.tracing.measure.variable_buffers import Holding, variable_bytes
+from analyzer.tracing.measure.variable_buffers import Holding
 from analyzer.tracing.parse.run_folder import RunNote
 
 
@@ -262,7 +262,7 @@ def play_from_start(
     work = [node for node, op in enumerate(ops) if op.type not in FRAME_TYPES]
     startup = play_startup(
         note,
-        [0 if row.dtype in hosted else variable_bytes(row) or 0 for row in note.variables],
+        [0 if row.dtype in hosted else row.size_bytes or 0 for row in note.variables],
         {node: size for node, size in held if ops[node].type not in ARGUMENT_TYPES},
         prepared.device,
         is_compiled=len(work) == 1 and prepared.kernels.plans[work[0]].compiled is not None,

@@ -98,11 +98,6 @@ def find_optimizer(name: str) -> str:
     return next((part.lower() for part in parts if _OPTIMIZER.fullmatch(part)), "")
 
 
-def is_in_optimizer(name: str) -> bool:
-    """Say whether an op's name scope is one of Keras' optimizers."""
-    return bool(find_optimizer(name))
-
-
 def find_forward_op(name: str, known: set[str]) -> str:
     """Return the forward op that the name of an op of the tape contains; empty for none."""
     if not is_in_gradient_scope(name):
@@ -124,7 +119,7 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
     owners = {}
     for op in ops:
         scope = plain_scope(op.name)
-        if is_in_optimizer(op.name):
+        if find_optimizer(op.name):
             root = next(part for part in scope.split("/") if _OPTIMIZER.fullmatch(part))
             owners[root] = ("layer", root)
         elif scope:

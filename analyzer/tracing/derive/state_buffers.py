@@ -18,7 +18,6 @@ from collections.abc import Collection, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
@@ -27,9 +26,11 @@ from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform
 from analyzer.model.units import round_up
-from analyzer.tracing.derive.op_names import find_optimizer, is_apply, is_in_optimizer
+from analyzer.tracing.derive.op_names import find_optimizer, is_apply
 
 _APPLY: Final = re.compile("Resource(Sparse)?Apply")
+_TEXTS: Final = ("category", "role", "variable", "layer", "dtype", "shape")
+PART_COLUMNS: Final = [*_TEXTS, "requested_bytes", "allocated_bytes"]
 _SCATTERS: Final = re.compile("Scatter|Sparse")
 _HALVES: Final = ("float16", "bfloat16")
 _INITIALIZER: Final = "/Initializer/"
@@ -66,19 +67,16 @@ _IN_PLACE: Final = {
 (``update_step`` in ``keras/src/optimizers``). Others, such as momentum, get new buffers in each step."""
 
 
-def divide_earlier_memory(
-    table: pd.DataFrame, structure: GraphIndex | None, allocator: str
-) -> pd.DataFrame:
-    """Return the table with the memory from before the trace divided into parameters and slots.
+def take_parts(table: pd.DataFrame, parts: pd.DataFrame, allocator: str) -> pd.DataFrame:
+    """Return the table with ``parts`` taken from the sum of the memory from before the trace.
 
-    The parts are added as a whole or not at all: without the slots if those exceed the sum.
+    They are taken as a whole or not at all: without the slots if those exceed the sum. ``parts`` has
+    the columns ``PART_COLUMNS``.
     """
-    own = table["allocator"] == allocator
-    sums = own & table["address"].isna() & (table["born"] < 0)
-    if structure is None or sums.sum() != 1:
+    sums = (table["allocator"] == allocator) & table["address"].isna() & (table["born"] < 0)
+    if sums.sum() != 1:
         return table
     whole = table[sums].iloc[0]
-    parts = _find_parts(table[own], structure)
     for chosen in (parts, parts[parts["category"] == Category.PARAMETER.value]):
         left = int(whole["allocated_bytes"] - chosen["allocated_bytes"].sum())
         if len(chosen) and left >= 0:
@@ -95,7 +93,7 @@ def divide_earlier_memory(
     return conform(pd.concat([plain, more], ignore_index=True), ALLOCATIONS)
 
 
-def _find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
+def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
     """Return the variables that the updates imply and no other row holds, with columns of ``table``.
 
     A variable that an op replaces by a new buffer has rows of its own.
@@ -115,8 +113,7 @@ def _find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
                 for number in range(1, 1 + (slots if text else 1))
             ]
             parts += found[known.get(size, 0) :]
-    columns = "category role variable layer dtype shape requested_bytes allocated_bytes"
-    return pd.DataFrame(parts, columns=columns.split())
+    return pd.DataFrame(parts, columns=PART_COLUMNS)
 
 
 _Variable: TypeAlias = tuple[str, int, tuple[str, str, str]]
@@ -132,7 +129,7 @@ def _find_updated(table: pd.DataFrame, structure: GraphIndex) -> dict[int, list[
     """
     types = {op.name: op.type for op in structure.ops.values() if is_apply(op.type)}
     common = _count_slots(structure, set(types.values()))
-    in_update = {name for name in table["op"].cat.categories if is_in_optimizer(name)}
+    in_update = {name for name in table["op"].cat.categories if find_optimizer(name)}
     update_sizes = set(table.loc[table["op"].isin(in_update), "requested_bytes"])
     found: dict[int, list[_Variable]] = {}
     for tensor in find_gradients(structure).values():
@@ -199,7 +196,7 @@ def find_state(
     table: pd.DataFrame,
     structure: GraphIndex,
     steps: Sequence[Step],
-    freers: npt.NDArray[np.object_],
+    freers: np.ndarray,
 ) -> dict[int, tuple[Category, str]]:
     """Return category and role of the rows that hold parameters and optimizer state.
 
@@ -228,7 +225,7 @@ def _find_held(
     is_held = (born >= 0) & (born < first.first) & (dies > first.first)
     rows = np.flatnonzero(is_held)[np.argsort(born[is_held], kind="stable")].tolist()
     ops, all_sizes = table["op"].astype(str).tolist(), table["requested_bytes"].tolist()
-    found = {row: _SLOT for row in rows if _INITIALIZER in ops[row] and is_in_optimizer(ops[row])}
+    found = {row: _SLOT for row in rows if _INITIALIZER in ops[row] and find_optimizer(ops[row])}
     begin = min((born[row] for row in found), default=None)
     alike: dict[int, list[int]] = {}
     for row in rows:
@@ -265,7 +262,7 @@ def _find_new_values(
 
 
 def _find_old_values(
-    table: pd.DataFrame, new: dict[int, tuple[Category, str]], freers: npt.NDArray[np.object_]
+    table: pd.DataFrame, new: dict[int, tuple[Category, str]], freers: np.ndarray
 ) -> dict[int, tuple[Category, str]]:
     """Return the rows from before the trace that ``new`` values replace.
 

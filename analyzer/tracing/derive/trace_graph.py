@@ -28,9 +28,9 @@ from analyzer.tracing.derive.op_names import (
     PARAMETER_GRADIENTS,
     find_forward_op,
     find_gradient_kernel,
+    find_optimizer,
     find_scopes,
     is_apply,
-    is_in_optimizer,
     make_type_finder,
     plain_scope,
     read_shape,
@@ -350,7 +350,7 @@ class _Building:
         return batches
 
     def _is_update(self, name: str) -> bool:
-        return is_in_optimizer(name) or is_apply(self._find_type(name))
+        return bool(find_optimizer(name)) or is_apply(self._find_type(name))
 
 
 def _is_in_graph(table: pd.DataFrame) -> np.ndarray:

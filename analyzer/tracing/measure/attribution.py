@@ -100,11 +100,13 @@ def label_graph(
 
 
 def match_outputs(
-    allocations: pd.DataFrame, structure: GraphIndex, is_scratch: Mask | None = None
+    allocations: pd.DataFrame, structure: GraphIndex, freers: np.ndarray | None = None
 ) -> list[str]:
     """Return the tensor of the graph that each buffer was requested for; empty for none.
 
-    ``is_scratch``, shape ``(n,)``, are buffers that their op frees itself; None if unknown.
+    ``freers``, shape ``(n,)``, are the ops that free the buffers; None if unknown. A convolution on a
+    card that computes into scratch memory frees its output and returns that memory
+    (``conv_grad_input_ops.cc``).
     """
     names = ("tensor", "op", "run_id", "dtype", "shape", "requested_bytes")
     columns = (allocations[name].astype(object).tolist() for name in names)
@@ -114,7 +116,7 @@ def match_outputs(
         op = structure.ops.get(name)
         if known:
             tensors[row] = str(known)
-        elif op is not None and (is_scratch is None or not is_scratch[row]):
+        elif op is not None and (freers is None or freers[row] != name):
             taken = used.setdefault((run, name), set())
             tensors[row] = match_output(op, taken, dtype, shape, size)
     return tensors

@@ -23,7 +23,7 @@ from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.recording.timeline import HOST_ALLOCATORS, choose_allocator
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.run_steps import find_run_spans, name_card
-from analyzer.tracing.derive.state_buffers import divide_earlier_memory
+from analyzer.tracing.derive.state_buffers import find_parts, take_parts
 from analyzer.tracing.measure.free_pairing import (
     add_earlier_buffers,
     find_steps,
@@ -34,7 +34,7 @@ from analyzer.tracing.measure.free_pairing import (
 from analyzer.tracing.measure.trace_attribution import attribute, find_instant, find_marks
 from analyzer.tracing.measure.trace_checks import check_trace
 from analyzer.tracing.measure.values_read import warn_about_values
-from analyzer.tracing.measure.variable_buffers import AddressIndex, variable_bytes
+from analyzer.tracing.measure.variable_buffers import AddressIndex
 from analyzer.tracing.measure.workspaces import label_workspaces
 from analyzer.tracing.parse.logdir import find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
@@ -45,6 +45,7 @@ from analyzer.tracing.sources.graph_join import (
     find_event_graph,
     find_graph,
 )
+from analyzer.tracing.xla.module_variables import label_module_variables
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
 from analyzer.tracing.xla.trace_modules import (
@@ -178,7 +179,10 @@ def _label_buffers(
     table = label_workspaces(table, raw.kernels)
     if note is not None:
         return ModuleBuffers(table, plans, note.step), sharing
-    return name_module_buffers(divide_earlier_memory(table, structure, main), raw), sharing
+    if structure is not None:
+        table = take_parts(table, find_parts(table[table["allocator"] == main], structure), main)
+    found = name_module_buffers(table, raw)
+    return replace(found, table=label_module_variables(found.table, found.modules, main)), sharing
 
 
 def _describe_graph(
@@ -228,7 +232,7 @@ def _find_earlier_buffers(
             if address is not None and size and index.at(address, instant) is None
         }
 
-    sizes = map(variable_bytes, note.variables)
+    sizes = (variable.size_bytes for variable in note.variables)
     variables = choose(zip(note.snapshots[0], sizes, strict=False))
     inputs = choose((one.address, tensor_bytes(one.dtype, one.shape)) for one in note.inputs)
     # An input may lie in NumPy's memory at any address; chunks begin at multiples of 256 bytes.

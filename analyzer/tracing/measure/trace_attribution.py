@@ -38,19 +38,20 @@ def attribute(
     labels = Labels(len(table))
     earlier = table["address"].isna().to_numpy()
     labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
+    freers = find_freers(table, raw)
     infer = note is not None and note.is_inference
     in_steps = table["step"].notna().to_numpy()
     if note is not None:
         _label_noted(labels, table, raw, note, structure)
     if structure is not None and (note is None or not note.snapshots):
-        for held, kind in find_state(table, structure, steps, find_freers(table, raw)).items():
+        for held, kind in find_state(table, structure, steps, freers).items():
             labels.set(held, kind[0], role=kind[1])
     # Buffers that were requested on a thread that marked steps.
     marked = np.isin(raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers])
     python = np.append(marked, False)[table["born"].to_numpy()]
     sharing = None
     if structure is not None:
-        tensors = match_outputs(table, structure, find_scratch(table, raw))
+        tensors = match_outputs(table, structure, freers)
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
         # Shapes and constants of the tape run early, its kernels do not.
         kernels = [op.name for op in structure.ops.values() if find_gradient_kernel(op.type)]
@@ -67,13 +68,12 @@ def attribute(
     for span in find_marks(raw.markers, "phase"):
         number = _PHASES.get(str(span.stats.get("phase")), 0)
         phases[(born_ps >= span.start_ps) & (born_ps <= span.end_ps)] = number
-    if note is not None:
-        _label_gradients(labels, table, raw, note)
     # The innermost call of a layer decides.
     for span in sorted(find_marks(raw.markers, "layer"), key=lambda one: one.start_ps - one.end_ps):
         inside = (born_ps >= span.start_ps) & (born_ps <= span.end_ps)
         labels.layer.fill(inside & labels.variable.equal(""), str(span.stats.get("path", "")))
-    if note is not None and note.watch is not None and note.watch.whole_run:
+    if note is not None:
+        _label_gradients(labels, table, raw, note)
         _label_held(labels, table, raw, note)
     label_eager(
         labels,
@@ -104,22 +104,10 @@ def _label_noted(
             labels.tensor[row] = given.name
 
 
-def find_scratch(table: pd.DataFrame, raw: RawTrace) -> np.ndarray:
-    """Return which buffers the op that requested them also frees, shape ``(n,)``.
-
-    A convolution on a card that computes into scratch memory frees its output and returns that memory
-    (``conv_grad_input_ops.cc``).
-    """
-    freers = find_freers(table, raw)
-    found: np.ndarray = (table["op"].astype(object).to_numpy() == freers) & (freers != "")
-    return found
-
-
 def find_freers(table: pd.DataFrame, raw: RawTrace) -> np.ndarray:
     """Return the op that frees each buffer, shape ``(n,)``; empty if not recorded or never freed."""
     ops = np.append(raw.events["op"].astype(object).to_numpy(), "")
-    freers: np.ndarray = ops[table["dies"].to_numpy()]
-    return freers
+    return np.asarray(ops[table["dies"].to_numpy()])
 
 
 def find_marks(markers: Sequence[Span], name: str) -> list[Span]:
@@ -177,9 +165,10 @@ def _label_gradients(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: R
 
 
 def _label_held(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote) -> None:
-    """Label the tensors that names of a program hold at the end of its run."""
+    """Label the tensors that names of a program hold at the end, if its whole run is one step."""
     index, moments = AddressIndex(table), _find_instants(raw, "snapshot")
-    for held in note.watch.held if note.watch is not None and moments else ():
+    watch = note.watch
+    for held in watch.held if watch is not None and watch.whole_run and moments else ():
         for address in held.addresses:
             row = index.at(address, moments[-1])
             if row is not None and labels.is_open(row):

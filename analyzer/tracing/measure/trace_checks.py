@@ -24,7 +24,7 @@ from analyzer.model.units import GRANULE_BYTES, format_bytes, round_up
 from analyzer.tracing.derive.op_names import read_shape
 from analyzer.tracing.measure.attribution_labels import Mask
 from analyzer.tracing.measure.trace_attribution import find_instant, find_marks
-from analyzer.tracing.measure.variable_buffers import AddressIndex, variable_bytes
+from analyzer.tracing.measure.variable_buffers import AddressIndex
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace, Span
 
@@ -232,7 +232,7 @@ def _find_moved_variables(
         is_followed = turn < len(steps) and (note.watch is None or not turn)
         begin = steps[turn].first - 1 if is_followed else instant
         for address, variable in zip(addresses, note.variables, strict=False):
-            size = variable_bytes(variable)
+            size = variable.size_bytes
             if address is None or not size:
                 continue
             row = index.at(address, instant)

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import pandas as pd
 
-from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.model.graph.graph_index import GraphIndex
@@ -48,11 +47,6 @@ class AddressIndex:
         right = np.searchsorted(self._sorted, address, side="right")
         rows = self._order[left:right].tolist()
         return next((row for row in rows if self._born[row] <= instant < self._dies[row]), None)
-
-
-def variable_bytes(variable: VariableNote) -> int | None:
-    """Return the variable's bytes, None if unknown."""
-    return tensor_bytes(variable.dtype, variable.shape)
 
 
 # Complex: one pass over time for each variable, whose buffer and last move it carries along.
@@ -129,7 +123,7 @@ def _find_replacement(
     rows = allocations.index[
         (allocations["born"] <= moment)
         & (allocations["dies"] > moment)
-        & (allocations["requested_bytes"] == variable_bytes(variable))
+        & (allocations["requested_bytes"] == variable.size_bytes)
         & allocations["op"].isin(writers)
     ]
     return int(rows[-1]) if len(rows) else None
@@ -157,7 +151,7 @@ def _find_copies(
     sizes = allocations["requested_bytes"].to_numpy()
     found = []
     for number, variable in enumerate(note.variables):
-        size_bytes = variable_bytes(variable)
+        size_bytes = variable.size_bytes
         for user in structure.consumers.get(f"{handles.get(variable.argument, '')}:0", ()):
             if structure.ops[user].type not in _ADDS_IN_PLACE:
                 continue

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, split_tensor
 from analyzer.model.recording.records import RecompiledFunction
 from analyzer.tracing.parse.run_folder import CompiledNote, RunNote
@@ -44,7 +43,7 @@ def find_recompiled_functions(
                     op=one.ops[0],
                     because=changing[0][1] if changing else one.fixed[0][1],
                     variables=tuple(row.path for row in rows),
-                    variable_bytes=sum(tensor_bytes(row.dtype, row.shape) or 0 for row in rows),
+                    variable_bytes=sum(row.size_bytes or 0 for row in rows),
                     inputs=tuple(note.inputs[argument].name for argument in fed),
                     compilations=one.compilations,
                 )

@@ -26,7 +26,7 @@ from analyzer.model.errors import AccountingError, TraceError
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import is_in_gradient_scope
 from analyzer.tracing.measure.attribution import match_output
-from analyzer.tracing.parse.hlo import read_hlo
+from analyzer.tracing.parse.hlo import Hlo, read_hlo
 from analyzer.tracing.parse.xplane import RawTrace
 from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse, build_plan
 
@@ -46,6 +46,7 @@ class ModuleBuffers:
     plans: Mapping[str, BufferPlan]
     step_config: StepConfig  # inference if no module has ops of a backward pass; else unknown
     warnings: tuple[str, ...] = ()  # sentences about buffers that cannot be named
+    modules: tuple[Hlo, ...] = ()
 
 
 def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
@@ -54,9 +55,11 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
     ``table`` has attributed allocations with index 0, 1, 2 and so on.
     """
     plans: dict[str, BufferPlan] = {}
+    modules = []
     for name, content in raw.modules.items():
         with contextlib.suppress(TraceError, AccountingError):
-            plans[name] = build_plan(read_hlo(content), platform="")
+            modules.append(read_hlo(content))
+            plans[name] = build_plan(modules[-1], platform="")
     warnings = tuple(_find_warnings(raw, len(raw.modules) - len(plans)))
     if not plans:
         return ModuleBuffers(table, plans, StepConfig(), warnings)
@@ -73,7 +76,8 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
         old = table[labels.columns].astype(object)
         old.loc[labels.index] = labels
         table = table.assign(**{name: pd.Categorical(old[name]) for name in old})
-    return ModuleBuffers(table, plans, StepConfig(mode="" if is_training else "infer"), warnings)
+    config = StepConfig(mode="" if is_training else "infer")
+    return ModuleBuffers(table, plans, config, warnings, tuple(modules))
 
 
 def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
