@@ -148,7 +148,10 @@ class _Values:
             return Category.CONSTANT, "constant"
         if is_convolution and dtype == "uint8":
             return Category.WORKSPACE, f"{phase} workspace"
-        if is_convolution and is_scratch and is_temp and on_card:
+        # A convolution that computes into a copy drops its output (``conv_grad_input_ops.cc``).
+        is_dropped = region == "output" and not structure.consumers.get(tensor)
+        is_dropped &= not tensor or (bool(structure.evidence) and len(op.outputs) > 1)
+        if is_convolution and on_card and (is_dropped or (is_scratch and is_temp)):
             return Category.WORKSPACE, COPY_ROLE
         if op.type == ITERATOR:
             return Category.INPUT, BATCH_ROLE

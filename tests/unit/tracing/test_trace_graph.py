@@ -251,3 +251,23 @@ def test_kernels_name_the_algorithm(kernels: list[str], expected: str) -> None:
 )
 def test_the_properties_of_a_plane_name_the_card(facts: dict[str, int], expected: str) -> None:
     assert name_card(facts) == expected
+
+
+def test_a_result_that_a_convolution_replaces_by_its_copy_is_no_gradient(tmp_path: Path) -> None:
+    # GIVEN a convolution that computes into scratch memory and drops the buffer of its result
+    trace = Card()
+    name, user = "gradient_tape/net/conv/Conv2D/Conv2DBackpropInput", "gradient_tape/net/ReluGrad"
+    trace.event("ExecutorState::Process", 1, duration_ns=900, id=RUN)
+    facts: dict[str, Any] = {"data_type": 1, "run_id": RUN}
+    trace.allocate(10, 0x10000, 32 * KIB, op=name, shape="[8,16,64]", **facts)
+    trace.allocate(11, 0x20000, 32 * KIB, op=name, region="temp", shape="[8,64,16]", **facts)
+    trace.launch(12, "cudnn_dgrad", f"{name}:Conv2DBackpropInput")
+    trace.free(13, 0x10000)
+    trace.allocate(20, 0x30000, 32 * KIB, op=user, shape="[8,64,16]", **facts)
+    trace.launch(21, "EigenMetaKernel", f"{user}:ReluGrad")
+    trace.free(22, 0x20000)
+    # WHEN the trace is opened
+    table = measured(trace, tmp_path).recording.allocations
+    # THEN the buffer that is used later is the gradient
+    found = table[table["op"] == name].set_index("region")["category"]
+    assert found.to_dict() == {"output": "workspace", "temp": "gradient"}
