@@ -50,6 +50,7 @@ class EstimateOptions:
     assume: list[str] | None = None
     compile_timeout: int | None = None
     what_if: str = ""
+    patch: Path | None = None
 
 
 def estimate(
@@ -74,15 +75,15 @@ def estimate(
         capture = options.drop_project_defaults(context, capture)
         step = options.drop_project_defaults(context, step)
     chosen, what_if = _capture_options(spec, capture, step, replay.what_if)
-    _check_options(spec, chosen, capture)
+    _check_options(spec, chosen, capture, force=outputs.force)
     place.check(spec)
     if capture.gpu:
         name_variant(capture.gpu)
     names = None
-    if capture.what_if:
+    if capture.what_if or capture.patch is not None:
         from analyzer.fitting.remedies import add_remedies, parse_remedies
 
-        names = parse_remedies(capture.what_if)
+        names = parse_remedies(capture.what_if or "all")
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress) as progress:
             shared: dict[str, Any] = {"threads": capture.threads, "progress": progress}
@@ -90,7 +91,9 @@ def estimate(
             saving = {"force": outputs.force, "save": not place.no_save and names is None}
             result = _make_result(spec, chosen, folder, capture, saving, what_if=what_if, **shared)
             if names is not None:
-                result = add_remedies(result, spec, chosen, names, folder, **shared)
+                result = add_remedies(
+                    result, spec, chosen, names, folder, patches=capture.patch, **shared
+                )
         if not (chosen.gpu or spec.kind is TargetKind.TRACE or outputs.quiet):
             print("Estimate for this machine's CPU; add --gpu NAME for a card.", file=sys.stderr)
         place.conclude(result, spec, folder, outputs)
@@ -130,8 +133,23 @@ def _capture_options(
     return chosen, what_if
 
 
-def _check_options(spec: TargetSpec, chosen: CaptureOptions, capture: EstimateOptions) -> None:
+def _check_options(
+    spec: TargetSpec, chosen: CaptureOptions, capture: EstimateOptions, *, force: bool
+) -> None:
     """Refuse options that do not apply to the target or the device."""
+    if capture.patch is not None:
+        if spec.kind is not TargetKind.FILE:
+            hint = "Name the model in its file: train.py:build."
+            raise InputError(
+                f"--patch cannot edit {spec.text}, which is no Python file.", hint=hint
+            )
+        if not capture.patch.parent.is_dir() or (
+            capture.patch.exists() and not capture.patch.is_dir()
+        ):
+            raise InputError(f"{capture.patch} cannot be a folder.", hint="Name a new folder.")
+        if not force and any(capture.patch.glob("*.patch")):
+            hint = "Add --force to replace them, or name another folder."
+            raise InputError(f"{capture.patch} holds patches.", hint=hint)
     if spec.kind is not TargetKind.TRACE:
         if not chosen.gpu:
             options.refuse_options(

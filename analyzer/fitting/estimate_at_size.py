@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from msgspec import structs
+
 from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_shapes
@@ -118,6 +120,8 @@ class StepAccess:
     trial: Callable[..., Path] | None = None
     # imports TensorFlow for later trials with these options
     prepare_trials: Callable[[CaptureOptions], None] | None = None
+    capture_file: Callable[[Path, CaptureOptions, Path], Path] | None = None
+    """Like ``capture``, with another file in place of the target's."""
 
 
 @contextmanager
@@ -136,7 +140,7 @@ def access_target(
         )
     with make_workplace() as folder, ForkServers(folder) as servers:
 
-        def make(kind: CaptureKind) -> Callable[..., Path]:
+        def make(kind: CaptureKind, spec: TargetSpec = spec) -> Callable[..., Path]:
             return partial(
                 capture,
                 spec,
@@ -152,6 +156,9 @@ def access_target(
             capture=make("static"),
             trial=make("trial"),
             prepare_trials=lambda options: start_fork_server(spec, options, "trial", servers),
+            capture_file=lambda file, *given: make("static", structs.replace(spec, path=str(file)))(
+                *given
+            ),
         )
 
 

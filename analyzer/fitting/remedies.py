@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace as replace_fields
 
@@ -20,9 +20,12 @@ from analyzer.fitting.remedy_plans import (
     remedy_names,
     write_code,
 )
+from analyzer.fitting.source_patches import copy_with_text, edit_source, write_diff
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import CompilerUnavailable, InputError, suggest_names
+from analyzer.model.units import format_bytes
+from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
 from analyzer.session.target_results import save_report
 from analyzer.tracing.parse.logdir import RUN_FILE
@@ -31,7 +34,16 @@ from analyzer.tracing.parse.run_folder import read_run
 _LONGEST_REASON: Final = 240  # characters of the reason why a remedy cannot be applied
 _MOST_SETS: Final = 4  # sets of remedies to estimate at most
 _LARGEST_SET: Final = 3  # remedies in a set at most
+_PATCH_TOLERANCE: Final = 0.03  # of the saving, by which that of the patched file may differ
 ALL: Final = "all"  # stands for every remedy that may save memory
+
+
+class PatchPlace(NamedTuple):
+    """Where to write patches: a file, the name of the model or step in it, and a folder."""
+
+    file: Path
+    name: str
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +55,7 @@ class RemedyTrial:
     limit_bytes: int | None
     threads: int | None
     report: Progress
+    patches: PatchPlace | None = None
 
     def estimates(self, options: CaptureOptions, name: str) -> SizeEstimates:
         """Return captures and estimates of the step with some options, in the subfolder ``name``."""
@@ -61,6 +74,7 @@ def try_remedies(
     threads: int | None,
     report: Progress,
     captured: Path | None = None,
+    patches: PatchPlace | None = None,
 ) -> tuple[StepRemedy, ...]:
     """Estimate a step with each remedy, and with sets of them if no single one is enough.
 
@@ -68,7 +82,12 @@ def try_remedies(
     unchanged step, which is captured here if it is None.
     """
     trial = RemedyTrial(
-        access=access, options=options, limit_bytes=limit_bytes, threads=threads, report=report
+        access=access,
+        options=options,
+        limit_bytes=limit_bytes,
+        threads=threads,
+        report=report,
+        patches=patches,
     )
     report("estimating the unchanged step", 0.0)
     unchanged, batch = trial.estimates(options, "unchanged"), options.open_batch_size
@@ -106,7 +125,7 @@ def _try_plans(
     saved = None
     if before.requested is not None and after.requested is not None:
         saved = before.requested - after.requested
-    return replace_fields(
+    remedy = replace_fields(
         remedy,
         costs="; ".join(plan.costs for plan in plans if plan.costs),
         saves_bytes=before.requested_bytes - after.requested_bytes,
@@ -116,6 +135,41 @@ def _try_plans(
         allocated_bytes=after.allocated_bytes,
         fits=trial.fits(after),
     )
+    if trial.patches is None or before.requested_bytes <= after.requested_bytes:
+        return remedy
+    try:
+        return _write_patch(trial, trial.patches, plans, remedy, before)
+    except (InputError, CompilerUnavailable) as error:
+        return replace_fields(remedy, no_patch=error.message[:_LONGEST_REASON])
+
+
+def _write_patch(
+    trial: RemedyTrial,
+    patches: PatchPlace,
+    plans: tuple[RemedyPlan, ...],
+    remedy: StepRemedy,
+    before: SizeEstimate,
+) -> StepRemedy:
+    """Write a remedy as a patch, if the patched file saves as much; InputError if it cannot be one."""
+    try:
+        text = patches.file.read_bytes().decode()
+        edited = edit_source(text, patches.name, plans, trial.options.open_batch_size)
+        copy = copy_with_text(patches.file, edited, trial.access.folder / f"source-{remedy.id}")
+    except (OSError, ValueError, SyntaxError) as error:
+        raise InputError(f"{patches.file} cannot be edited: {error}.") from None
+    make, batch = trial.access.capture_file, merge_options(trial.options, plans).batch_size
+    assert make is not None
+    access = replace(trial.access, capture=lambda *given: make(copy, *given))
+    options = replace(trial.options, batch_size=batch)
+    estimates = replace(trial, access=access).estimates(options, f"patched-{remedy.id}")
+    after = estimates.estimate(options.open_batch_size)
+    saves_bytes, stated = before.requested_bytes - after.requested_bytes, remedy.saves_bytes or 0
+    if abs(saves_bytes - stated) > _PATCH_TOLERANCE * stated:
+        raise InputError(f"The edited file saves {format_bytes(saves_bytes)}.")
+    patches.folder.mkdir(exist_ok=True)
+    path = patches.folder / f"{remedy.id}.patch"
+    write_text(path, write_diff(patches.file, text, edited))
+    return replace_fields(remedy, patch=str(path), patch_saves_bytes=saves_bytes)
 
 
 def _try_sets(
@@ -188,11 +242,18 @@ def add_remedies(
     *,
     threads: int | None,
     progress: Progress,
+    patches: Path | None = None,
 ) -> Result:
-    """Return an estimate with the savings of remedies, and save the changed report in its folder."""
+    """Return an estimate with the savings of remedies, and save the changed report in its folder.
+
+    Remedies that the target's source can express are written as patches into the folder ``patches``.
+    """
     verdict = result.report.verdict
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
+    place = None if patches is None else PatchPlace(spec.source, spec.attribute, patches)
     with access_target(spec) as access:
-        remedies = try_remedies(access, options, names, limit_bytes, threads, progress, folder)
+        remedies = try_remedies(
+            access, options, names, limit_bytes, threads, progress, folder, place
+        )
     changed = replace(result, report=replace_fields(result.report, remedies=remedies))
     return save_report(changed, folder)

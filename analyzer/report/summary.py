@@ -261,6 +261,8 @@ def remedy_words(remedy: StepRemedy) -> tuple[str, str]:
         parts.append("fits the limit" if remedy.fits else "does not fit the limit")
     if remedy.costs:
         parts.append(f"costs: {remedy.costs}")
+    if remedy.patch or remedy.no_patch:
+        parts.append(f"patch: {remedy.patch or f'none. {remedy.no_patch}'}")
     return label, "; ".join(parts)
 
 

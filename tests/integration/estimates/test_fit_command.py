@@ -394,6 +394,49 @@ def test_an_estimate_says_what_changes_would_save(folder: Path) -> None:
     assert "batch_size=16" in again.out
 
 
+PATCHED = """import keras
+from keras import layers
+
+def build():
+    model = keras.Sequential([
+        keras.Input((256,)), layers.Dense(1024, activation="relu"), layers.Dense(1024)])
+    model.compile(optimizer="adam", loss="mse")
+    return model
+"""
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_patch_saves_what_it_states(tmp_path: Path) -> None:
+    """Two traces, with and without the patch, have the saving that the estimate states."""
+    (tmp_path / "train.py").write_text(PATCHED)
+    ended = analyze_in_child(
+        "estimate", "train.py:build", "--inter-op-threads", "1", "--what-if", "optimizer-sgd,half-batch",
+        "--patch", "patches", "--no-save", "--json", "answer.json", cwd=tmp_path, timeout_s=600,
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert (tmp_path / "train.py").read_text() == PATCHED
+    assert [path.name for path in (tmp_path / "patches").iterdir()] == ["optimizer-sgd.patch"]
+    remedies = {
+        one["id"]: one for one in json.loads((tmp_path / "answer.json").read_text())["remedies"]
+    }
+    assert remedies["half-batch"]["no_patch"] == "The file has no batch size."
+    saves = remedies["optimizer-sgd"]["saves_bytes"]
+    assert abs(remedies["optimizer-sgd"]["patch_saves_bytes"] - saves) <= 0.03 * saves
+    peaks = []
+    for out in ("before", "after"):
+        traced = analyze_in_child(
+            "trace", "train.py:build", "--inter-op-threads", "1", "--out", out, "-q", cwd=tmp_path
+        )
+        assert traced.code == 0, traced.err
+        peaks.append(open_result(tmp_path / out, search=False).peak_bytes)
+        patch = "patches/optimizer-sgd.patch"
+        subprocess.run(
+            ["git", "apply", "--unsafe-paths", patch], cwd=tmp_path, check=out == "before"
+        )
+    assert abs(peaks[0] - peaks[1] - saves) <= 0.03 * saves
+
+
 @pytest.mark.tf
 @pytest.mark.slow
 def test_a_step_of_the_users_own_has_the_optimizer_that_a_remedy_asks_for(folder: Path) -> None:

@@ -99,6 +99,9 @@ class StepRemedy(ReportRecord, frozen=True, kw_only=True):
     allocated_bytes: Total | None = None
     fits: bool | None = None
     failed: Text = ""  # why it cannot be applied
+    patch: Text = ""  # the file with the change of the target's source
+    patch_saves_bytes: Signed | None = None  # of an estimate of the patched source
+    no_patch: Text = ""  # why there is no patch
 
 
 MOST_READINGS: Final = 256  # limit of the readings in a report
