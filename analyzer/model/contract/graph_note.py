@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final, TypedDict
 
@@ -28,6 +29,15 @@ from analyzer.model.contract.run_note import DAMAGED
 def op_types(text: str) -> frozenset[str]:
     """Return the set of op types in a text, separated by white space."""
     return frozenset(text.split())
+
+
+def read_op_types(package: str) -> dict[str, dict[str, frozenset[str]]]:
+    """Return the tables of a package's ``op_types.toml``, with the op types of each row."""
+    content = (files(package) / "op_types.toml").read_bytes()
+    tables = msgspec.toml.decode(content, type=dict[str, dict[str, str]])
+    return {
+        name: {key: op_types(text) for key, text in rows.items()} for name, rows in tables.items()
+    }
 
 
 GRAPH_VERSION: Final = 1

@@ -23,6 +23,7 @@ from analyzer.model.contract.graph_note import (
     Op,
     TensorSpec,
     op_types,
+    read_op_types,
     split_tensor,
 )
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
@@ -38,76 +39,14 @@ COPY_BACK: Final = "_HostRecv"  # op type of a copy from the card to the host
 HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
 """Element types that lie in host memory, except outputs of ``_DEVICE_INT32`` ops."""
 
-_DEVICE_INT32: Final = op_types("""
-    ArgMax ArgMin Bincount Cast CropAndResize DenseBincount DynamicPartition DynamicStitch Gather
-    GatherNd GatherV2 Multinomial OneHot ParallelDynamicStitch RandomUniformInt ResourceGather
-    ResourceGatherNd Select SelectV2 SparseToDense StatelessMultinomial StatelessRandomUniformInt
-    StatelessRandomUniformIntV2 StatelessRandomUniformFullIntV2 Tile TopKV2 Transpose Unique UniqueV2
-""")
-"""Op types that make ``int32`` tensors on the card: indices, casts, moves of elements."""
-
-
-def _inputs_by_type(rows: dict[tuple[int, ...], str]) -> dict[str, tuple[int, ...]]:
-    return {op_type: inputs for inputs, types in rows.items() for op_type in op_types(types)}
-
-
-_DEVICE_INT32_INPUTS: Final = _inputs_by_type(
-    {
-        (0,): "Bincount Cast DenseBincount SparseToDense Tile TopKV2 Transpose Unique UniqueV2",
-        (1,): """
-            DynamicPartition InTopKV2 ResourceGather ResourceGatherNd ResourceScatterAdd
-            ResourceScatterDiv ResourceScatterMax ResourceScatterMin ResourceScatterMul
-            ResourceScatterNdAdd ResourceScatterNdUpdate ResourceScatterSub
-            ResourceScatterUpdate SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum
-            SparseSoftmaxCrossEntropyWithLogits TensorScatterAdd TensorScatterUpdate
-            UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum
-            """,
-        (2,): "CropAndResize",
-        (0, 1): "Gather GatherNd GatherV2 MatMul ReverseSequence ScatterNd",
-        (0, 2, 3): "OneHot",
-        (1, 2): """
-            Select SelectV2 SparseSegmentMean SparseSegmentMeanGrad SparseSegmentSqrtN
-            SparseSegmentSum SparseSegmentSumGrad
-            """,
-        (1, 2, 3): "CTCLossV2",
-    }
+_TABLES: Final = read_op_types("analyzer.model.graph")
+_HOST_ONLY, _SHAPES = _TABLES["types"]["host_only"], _TABLES["types"]["shapes"]
+_COMPARISONS, _DEVICE_INT32 = _TABLES["types"]["comparisons"], _TABLES["types"]["device_int32"]
+_DEVICE_INT32_INPUTS, _HOST_INPUTS = (
+    {name: {*map(int, inputs.split())} for inputs, names in _TABLES[key].items() for name in names}
+    for key in ("device_int32_inputs", "host_inputs")
 )
-"""Inputs of type ``int32`` that the kernel reads on the card; it reads all others on the host."""
-
-_SHAPES: Final = op_types("""
-    Shape ShapeN Size Rank VariableShape TensorListLength TensorListElementShape
-    BroadcastGradientArgs BroadcastArgs ConcatOffset LoopCond StatelessRandomGetAlg
-    VarIsInitializedOp InvertPermutation DataFormatDimMap DataFormatVecPermute
-    StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg
-""")
-"""Op types whose outputs always lie in host memory."""
-
-_COMPARISONS: Final = op_types("Equal NotEqual Less LessEqual Greater GreaterEqual")
-"""Op types with host kernels for ``int32``; their result is also in host memory."""
-
-_HOST_INPUTS: Final = _inputs_by_type(
-    {
-        (0,): "LoopCond If StatelessIf Case StatelessRandomGetKeyCounter"
-        " StatelessRandomGetKeyCounterAlg",
-        (1,): "Switch RefSwitch",
-        tuple(range(8)): "Assert",
-    }
-)
-"""Inputs of other types that the kernel reads on the host, such as conditions of control flow."""
-
-_HOST_ONLY: Final = op_types("""
-    AsString Assert BoostedTreesBucketize DecodeBmp DecodeCompressed DecodeCSV DecodeGif
-    DecodeImage DecodeJpeg DecodePng DecodeRaw EagerPyFunc EditDistance EncodeJpeg EncodePng
-    HashTableV2 IteratorGetNext IteratorGetNextSync ListDiff LookupTableFindV2 LookupTableInsertV2
-    LookupTableSizeV2 MakeIterator MutableHashTableV2 OptionalGetValue OptionalHasValue ParseExampleV2
-    PrintV2 PyFunc PyFuncStateless RaggedTensorToTensor RaggedRange RaggedGather RandomGamma
-    RandomPoissonV2 RandomShuffle ReadFile RegexReplace RngReadAndSkip SetSize SparseCross
-    SparseReduceSum SparseTensorSliceDataset StatelessRandomGammaV2 StringFormat StringJoin StringLower
-    StringSplitV2 StringToHashBucketFast StringToNumber StaticRegexReplace UnicodeDecode
-    WriteScalarSummary WriteSummary CTCBeamSearchDecoder CTCGreedyDecoder CTCLoss
-    LogUniformCandidateSampler LearnedUnigramCandidateSampler UniformCandidateSampler
-""")
-"""Op types without a GPU kernel; the placer puts them on the host."""
+"""Op type -> numbers of inputs; ``op_types.toml`` describes each table."""
 
 
 def runs_on_host(op: Op) -> bool:

@@ -55,16 +55,7 @@ _HIGHEST: Final = 2  # ``PrecisionConfig.HIGHEST`` (``xla/xla_data.proto``)
 
 _OP_NAME: Final = re.compile(r'\bop_name="([^"]*)"')
 
-_SCHEMA: Final = read_schema("""
-    Module computations=3:Computation[]
-    Computation instructions=2:Instruction[]
-    Instruction opcode=2:bytes shape=3:Shape metadata=7:Metadata id=35:int64
-        operand_ids=36:int64[] precision=51:Precision
-    Shape element_type=2:int64 dimensions=3:int64[]
-    Metadata op_name=2:bytes
-    Precision operand_precision=1:int64[]
-""")
-"""The fields of ``HloModuleProto`` (``xla/service/hlo.proto``) that are read or changed."""
+_SCHEMA: Final = read_schema("products")
 _Module: Final = message_class("analyzer.spared_products", _SCHEMA, "Module")
 
 

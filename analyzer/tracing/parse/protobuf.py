@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any, Final
 
+import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 Messages = Mapping[str, Mapping[str, tuple[int, str]]]
@@ -42,8 +44,10 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
     return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{package}.{root}"))
 
 
-def read_schema(text: str) -> Messages:
-    """Return the schema in a text of ``Message field=number:type field=number:type Message ...``."""
+def read_schema(name: str) -> Messages:
+    """Return a schema of ``messages.toml``."""
+    content = (files("analyzer.tracing.parse") / "messages.toml").read_bytes()
+    text = msgspec.toml.decode(content, type=dict[str, str])[name]
     messages: dict[str, dict[str, tuple[int, str]]] = {}
     fields: dict[str, tuple[int, str]] = {}
     for word in text.split():
@@ -72,20 +76,7 @@ def decode_text(content: bytes) -> str:
     return f"{content[:_MOST_BYTES].decode('utf-8', 'replace')}…{digest}"
 
 
-_MESSAGES: Final = read_schema("""
-    Stat metadata_id=1:int64 double_value=2:double uint64_value=3:uint64 int64_value=4:int64
-        str_value=5:bytes bytes_value=6:bytes ref_value=7:uint64
-    Event metadata_id=1:int64 offset_ps=2:int64 duration_ps=3:int64 stats=4:Stat[]
-    Line id=1:int64 name=2:bytes timestamp_ns=3:int64 events=4:Event[]
-    Metadata id=1:int64 name=2:bytes
-    MetadataEntry key=1:int64 value=2:Metadata
-    Plane id=1:int64 name=2:bytes lines=3:Line[] event_metadata=4:MetadataEntry[]
-        stat_metadata=5:MetadataEntry[] stats=6:Stat[]
-    Module name=2:bytes stats=5:Stat[]
-    ModuleEntry value=2:Module
-    ModulePlane modules=4:ModuleEntry[]
-    Space planes=1:Plane[] hostnames=4:bytes[]
-""")
+_MESSAGES: Final = read_schema("xspace")
 
 
 Space: Any = message_class("analyzer.xspace", _MESSAGES, "Space")

@@ -237,22 +237,7 @@ _HEAD_BYTES, _TAIL_BYTES = 12, 4
 _PARENTS: Final = 4
 """Folders above a trace, ``LOGS/train/plugins/profile/RUN``, in which an event file may lie."""
 
-_MESSAGES: Final = read_schema(
-    """
-    Node name=1:bytes op=2:bytes input=3:bytes[] device=4:bytes
-    Function node_def=3:Node[]
-    Library function=1:Function[]
-    GraphDef node=1:Node[] library=2:Library
-    FunctionGraphs partition_graphs=1:GraphDef[] post=3:GraphDef
-    RunMetadata function_graphs=4:FunctionGraphs[]
-    Tensor string_val=8:bytes[]
-    Plugin plugin_name=1:bytes
-    Metadata plugin_data=1:Plugin
-    Value tensor=8:Tensor metadata=9:Metadata
-    Summary value=1:Value[]
-    Event graph_def=4:bytes summary=5:Summary
-    """
-)
+_MESSAGES: Final = read_schema("events")
 _Event: Any = message_class("analyzer.events", _MESSAGES, "Event")
 _members = _Event.DESCRIPTOR.file.message_types_by_name
 _GraphDef: Any = message_factory.GetMessageClass(_members["GraphDef"])

@@ -1,6 +1,6 @@
 """CPU kernels: what each op type allocates, forwards, aliases and holds.
 
-The table ``op_types.toml`` lists the op types of each effect. The rules are read from TensorFlow's
+The table ``read_op_types.toml`` lists the op types of each effect. The rules are read from TensorFlow's
 kernels (``tensorflow/core/kernels``, and the headers of the 2.21 wheel) and were checked against the
 allocator's events. An op type without a rule is assumed to allocate each output, and is reported as
 unmodelled.
@@ -9,12 +9,9 @@ unmodelled.
 from __future__ import annotations
 
 import math
-from importlib.resources import files
 from typing import Final
 
-import msgspec
-
-from analyzer.model.contract.graph_note import op_types
+from analyzer.model.contract.graph_note import read_op_types
 from analyzer.simulate.kernels.cpu import cpu_products as products
 from analyzer.simulate.kernels.shared import data_movement as layout
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
@@ -38,13 +35,7 @@ from analyzer.simulate.kernels.shared.op_call import (
     rule_table,
 )
 
-_TYPES: Final = {
-    effect: op_types(text)
-    for effect, text in msgspec.toml.decode(
-        (files("analyzer.simulate.kernels.cpu") / "op_types.toml").read_text(encoding="utf-8"),
-        type=dict[str, str],
-    ).items()
-}
+_TYPES: Final = read_op_types("analyzer.simulate.kernels.cpu")["types"]
 REDUCTIONS: Final = _TYPES["reductions"]
 SAME_ON_CARDS: Final = frozenset(lists.RULES).union(
     *map(_TYPES.__getitem__, ("aliases", "allocating_anywhere", "binary", "constant", "gathers")),

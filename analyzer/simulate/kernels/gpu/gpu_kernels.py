@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from analyzer.cards import Gpu
-from analyzer.model.contract.graph_note import Op, op_types
+from analyzer.model.contract.graph_note import Op, read_op_types
 from analyzer.model.graph.host_copies import (
     COPY,
     COPY_BACK,
@@ -51,19 +51,7 @@ SCRATCH_BYTES: Final = 1028
 """Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device
 (``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``)."""
 
-_ALLOCATING: Final = op_types("""
-    _FusedMatMul _HostRecv _Recv AdjustContrastv2 AdjustHue AdjustSaturation BatchMatMul
-    BatchMatMulV2 BatchMatMulV3 Cross CTCLossV2 Cumprod Cumsum CumulativeLogsumexp
-    DataFormatDimMap DataFormatVecPermute Gather HSVToRGB ImageProjectiveTransformV3 MatMul
-    MaxPoolGrad MaxPoolGradV2 RGBToHSV SegmentMax SegmentMean SegmentMin SegmentProd
-    SoftmaxCrossEntropy Softsign SparseSegmentMean SparseSegmentMeanGrad SparseSegmentSqrtN
-    SparseSegmentSumGrad SparseToDense StatelessRandomUniformFullInt
-    StatelessRandomUniformFullIntV2 StatelessRandomUniformInt TensorScatterAdd
-    TensorScatterUpdate UnsortedSegmentMin UnsortedSegmentProd
-""")
-"""Kernels without notable temporaries. ``MatMul`` runs in cuBLAS. cuDNN pools two axes in NHWC without
-copies since version 7.3. Segment sums add atomically into the output. Sums along an axis are one
-kernel whose blocks scan on the chip (``scan_ops_gpu.h``)."""
+_TYPES: Final = read_op_types("analyzer.simulate.kernels.gpu")["types"]
 
 _CONVOLUTIONS: Final = {
     "forward": "Conv2D Conv3D _FusedConv2D",
@@ -71,22 +59,8 @@ _CONVOLUTIONS: Final = {
     "filter_gradient": "Conv2DBackpropFilter Conv3DBackpropFilterV2",
 }
 
-_SCANS: Final = op_types(
-    "Where DynamicPartition Unique UniqueV2 Bincount DenseBincount HistogramFixedWidth"
-)
-
-_WORKS_ON_COPIES: Final = op_types("""
-    BesselI0 BesselI1 BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0
-    BesselY1 Cholesky Dawsn Expint FresnelCos FresnelSin MatrixInverse Spence
-""")
-"""Kernels that forward an input only on a CPU; cuSOLVER works on copies."""
-
-_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - _WORKS_ON_COPIES) | op_types("""
-    AddN AssignVariableOp BroadcastTo Cast Concat ConcatV2 ConjugateTranspose Merge Pack
-    ReadVariableOp RefSwitch RGBToHSV Select Slice SoftmaxCrossEntropyWithLogits
-    SparseSoftmaxCrossEntropyWithLogits Split SplitV StridedSlice Switch Tile Transpose Unpack
-""")
-"""Op types of one class for CPU and card, or whose kernels on both only allocate their outputs."""
+_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - _TYPES["works_on_copies"]) | _TYPES["as_on_cpu"]
+"""Op types whose kernels on a card have the effect of those on the CPU."""
 
 
 def gpu_device(gpu: Gpu, workspace_limit_bytes: int | None = None) -> KernelDevice:
@@ -179,9 +153,9 @@ def _make_rules(card: DnnCard) -> dict[str, Rule]:
     blocks = gpu_reduction.blocks_in_flight(card.gpu)
     depthwise = "DepthwiseConv2dNative"
     return rule_table(
-        (plan_allocation, _ALLOCATING),
+        (plan_allocation, _TYPES["allocating"]),
         # CUB's partial results (``where_op_gpu.cu.h``, ``gpu_prim_helpers.h``)
-        (partial(plan_allocation, after_bytes=(gpu_reduction.CUB_BYTES,)), _SCANS),
+        (partial(plan_allocation, after_bytes=(gpu_reduction.CUB_BYTES,)), _TYPES["scans"]),
         (partial(gpu_reduction.plan_reduction, blocks=blocks), cpu.REDUCTIONS),
         *(
             (partial(cudnn.plan_convolution, card=card, direction=direction), types)
