@@ -216,7 +216,6 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
             card=cards[number] if number < len(cards) else "",
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
-            allocated_ever_bytes=int(line.allocated.max()),
             memory_limit_bytes=in_use + available if available else None,
             is_shown=name == recording.allocator,
         )

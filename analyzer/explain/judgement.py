@@ -277,7 +277,6 @@ def _with_card(analysis: Analysis, gpu: Gpu, limit: BoundedBytes, need: BoundedB
         margin_bytes=limit.bytes - need.bytes,
         growth_pool_bytes=growth_bytes,
         outside_pool=SourcedBytes(source=overhead.source, **_bounded("", overhead)),
-        limit_source=card.source,
         says=tuple(says),
     )
     process = None if pool_bytes is None else pool_bytes + overhead.bytes

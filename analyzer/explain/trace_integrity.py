@@ -37,7 +37,7 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
         damages = (*damages, Damage(reason=DamageReason.FAILURE_FITS, count=1))
     check = recording.integrity.counter_check(recording.allocator)
     replay = analysis.pool.replay_check
-    counter, ever = _counter_peaks(analysis) if check.events else (None, None)
+    counter = _counter_peak(analysis) if check.events else None
     return TrustFigures(
         is_damaged=bool(damages) or check.disagreeing > 0,
         events=check.events,
@@ -45,7 +45,6 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
         first_disagreement_time_s=seconds(check.first_time_ps),
         largest_difference_bytes=check.largest_difference_bytes,
         counter_peak_bytes=counter,
-        counter_peak_ever_bytes=ever,
         damages=tuple(
             DamageRow(
                 id=damage.reason,
@@ -75,13 +74,13 @@ def find_counter_peak(recording: Recording) -> int | None:
     return max(counted_peak(recording), find_own_peak(recording) or 0) or None
 
 
-def _counter_peaks(analysis: Analysis) -> tuple[int | None, int]:
-    """Return the highest bytes in use that TensorFlow wrote, in the steady step and overall."""
+def _counter_peak(analysis: Analysis) -> int | None:
+    """Return the highest bytes in use that TensorFlow wrote in the steady step; None without any."""
     events = analysis.recording.events
     own = np.asarray((events["allocator"] == analysis.recording.allocator) & (events["kind"] != 0))
     in_use = np.where(own, events["in_use_bytes"].to_numpy(), -1)
     inside = in_use[max(analysis.first, 0) : analysis.last + 1].max(initial=-1)
-    return int(inside) if inside >= 0 else None, int(in_use.max())
+    return int(inside) if inside >= 0 else None
 
 
 def _notices(

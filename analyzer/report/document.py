@@ -18,7 +18,7 @@ from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trace_start_ps, trust_figures
 from analyzer.explain.verdict import FITS, stated_range
 from analyzer.model.choice import Category
-from analyzer.model.contract.report.limit_figures import FragmentationFigures
+from analyzer.model.contract.report.limit_figures import FragmentationFigures, PoolLimits
 from analyzer.model.contract.report.peak_figures import (
     CategoryBytes,
     LayerBytes,
@@ -118,11 +118,9 @@ def build_document(analysis: Analysis) -> ReportFile:
 def _peak(analysis: Analysis) -> PeakFigures:
     peak, recording = analysis.peak, analysis.recording
     op, layer, source = peak_op(analysis)
-    instants = (peak.allocated_instant, peak.requested_instant)
-    time_ps, requested_ps = (
-        int(recording.events["time_ps"].iloc[at]) if recording.kind.ran and at >= 0 else None
-        for at in instants
-    )
+    time_ps, at = None, peak.allocated_instant
+    if recording.kind.ran and at >= 0:
+        time_ps = int(recording.events["time_ps"].iloc[at])
     start_ps = trace_start_ps(recording)
     return PeakFigures(
         requested_bytes=peak.requested_bytes,
@@ -135,7 +133,6 @@ def _peak(analysis: Analysis) -> PeakFigures:
         step=None if analysis.step is None else analysis.step.index,
         time_s=None if time_ps is None else (time_ps - start_ps) / 1e12,
         time_ps=time_ps,
-        requested_time_s=None if requested_ps is None else (requested_ps - start_ps) / 1e12,
         instant=peak.requested_instant,
         allocated_instant=peak.allocated_instant,
     )
@@ -169,29 +166,16 @@ def _steps(analysis: Analysis) -> tuple[StepPeak, ...]:
 
 
 def _fragmentation(analysis: Analysis) -> FragmentationFigures:
-    waste, pool, ratio = (
-        analysis.fragmentation,
-        analysis.pool,
-        analysis.fragmentation.reported_ratio,
-    )
-    peak, ever = analysis.peak, analysis.peak_ever
-    share = waste.internal_bytes / max(peak.allocated_bytes, 1)
-    is_steady = ever.requested_bytes == peak.requested_bytes
-    reached_in = None if is_steady else _phase_at(ever.requested_instant, analysis.recording.steps)
+    waste, pool = analysis.fragmentation, analysis.pool
+    ratio = waste.reported_ratio
+    share = waste.internal_bytes / max(analysis.peak.allocated_bytes, 1)
     return FragmentationFigures(
         internal_bytes=waste.internal_bytes,
         rounding_bytes=waste.rounding_bytes,
         unsplit_bytes=waste.unsplit_bytes,
         external_bytes=pool.external_bytes,
-        free_bytes=pool.free_bytes,
-        largest_free_bytes=pool.largest_free_bytes,
         reported_ratio=ratio if ratio is not None and math.isfinite(ratio) else None,
-        minimum_limit_bytes=pool.minimum_limit_bytes,
-        safe_limit_bytes=pool.safe_limit_bytes,
-        minimum_limit_parts=pool.minimum_limit_parts,
-        safe_limit_parts=pool.safe_limit_parts,
-        limit_reached_in=reached_in,
-        replay_equals_trace=pool.replay_equals_trace,
+        **{name: getattr(pool, name) for name in PoolLimits.__struct_fields__},
         risk="low" if share < 0.05 else "medium" if share < 0.2 else "high",
         pool_map=draw_pool(analysis),
     )

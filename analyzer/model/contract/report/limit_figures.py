@@ -134,7 +134,6 @@ class FragmentationFigures(PoolLimits, frozen=True, kw_only=True):
     unsplit_bytes: Total = 0
     external_bytes: Total | None = None  # free bytes outside the largest free chunk
     reported_ratio: float | None = None  # (free - largest free) / free, as TensorFlow reports it
-    limit_reached_in: Name | None = None  # part of the run; None for the steady peak
     risk: Literal["low", "medium", "high"] | None = None
     pool_map: tuple[Text, ...] = ()  # lines of text, the last one a legend
 
@@ -190,7 +189,6 @@ class CardFit(ReportRecord, frozen=True, kw_only=True):
     margin_bytes: Signed | None
     growth_pool_bytes: Total | None  # size of the pool with memory growth; None if that fails
     outside_pool: SourcedBytes  # CUDA context, libraries and loaded kernels
-    limit_source: Text
     says: tuple[Text, ...] = ()
 
 

@@ -35,7 +35,6 @@ class PeakFigures(TwoSizes, frozen=True, kw_only=True):
     step: Total | None = None
     time_s: float | None = None  # of the allocated peak after the first event
     time_ps: Picoseconds | None = None
-    requested_time_s: float | None = None
     instant: Instant
     allocated_instant: Instant
 
@@ -180,7 +179,6 @@ class TrustFigures(ReportRecord, frozen=True, kw_only=True):
     first_disagreement_time_s: float | None = None
     largest_difference_bytes: Total = 0
     counter_peak_bytes: Total | None = None
-    counter_peak_ever_bytes: Total | None = None
     damages: tuple[DamageRow, ...] = ()
     replay: ReplayCheck | None = None
     says: tuple[Text, ...] = ()

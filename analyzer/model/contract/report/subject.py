@@ -48,7 +48,6 @@ class CardUse(TwoSizes, frozen=True, kw_only=True):
     number: Total
     allocator: Name
     card: Name
-    allocated_ever_bytes: Total
     memory_limit_bytes: Total | None
     is_shown: bool
 
