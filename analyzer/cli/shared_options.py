@@ -86,14 +86,14 @@ _CALLBACKS: Final[dict[str, dict[str, Any]]] = {
     "help_all": {"callback": _show_all, "is_eager": True, "expose_value": False},
 }
 """What Typer calls with the value of a parameter."""
-_TABLES: Final = msgspec.toml.decode(
+TABLES: Final = msgspec.toml.decode(
     (files("analyzer.cli") / "options.toml").read_bytes(), type=dict[str, dict[str, Description]]
 )
 
 
 def _describe(command: str, name: str, default: Any) -> Any:
     """Return a command's parameter for Typer, with its help; the default if no table has it."""
-    row = _TABLES.get(command, {}).get(name) or _TABLES["shared"].get(name)
+    row = TABLES.get(command, {}).get(name) or TABLES["shared"].get(name)
     return default if row is None else row.to_parameter(default, **_CALLBACKS.get(name, {}))
 
 
