@@ -31,9 +31,9 @@ def op_types(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def read_op_types(package: str) -> dict[str, dict[str, frozenset[str]]]:
-    """Return the tables of a package's ``op_types.toml``, with the op types of each row."""
-    content = (files(package) / "op_types.toml").read_bytes()
+def read_op_types(package: str, name: str) -> dict[str, dict[str, frozenset[str]]]:
+    """Return the tables of a package's file, with the op types of each row."""
+    content = (files(package) / name).read_bytes()
     tables = msgspec.toml.decode(content, type=dict[str, dict[str, str]])
     return {
         name: {key: op_types(text) for key, text in rows.items()} for name, rows in tables.items()

@@ -51,7 +51,7 @@ SCRATCH_BYTES: Final = 1028
 """Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device
 (``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``)."""
 
-_TYPES: Final = read_op_types("analyzer.simulate.kernels.gpu")["types"]
+_TYPES: Final = read_op_types("analyzer.simulate.kernels.gpu", "card_op_types.toml")["types"]
 
 _CONVOLUTIONS: Final = {
     "forward": "Conv2D Conv3D _FusedConv2D",
