@@ -46,7 +46,7 @@ class PatchPlace(NamedTuple):
     folder: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RemedyTrial:
     """A step, its options without remedies, and an optional limit to judge by."""
 
@@ -81,14 +81,7 @@ def try_remedies(
     No names stand for all remedies that may save memory. ``captured`` is the folder of a capture of the
     unchanged step, which is captured here if it is None.
     """
-    trial = RemedyTrial(
-        access=access,
-        options=options,
-        limit_bytes=limit_bytes,
-        threads=threads,
-        report=report,
-        patches=patches,
-    )
+    trial = RemedyTrial(access, options, limit_bytes, threads, report, patches)
     report("estimating the unchanged step", 0.0)
     unchanged, batch = trial.estimates(options, "unchanged"), options.open_batch_size
     before = unchanged.estimate_capture(batch, captured or unchanged.capture(batch))

@@ -23,7 +23,7 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows
 from analyzer.report.output_files import output_file, write_text
 from analyzer.report.untrusted import csv_cell
-from analyzer.tracing.parse.protobuf import message_class
+from analyzer.tracing.parse.protobuf import message_class, read_schema
 
 if TYPE_CHECKING:
     from analyzer.report.result import Result
@@ -37,21 +37,7 @@ _VALUES: Final = (
 )
 """Values of a pprof sample: buffers alive at the peak, and all buffers of the steady step."""
 
-PPROF: Final = {
-    "Profile": {
-        "sample_type": (1, "ValueType[]"),
-        "sample": (2, "Sample[]"),
-        "location": (4, "Location[]"),
-        "function": (5, "Function[]"),
-        "string_table": (6, "bytes[]"),
-        "default_sample_type": (14, "int64"),
-    },
-    "ValueType": {"type": (1, "int64"), "unit": (2, "int64")},
-    "Sample": {"location_id": (1, "uint64[]"), "value": (2, "int64[]")},
-    "Location": {"id": (1, "uint64"), "line": (4, "Line[]")},
-    "Line": {"function_id": (1, "uint64"), "line": (2, "int64")},
-    "Function": {"id": (1, "uint64"), "name": (2, "int64"), "filename": (4, "int64")},
-}
+PPROF: Final = read_schema("pprof")
 """Fields of ``perftools.profiles.Profile`` (``profile.proto`` of google/pprof)."""
 
 Stack = tuple[str, ...]

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import msgspec
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.capture_request import (
@@ -214,48 +217,31 @@ class Refusal(NamedTuple):
     hint: str
 
 
-_TRACED: Final = Refusal(
-    "a trace shows the step as it ran", "Leave it out, or name the model or the step itself."
-)
-_NOTED: Final = Refusal(
-    "the folder holds the graph of one captured step", "Leave it out, or estimate the target."
-)
-_ARGUMENTS: Final = Refusal(
-    "the step comes with its own arguments, and their shapes are fixed",
-    "Leave it out, and change the arguments that your function returns.",
-)
-_OWN_TRAINING: Final = Refusal(
-    "the code of the step decides this", "Leave it out, and change the step's code."
-)
-_INFERS: Final = Refusal("inference uses none", "Leave it out, or use --mode train.")
-_SAVED: Final = Refusal(
-    "a SavedModel holds a traced inference graph with fixed dtypes",
-    "Leave it out, or give the model's code as file.py:name.",
-)
-_EAGER: Final = Refusal(
-    "a plain Python function runs op by op", "Decorate it with @tf.function, or leave it out."
-)
-_OWN_SCRIPT: Final = Refusal(
-    "a script runs unchanged", "Leave it out, or name the model or step in it: script.py:name."
+_REASONS: Final = msgspec.toml.decode(
+    (files("analyzer.capture.targets") / "refusals.toml").read_bytes(), type=dict[str, Refusal]
 )
 _TRAINING: Final = (Option.OPTIMIZER, Option.LOSS)
 _FIXED_STEP: Final = {
-    **dict.fromkeys((*_TRAINING, Option.MODE), _OWN_TRAINING),
-    **dict.fromkeys((Option.BATCH_SIZE, Option.SHAPE), _ARGUMENTS),
+    **dict.fromkeys((*_TRAINING, Option.MODE), _REASONS["own_training"]),
+    **dict.fromkeys((Option.BATCH_SIZE, Option.SHAPE), _REASONS["arguments"]),
 }
 _RUNTIME: Final = frozenset({Option.DEVICE, Option.INTER_OP_THREADS})
 REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
-    TargetForm.TRACE: dict.fromkeys(Option, _TRACED),
+    TargetForm.TRACE: dict.fromkeys(Option, _REASONS["traced"]),
     # An estimate compares the device with the recorded one and simulates any number of threads.
-    TargetForm.ESTIMATE: {option: _NOTED for option in Option if option not in _RUNTIME},
+    TargetForm.ESTIMATE: {option: _REASONS["noted"] for option in Option if option not in _RUNTIME},
     TargetForm.MODEL: {},
-    TargetForm.INFERENCE: dict.fromkeys(_TRAINING, _INFERS),
-    TargetForm.SAVED_MODEL: dict.fromkeys((*_TRAINING, Option.JIT, Option.DTYPE_POLICY), _SAVED),
-    TargetForm.SIGNATURE: dict.fromkeys((*_TRAINING, Option.MODE), _OWN_TRAINING),
+    TargetForm.INFERENCE: dict.fromkeys(_TRAINING, _REASONS["infers"]),
+    TargetForm.SAVED_MODEL: dict.fromkeys(
+        (*_TRAINING, Option.JIT, Option.DTYPE_POLICY), _REASONS["saved"]
+    ),
+    TargetForm.SIGNATURE: dict.fromkeys((*_TRAINING, Option.MODE), _REASONS["own_training"]),
     TargetForm.STEP: _FIXED_STEP,
-    TargetForm.EAGER_STEP: {**_FIXED_STEP, Option.JIT: _EAGER},
+    TargetForm.EAGER_STEP: {**_FIXED_STEP, Option.JIT: _REASONS["eager"]},
     TargetForm.SCRIPT: {
-        option: _OWN_SCRIPT for option in Option if option not in (*_RUNTIME, Option.STEPS)
+        option: _REASONS["own_script"]
+        for option in Option
+        if option not in (*_RUNTIME, Option.STEPS)
     },
 }
 """The refused options of each form; every other option is honoured."""

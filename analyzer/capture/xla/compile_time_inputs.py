@@ -19,17 +19,10 @@ from importlib.resources import files
 from typing import Any, Final
 
 from analyzer.capture.private_names import op_def_registry
+from analyzer.model.contract.graph_note import op_types
 
-_METADATA: Final = frozenset(
-    (
-        "Rank",
-        "Shape",
-        "ShapeN",
-        "Size",
-        "VariableShape",
-        "TensorListElementShape",
-        "TensorListLength",
-    )
+_METADATA: Final = op_types(
+    "Rank Shape ShapeN Size VariableShape TensorListElementShape TensorListLength"
 )
 """Ops that read only a shape (``IsMetadataOp`` in ``compiler/tf2xla/kernels``)."""
 _LOOPS: Final = frozenset({"While", "StatelessWhile"})

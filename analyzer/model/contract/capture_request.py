@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
@@ -130,43 +132,11 @@ class Assumption(ReportRecord, frozen=True):
     is_bytes: bool = True
 
 
-WORKSPACE: Final = Assumption(
-    "workspace",
-    "workspace of each convolution, in place of those of cuDNN's algorithms",
-    8 << 30,
-    "TensorFlow rejects plans above TF_CUDNN_WORKSPACE_LIMIT_IN_MB (8 GiB; 4 GiB for fused "
-    "convolutions); if the workspace cannot be allocated, it uses a plan without one",
-)
-PRODUCT_WORKSPACE: Final = Assumption(
-    "product-workspace",
-    "workspace of each matrix product of cuBLASLt",
-    4 << 30,
-    "TF_CUBLAS_WORKSPACE_LIMIT_IN_MB (4 GiB); cuBLASLt's heuristic chooses the size",
-)
-RECURRENT_RESERVE: Final = Assumption(
-    "recurrent-reserve",
-    "elements reserved for each unit, time step and example of a recurrent layer (0 means 6 for "
-    "an LSTM, 5 for a GRU, 2 for a simple one)",
-    12,
-    "gates, state and its tanh; cuDNN does not document the layout, so the bound is twice that",
-    is_bytes=False,
-)
-BATCH_NORM_RESERVE: Final = Assumption(
-    "batch-norm-reserve",
-    "reserve space of each batch normalization",
-    64 << 20,
-    "cudnnGetBatchNormalizationTrainingExReserveSpaceSize: 0 without a fused activation, one "
-    "bit an element with one",
-)
-CONTEXT: Final = Assumption(
-    "context",
-    "memory of the driver's context on a card",
-    450 << 20,
-    "TensorFlow's start-up line in public logs of T4, V100, A100, H100, L4 and RTX 3090: 115 to "
-    "450 MiB",
-    usual=320 << 20,
-)
-ASSUMPTIONS: Final = (WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT)
+ASSUMPTIONS: Final = msgspec.toml.decode(
+    (files("analyzer.model.contract") / "assumptions.toml").read_bytes(),
+    type=dict[str, tuple[Assumption, ...]],
+)["assumptions"]
+WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT = ASSUMPTIONS
 
 
 class MeasuredConvolution(Struct, frozen=True, kw_only=True):
