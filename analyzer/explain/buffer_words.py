@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _Row = TypeVar("_Row", bound=BufferRow)
+_TEXT_COLUMNS: Final = ("op", "op_type", "layer", "source", "role", "instruction", "dtype", "shape")
 TEXTS: Final = msgspec.toml.decode(
     (files("analyzer.explain") / "finding_texts.toml").read_bytes(), type=dict[str, str]
 )
@@ -35,21 +36,10 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 def buffer_row(row: Mapping[str, Any], kind: type[_Row], **more: Any) -> _Row:
     """Return a row of the allocations table as a row of the report, with fields of its type."""
-    return kind(
-        name=name_of(row),
-        op=str(row["op"]),
-        op_type=str(row["op_type"]),
-        layer=str(row["layer"]),
-        source=str(row["source"]),
-        category=Category(str(row["category"])),
-        role=str(row["role"]),
-        instruction=str(row["instruction"]),
-        dtype=str(row["dtype"]),
-        shape=str(row["shape"]),
-        requested_bytes=int(row["requested_bytes"]),
-        allocated_bytes=int(row["allocated_bytes"]),
-        **more,
-    )
+    texts = {key: str(row[key]) for key in _TEXT_COLUMNS}
+    sizes = {key: int(row[key]) for key in ("requested_bytes", "allocated_bytes")}
+    category = Category(str(row["category"]))
+    return kind(name=name_of(row), category=category, **texts, **sizes, **more)
 
 
 def describe_buffer(row: Mapping[str, Any], **more: Cell) -> EvidenceRow:

@@ -1,4 +1,4 @@
-"""The two tables of a recording, measured or predicted, column by column.
+"""The two tables of a recording, measured or predicted; ``columns.csv`` describes each column.
 
 **Events** are the actions of the allocator in order. An *instant* is a row of this table: instant
 ``i`` is the state just after event ``i``, and instant ``-1`` the state before the first event.
@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Final
 
 import numpy as np
@@ -35,71 +37,15 @@ class Column:
     meaning: str
 
 
-EVENTS: Final[dict[str, Column]] = {
-    "time_ps": Column("int64", "picoseconds since the start of the trace"),
-    "kind": Column(
-        "int8",
-        "+1 for an allocation, -1 for a free, 0 for a moment inside a compiled step without an "
-        "allocator event; its time is interpolated, other values are copied from the event before",
-    ),
-    "allocator": Column("category", "TensorFlow's name of the allocator"),
-    "address": Column("int64", "address of the chunk"),
-    "requested_bytes": Column("int64", "bytes that the tensor requested"),
-    "allocated_bytes": Column("int64", "bytes of the chunk that holds it"),
-    "in_use_bytes": Column(
-        "int64", "allocated bytes in use after the event, as TensorFlow recorded it"
-    ),
-    "available_bytes": Column("int64", "limit minus in use, as TensorFlow recorded it"),
-    "peak_in_use_bytes": Column(
-        "int64", "maximum of in_use_bytes so far, as TensorFlow recorded it"
-    ),
-    "fragmentation": Column("float64", "(free - largest free) / free, as TensorFlow recorded it"),
-    "op": Column(
-        "category", "node name (graph) or op type (eager) of the requester; empty if none"
-    ),
-    "run_id": Column("int64", "TensorFlow's step id of the function run; 0 outside one"),
-    "region": Column("category", "output, temp, dynamic, trial, workspace or empty"),
-    "dtype": Column("category", "element type, empty if unknown"),
-    "shape": Column("category", "shape as text, such as [32,128]; empty if unknown"),
-    "thread": Column("int64", "line of the trace that contains the event"),
-}
+def _read_columns(table: str) -> dict[str, Column]:
+    """Return the columns of a table in ``columns.csv``."""
+    text = (files("analyzer.model.recording") / "columns.csv").read_text("utf-8")
+    rows = [row for row in csv.DictReader(text.splitlines()) if row["table"] == table]
+    return {row["column"]: Column(row["dtype"], row["meaning"]) for row in rows}
 
-ALLOCATIONS: Final[dict[str, Column]] = {
-    "allocator": Column("category", "TensorFlow's name of the allocator"),
-    "address": Column("Int64", "address of the chunk, missing if unknown"),
-    "requested_bytes": Column("int64", "bytes that the tensor requested"),
-    "allocated_bytes": Column("int64", "bytes of the chunk that holds it"),
-    "born": Column("int64", "instant of birth; -1 if alive before the first event"),
-    "dies": Column("int64", "instant of death; the number of events if alive after the last"),
-    "born_ps": Column("Int64", "time of birth in picoseconds, missing if unknown"),
-    "dies_ps": Column("Int64", "time of death in picoseconds, missing if unknown"),
-    "step": Column("Int64", "index of the step it is born in, missing outside steps"),
-    "run_id": Column("int64", "TensorFlow's step id of the function run; 0 outside one"),
-    "op": Column("category", "op that requested it, in the allocator's notation"),
-    "op_type": Column("category", "type of that op, such as Conv2D; empty if unknown"),
-    "layer": Column("category", "path of the layer it belongs to; empty if none"),
-    "source": Column("category", "file:line of the user's code that made the op; empty if none"),
-    "region": Column("category", "output, temp, dynamic, trial, workspace or empty"),
-    "dtype": Column("category", "element type, empty if unknown"),
-    "shape": Column("category", "shape as text; empty if unknown"),
-    "tensor": Column("category", "tensor of the graph that the buffer holds, such as conv/Relu:0"),
-    "variable": Column("category", "path of the variable it holds; empty if it holds none"),
-    "category": Column("category", "a Category"),
-    "role": Column("category", "more specific than the category; may be empty"),
-    "turns_at": Column(
-        "Int64",
-        "instant from which `category` is valid; before it the buffer is a temporary (a new value "
-        "that becomes a variable's); missing if it is valid from birth",
-    ),
-    "part_of": Column(
-        "Int64",
-        "row of the allocation that contains it, for a value inside a compiled step's buffer or the "
-        "idle rest of that buffer; missing for a real allocation",
-    ),
-    "instruction": Column(
-        "category", "HLO instruction that makes it; empty outside compiled steps"
-    ),
-}
+
+EVENTS: Final = _read_columns("events")
+ALLOCATIONS: Final = _read_columns("allocations")
 
 _OPTIONAL: Final = frozenset({"part_of", "instruction"})
 """Columns that a table may lack if no row is part of another."""

@@ -28,11 +28,11 @@ from analyzer.simulate.kernels.shared.op_call import (
     alias,
     allocate,
     allocate_all,
+    assign_rules,
     forward,
     plan_alias,
     plan_allocation,
     plan_forward,
-    rule_table,
 )
 
 _TYPES: Final = read_op_types("analyzer.simulate.kernels.cpu", "op_types.toml")["types"]
@@ -113,82 +113,58 @@ def _plan_all_reduce(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=chunks)
 
 
-_RULES: Final = lists.RULES | rule_table(
-    (
-        lambda call: MemoryPlan(outputs=tuple(map(alias, range(len(call.op.outputs))))),
-        _TYPES["aliases"],
+def _plan_nothing(call: Call) -> MemoryPlan:
+    """Allocate nothing: the outputs are made elsewhere, or there are none."""
+    return MemoryPlan(outputs=(NO_BUFFER,) * len(call.op.outputs))
+
+
+def _plan_cast(call: Call) -> MemoryPlan:
+    return plan_alias() if call.attr("SrcT") == call.attr("DstT") else plan_allocation(call)
+
+
+_RULES: Final = lists.RULES | assign_rules(
+    _TYPES,
+    aliases=lambda call: MemoryPlan(outputs=tuple(map(alias, range(len(call.op.outputs))))),
+    unary=_forward_any(0),
+    binary=_forward_any(0, 1),
+    **dict.fromkeys(("allocating_anywhere", "allocating", "onednn_allocating"), plan_allocation),
+    reductions=layout.plan_reduction,
+    in_place=_use_variable(VariableAccess.UPDATE),
+    **dict.fromkeys(("scatters", "gathers"), _use_variable(VariableAccess.IN_PART)),
+    **dict.fromkeys(("nothing", "constant"), _plan_nothing),
+    sum=_plan_add_n,
+    all_reduce=_plan_all_reduce,
+    zeros=lambda call: _forward_tensor(ListUse.ZEROS, call),
+    select=plan_select,
+    python=lambda call: MemoryPlan(outputs=allocate_all(call), borrows=True),
+    switch=lambda call: MemoryPlan(outputs=(alias(),) * len(call.op.outputs)),
+    merge=_plan_merge,
+    cross_entropy=_plan_cross_entropy,
+    read=lambda _: MemoryPlan(outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ),
+    assign=lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1),
+    histogram=lambda call: plan_allocation(
+        call, after_bytes=(4 * math.prod(call.shape(0) or (0,)),)
     ),
-    (_forward_any(0), _TYPES["unary"]),
-    (_forward_any(0, 1), _TYPES["binary"]),
-    (
-        plan_allocation,
-        _TYPES["allocating_anywhere"] | _TYPES["allocating"] | _TYPES["onednn_allocating"],
-    ),
-    (layout.plan_reduction, REDUCTIONS),
-    (_use_variable(VariableAccess.UPDATE), _TYPES["in_place"]),
-    (_use_variable(VariableAccess.IN_PART), _TYPES["scatters"] | _TYPES["gathers"]),
-    (  # The outputs are made elsewhere, or there are none.
-        lambda call: MemoryPlan(outputs=(NO_BUFFER,) * len(call.op.outputs)),
-        _TYPES["nothing"] | _TYPES["constant"],
-    ),
-    (_plan_add_n, "AddN"),
-    (_plan_all_reduce, "CollectiveReduce CollectiveReduceV2 CollectiveReduceV3"),
-    (lambda call: _forward_tensor(ListUse.ZEROS, call), "ZerosLike"),
-    (plan_select, "Select SelectV2"),
-    # Copy each array that Python returns, or hold it if it begins on 64 bytes: ``NdarrayToTensor``
-    # and ``TF_NewTensor`` (``py_func.cc``, ``ndarray_tensor.cc``, ``tf_tensor.cc``).
-    (
-        lambda call: MemoryPlan(outputs=allocate_all(call), borrows=True),
-        "PyFunc PyFuncStateless EagerPyFunc",
-    ),
-    (
-        lambda call: MemoryPlan(outputs=(alias(),) * len(call.op.outputs)),
-        "Switch RefSwitch _SwitchN",
-    ),
-    (_plan_merge, "Merge"),
-    (_plan_cross_entropy, "SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
-    (
-        lambda _: MemoryPlan(outputs=(Output(Way.ALIAS),), variable=VariableAccess.READ),
-        "ReadVariableOp",
-    ),
-    # The value's buffer becomes the variable's.
-    (lambda _: MemoryPlan(variable=VariableAccess.ASSIGN, value=1), "AssignVariableOp"),
-    # An int32 for the bin of each value (``HistogramFixedWidthFunctor``).
-    (
-        lambda call: plan_allocation(call, after_bytes=(4 * math.prod(call.shape(0) or (0,)),)),
-        "HistogramFixedWidth",
-    ),
-    # The range of colours of each pixel (``RGBToHSVOp``).
-    (lambda call: plan_allocation(call, after_bytes=(call.size() // 3,)), "RGBToHSV"),
-    # ``CastOp`` never forwards.
-    (
-        lambda call: (
-            plan_alias() if call.attr("SrcT") == call.attr("DstT") else plan_allocation(call)
-        ),
-        "Cast _MklCast",
-    ),
-    (layout.plan_transpose, "Transpose _MklTranspose ConjugateTranspose"),
-    (layout.plan_same_or_copy, "BroadcastTo Tile"),
-    (layout.plan_concat, "Concat ConcatV2"),
-    (lambda call: plan_alias() if len(call.inputs) == 1 else plan_allocation(call), "Pack"),
-    (layout.plan_slice, "Slice"),
-    (layout.plan_strided_slice, "StridedSlice"),
-    (layout.plan_split, "Split SplitV"),
-    (layout.plan_unpack, "Unpack"),
-    (products.plan_filter_gradient, "Conv2DBackpropFilter Conv3DBackpropFilterV2"),
-    (products.plan_input_gradient, "Conv2DBackpropInput Conv3DBackpropInputV2"),
-    (products.plan_half_matmul, "MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"),
-    (products.plan_max_pool_gradient, "MaxPoolGrad"),
-    (
-        products.plan_convolution,
-        "_MklNativeConv2D _MklNativeConv3D _MklNativeFusedConv2D _MklNativeFusedConv3D"
-        " _MklNativeConv2DWithBias _MklNativePadWithConv2D _MklNativePadWithFusedConv2D",
-    ),
-    (products.plan_matmul, "_MklMatMul"),
-    (products.plan_batch_matmul, "_MklBatchMatMul _MklBatchMatMulV2 _MklFusedBatchMatMulV2"),
-    (products.plan_einsum, "_MklEinsum"),
-    (plan_einsum, "Einsum"),
-    (_forward_any(0), "_MklSoftmax"),  # ``MklSoftmaxOp`` forwards the logits
+    rgb_to_hsv=lambda call: plan_allocation(call, after_bytes=(call.size() // 3,)),
+    cast=_plan_cast,
+    transpose=layout.plan_transpose,
+    broadcast=layout.plan_same_or_copy,
+    concat=layout.plan_concat,
+    pack=lambda call: plan_alias() if len(call.inputs) == 1 else plan_allocation(call),
+    slice=layout.plan_slice,
+    strided_slice=layout.plan_strided_slice,
+    split=layout.plan_split,
+    unpack=layout.plan_unpack,
+    filter_gradient=products.plan_filter_gradient,
+    input_gradient=products.plan_input_gradient,
+    matmul=products.plan_half_matmul,
+    max_pool_gradient=products.plan_max_pool_gradient,
+    onednn_convolution=products.plan_convolution,
+    onednn_matmul=products.plan_matmul,
+    onednn_batch_matmul=products.plan_batch_matmul,
+    onednn_einsum=products.plan_einsum,
+    einsum=plan_einsum,
+    onednn_softmax=_forward_any(0),
 )
 
 KNOWN_TYPES: Final = frozenset(_RULES)  # op types with a rule

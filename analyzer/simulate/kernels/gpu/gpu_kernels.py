@@ -21,8 +21,6 @@ from typing import Final
 from analyzer.cards import Gpu
 from analyzer.model.contract.graph_note import Op, read_op_types
 from analyzer.model.graph.host_copies import (
-    COPY,
-    COPY_BACK,
     HOST_TYPES,
     VARIABLES_ON_HOST,
     is_output_on_host,
@@ -41,8 +39,8 @@ from analyzer.simulate.kernels.shared.op_call import (
     MemoryPlan,
     Rule,
     Way,
+    assign_rules,
     plan_allocation,
-    rule_table,
 )
 
 ALLOCATOR: Final = "GPU_0_bfc"  # TensorFlow's name of the allocator of the first card
@@ -52,12 +50,6 @@ SCRATCH_BYTES: Final = 1028
 (``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``)."""
 
 _TYPES: Final = read_op_types("analyzer.simulate.kernels.gpu", "card_op_types.toml")["types"]
-
-_CONVOLUTIONS: Final = {
-    "forward": "Conv2D Conv3D _FusedConv2D",
-    "input_gradient": "Conv2DBackpropInput Conv3DBackpropInputV2",
-    "filter_gradient": "Conv2DBackpropFilter Conv3DBackpropFilterV2",
-}
 
 _AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - _TYPES["works_on_copies"]) | _TYPES["as_on_cpu"]
 """Op types whose kernels on a card have the effect of those on the CPU."""
@@ -151,39 +143,27 @@ def _plan_copy_to_host(call: Call) -> MemoryPlan:
 
 def _make_rules(card: DnnCard) -> dict[str, Rule]:
     blocks = gpu_reduction.blocks_in_flight(card.gpu)
-    depthwise = "DepthwiseConv2dNative"
-    return rule_table(
-        (plan_allocation, _TYPES["allocating"]),
-        # CUB's partial results (``where_op_gpu.cu.h``, ``gpu_prim_helpers.h``)
-        (partial(plan_allocation, after_bytes=(gpu_reduction.CUB_BYTES,)), _TYPES["scans"]),
-        (partial(gpu_reduction.plan_reduction, blocks=blocks), cpu.REDUCTIONS),
-        *(
-            (partial(cudnn.plan_convolution, card=card, direction=direction), types)
-            for direction, types in _CONVOLUTIONS.items()
-        ),
-        (
-            partial(cudnn.plan_depthwise, card=card),
-            f"{depthwise} {depthwise}BackpropInput {depthwise}BackpropFilter",
-        ),
-        (cudnn.plan_batch_norm, "FusedBatchNormV3 _FusedBatchNormEx"),
-        (
-            partial(_plan_pooling, capability=card.gpu.compute_capability),
-            "MaxPool3D AvgPool3D AvgPoolGrad AvgPool3DGrad MaxPool3DGrad",
-        ),
-        (partial(gpu_reduction.plan_sum_of_squares, blocks=blocks), "L2Loss"),
-        (gpu_reduction.plan_softmax, "Softmax LogSoftmax"),
-        (gpu_reduction.plan_bias_gradient, "BiasAddGrad"),
-        (gpu_reduction.plan_top_k, "TopKV2"),
-        (_plan_cross_entropy, "SoftmaxCrossEntropyWithLogits"),
-        # cuFFT destroys the input of a transform to reals, so it is copied (``FFTGPUBase``).
-        (
-            lambda call: plan_allocation(call, after_bytes=(call.input_size(0),)),
-            "IRFFT IRFFT2D IRFFT3D",
-        ),
-        (plan_einsum, "Einsum"),
-        (cpu.plan_select, "SelectV2"),  # the generated kernel forwards either value
-        (cudnn.plan_recurrent_layer, "CudnnRNN CudnnRNNV2 CudnnRNNV3"),
-        (cudnn.plan_recurrent_gradient, "CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3"),
-        (plan_allocation, f"_CopyFromHostToGpu {COPY}"),
-        (_plan_copy_to_host, f"_CopyFromGpuToHost {COPY_BACK}"),
-    )
+    return assign_rules(
+        _TYPES,
+        allocating=plan_allocation,
+        scans=partial(plan_allocation, after_bytes=(gpu_reduction.CUB_BYTES,)),
+        **{
+            direction: partial(cudnn.plan_convolution, card=card, direction=direction)
+            for direction in ("forward", "input_gradient", "filter_gradient")
+        },
+        depthwise=partial(cudnn.plan_depthwise, card=card),
+        batch_norm=cudnn.plan_batch_norm,
+        pooling=partial(_plan_pooling, capability=card.gpu.compute_capability),
+        sum_of_squares=partial(gpu_reduction.plan_sum_of_squares, blocks=blocks),
+        softmax=gpu_reduction.plan_softmax,
+        bias_gradient=gpu_reduction.plan_bias_gradient,
+        top_k=gpu_reduction.plan_top_k,
+        cross_entropy=_plan_cross_entropy,
+        inverse_fft=lambda call: plan_allocation(call, after_bytes=(call.input_size(0),)),
+        einsum=plan_einsum,
+        select=cpu.plan_select,
+        recurrent=cudnn.plan_recurrent_layer,
+        recurrent_gradient=cudnn.plan_recurrent_gradient,
+        copy_to_card=plan_allocation,
+        copy_to_host=_plan_copy_to_host,
+    ) | dict.fromkeys(cpu.REDUCTIONS, partial(gpu_reduction.plan_reduction, blocks=blocks))

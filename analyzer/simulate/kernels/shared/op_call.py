@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
+from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import ThreadsNote
 
 if TYPE_CHECKING:
@@ -176,13 +176,9 @@ Rule: TypeAlias = Callable[[Call], MemoryPlan]
 """A function from a call to the memory plan of its kernel."""
 
 
-def rule_table(*rows: tuple[Rule, str | frozenset[str]]) -> dict[str, Rule]:
-    """Return the rule of each op type; of several rows with one op type the last counts."""
-    return {
-        op_type: rule
-        for rule, types in rows
-        for op_type in (op_types(types) if isinstance(types, str) else types)
-    }
+def assign_rules(tables: Mapping[str, frozenset[str]], **rules: Rule) -> dict[str, Rule]:
+    """Return the rule of each op type of the tables; of several rules of one type the last counts."""
+    return {op_type: rule for name, rule in rules.items() for op_type in tables[name]}
 
 
 def allocate(call: Call, index: int = 0, region: str = "output") -> Output:

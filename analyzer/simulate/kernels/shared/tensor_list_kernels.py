@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from analyzer.model.contract.graph_note import op_types
 from analyzer.simulate.kernels.shared.op_call import (
     Call,
     ListUse,
@@ -17,7 +18,6 @@ from analyzer.simulate.kernels.shared.op_call import (
     Rule,
     Way,
     allocate_all,
-    rule_table,
 )
 
 HANDLE_BYTES: Final = 64  # bytes of the tensor of a list: one ``Variant``
@@ -51,17 +51,18 @@ def _plan_unstack(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=(_HANDLE,), lists=ListUse.UNSTACK, rows_bytes=(row_bytes,) * rows)
 
 
-RULES: Final = rule_table(
-    (_plan_list(ListUse.NEW), "EmptyTensorList TensorListReserve"),
-    (_plan_list(ListUse.PUSH, 1), "TensorListPushBack"),
-    (_plan_list(ListUse.SET, 2), "TensorListSetItem"),
-    (_plan_list(ListUse.RESIZE), "TensorListResize"),
-    (partial(_plan_element, ListUse.POP), "TensorListPopBack"),
-    (partial(_plan_element, ListUse.GET), "TensorListGetItem"),
+_STACKS: Final = op_types("TensorListStack TensorListConcatV2 TensorListGather")
+RULES: Final[dict[str, Rule]] = {
+    **dict.fromkeys(op_types("EmptyTensorList TensorListReserve"), _plan_list(ListUse.NEW)),
+    "TensorListPushBack": _plan_list(ListUse.PUSH, 1),
+    "TensorListSetItem": _plan_list(ListUse.SET, 2),
+    "TensorListResize": _plan_list(ListUse.RESIZE),
+    "TensorListPopBack": partial(_plan_element, ListUse.POP),
+    "TensorListGetItem": partial(_plan_element, ListUse.GET),
     # Hold references to the inputs (``WriteOptionalWithValueToOutput``, ``optional_ops.cc``).
-    (_plan_list(ListUse.PACK), "OptionalNone OptionalFromValue"),
-    (_plan_tensors(ListUse.STACK), "TensorListStack TensorListConcatV2 TensorListGather"),
-    (_plan_tensors(ListUse.UNPACK), "OptionalGetValue"),
-    (_plan_unstack, "TensorListFromTensor TensorListScatterV2"),
-)
+    **dict.fromkeys(op_types("OptionalNone OptionalFromValue"), _plan_list(ListUse.PACK)),
+    **dict.fromkeys(_STACKS, _plan_tensors(ListUse.STACK)),
+    "OptionalGetValue": _plan_tensors(ListUse.UNPACK),
+    **dict.fromkeys(op_types("TensorListFromTensor TensorListScatterV2"), _plan_unstack),
+}
 """Rules of ops for lists only; ``AddN`` and ``ZerosLike`` are with the other kernels."""
