@@ -36,10 +36,9 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 def buffer_row(row: Mapping[str, Any], kind: type[_Row], **more: Any) -> _Row:
     """Return a row of the allocations table as a row of the report, with fields of its type."""
-    texts = {key: str(row[key]) for key in _TEXT_COLUMNS}
-    sizes = {key: int(row[key]) for key in ("requested_bytes", "allocated_bytes")}
-    category = Category(str(row["category"]))
-    return kind(name=name_of(row), category=category, **texts, **sizes, **more)
+    more |= {key: str(row[key]) for key in _TEXT_COLUMNS}
+    more |= {key: int(row[key]) for key in ("requested_bytes", "allocated_bytes")}
+    return kind(name=name_of(row), category=Category(str(row["category"])), **more)
 
 
 def describe_buffer(row: Mapping[str, Any], **more: Cell) -> EvidenceRow:
