@@ -14,7 +14,6 @@ XLA's buffer assignment decides everything before the module runs. Kinds of allo
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from itertools import accumulate
 from typing import Final
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import ITEM_BYTES
+from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.errors import AccountingError
 from analyzer.tracing.parse.hlo import BufferAllocation, HeapEvent, Hlo, Instruction, Slice
 from analyzer.tracing.xla.compile_trials import CompileTrial
@@ -76,7 +75,7 @@ class PlanRegion:
     results: tuple[int, ...]  # indexes of the results in it; empty if unknown
     is_live_out: bool  # whether it contains a result or the table of their addresses
     is_tuple: bool
-    dtype: str  # of its only value; empty and None if it has several
+    dtype: str  # of its only value or result; empty and None if it has several
     shape: tuple[int, ...] | None
     op_name: str
     holders: tuple[Holder, ...] = ()  # the values in a region of temporaries, in order of ``first``
@@ -172,7 +171,9 @@ def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
         parameters=tuple(sizes.get(number, 0) for number in parameters),
         aliases={one: of for one, of in hlo.aliases.items() if one not in handed_on},
         handed_on=handed_on,
-        outputs=tuple(_count_bytes(maker, index) for maker, index in makers),
+        outputs=tuple(
+            tensor_bytes(*maker.shapes.get(index, ("", ()))) or 0 for maker, index in makers
+        ),
     )
     for region in plan.temporaries:
         if region.peak_bytes > region.size_bytes:
@@ -200,11 +201,6 @@ def _find_maker(
     return found, index
 
 
-def _count_bytes(maker: Instruction, index: tuple[int, ...]) -> int:
-    dtype, shape = maker.shapes.get(index, ("", ()))
-    return ITEM_BYTES.get(dtype, 0) * math.prod(shape)
-
-
 def _make_region(
     hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[int]]
 ) -> PlanRegion:
@@ -217,12 +213,14 @@ def _make_region(
     }
     use = next(use for use, holds in uses.items() if holds)
     values = {part.buffer for part in allocation.slices}
+    own = values if len(values) == 1 else values & results.keys()
     dtype, shape, op_name = "", None, ""
-    if len(values) == 1 and not allocation.is_tuple:
-        one = hlo.buffers[next(iter(values))]
+    if len(own) == 1 and not allocation.is_tuple:
+        one = hlo.buffers[next(iter(own))]
         maker = hlo.instructions[one.instruction]
         dtype, shape = maker.shapes.get(one.shape_index, ("", ()))
-        op_name = maker.op_name
+        is_result = use is ValueUse.OUTPUT
+        op_name = (_find_named_instruction(hlo, maker) if is_result else maker).op_name
     holders, moments = _find_holders(hlo, allocation) if use is ValueUse.TEMPORARY else ((), 0)
     return PlanRegion(
         index=allocation.index,
