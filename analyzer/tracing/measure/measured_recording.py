@@ -31,7 +31,7 @@ from analyzer.tracing.measure.free_pairing import (
     pair_frees,
     sort_simultaneous_events,
 )
-from analyzer.tracing.measure.trace_attribution import attribute, find_instant, find_marks
+from analyzer.tracing.measure.trace_attribution import attribute, find_instants, find_marks
 from analyzer.tracing.measure.trace_checks import check_trace
 from analyzer.tracing.measure.values_read import warn_about_values
 from analyzer.tracing.measure.variable_buffers import AddressIndex
@@ -219,17 +219,16 @@ def _find_earlier_buffers(
     Returns:
         Variables; and the step's inputs, which may be from before the trace.
     """
-    moments = find_marks(raw.markers, "snapshot")
+    moments = find_instants(raw, "snapshot")
     if note is None or not moments or not note.snapshots:
         return {}, {}
     index = AddressIndex(table)
-    instant = find_instant(raw.events["time_ps"].to_numpy(), moments[0])
 
     def choose(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, int]:
         return {
             address: size
             for address, size in pairs
-            if address is not None and size and index.at(address, instant) is None
+            if address is not None and size and index.at(address, moments[0]) is None
         }
 
     sizes = (variable.size_bytes for variable in note.variables)

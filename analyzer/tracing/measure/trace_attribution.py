@@ -93,7 +93,7 @@ def _label_noted(
     labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote, structure: GraphIndex | None
 ) -> None:
     """Label the variables and the inputs of a note."""
-    moments = _find_instants(raw, "snapshot")
+    moments = find_instants(raw, "snapshot")
     roles = find_roles_of_state(note, structure) if structure is not None else {}
     label_variables(labels, note, find_holdings(table, note, moments, structure), roles)
     index, start = AddressIndex(table), moments[0] if moments else -1
@@ -115,14 +115,11 @@ def find_marks(markers: Sequence[Span], name: str) -> list[Span]:
     return [span for span in markers if span.name == f"{MARKER_PREFIX}{name}"]
 
 
-def find_instant(times: np.ndarray, span: Span) -> int:
-    """Return the last instant before the span begins."""
-    return int(np.searchsorted(times, span.start_ps, side="left")) - 1
-
-
-def _find_instants(raw: RawTrace, name: str) -> list[int]:
-    times = raw.events["time_ps"].to_numpy()
-    return [find_instant(times, span) for span in find_marks(raw.markers, name)]
+def find_instants(raw: RawTrace, name: str) -> list[int]:
+    """Return the last instant before each of the capture's marks with a name."""
+    starts = [span.start_ps for span in find_marks(raw.markers, name)]
+    found: list[int] = (np.searchsorted(raw.events["time_ps"].to_numpy(), starts) - 1).tolist()
+    return found
 
 
 def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
@@ -140,8 +137,7 @@ def _label_gradients(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: R
     spans = find_marks(raw.markers, "gradients")
     if not spans:
         return
-    index, times = AddressIndex(table), raw.events["time_ps"].to_numpy()
-    marks = [find_instant(times, span) for span in spans]
+    index, marks = AddressIndex(table), find_instants(raw, "gradients")
     found = {
         index.at(address, instant)
         for span, instant in zip(spans, marks, strict=True)
@@ -166,7 +162,7 @@ def _label_gradients(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: R
 
 def _label_held(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote) -> None:
     """Label the tensors that names of a program hold at the end, if its whole run is one step."""
-    index, moments = AddressIndex(table), _find_instants(raw, "snapshot")
+    index, moments = AddressIndex(table), find_instants(raw, "snapshot")
     watch = note.watch
     for held in watch.held if watch is not None and watch.whole_run and moments else ():
         for address in held.addresses:

@@ -23,7 +23,7 @@ from analyzer.model.recording.timeline import UNPAIRED, pair_events, running_sum
 from analyzer.model.units import GRANULE_BYTES, format_bytes, round_up
 from analyzer.tracing.derive.op_names import read_shape
 from analyzer.tracing.measure.attribution_labels import Mask
-from analyzer.tracing.measure.trace_attribution import find_instant, find_marks
+from analyzer.tracing.measure.trace_attribution import find_instants, find_marks
 from analyzer.tracing.measure.variable_buffers import AddressIndex
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace, Span
@@ -186,7 +186,7 @@ def _check_capture(
     misplaced = _find_misplaced_marks(raw, steps, snapshots)
     yield DamageReason.CAPTURE_MARKS, len(misplaced), misplaced
     if not lost:
-        moved = _find_moved_variables(raw, allocations, steps, note, snapshots)
+        moved = _find_moved_variables(raw, allocations, steps, note)
         yield DamageReason.VARIABLES, len(moved), ()
 
 
@@ -213,22 +213,16 @@ def _find_misplaced_marks(
 
 
 def _find_moved_variables(
-    raw: RawTrace,
-    allocations: pd.DataFrame,
-    steps: Sequence[Step],
-    note: RunNote,
-    snapshots: Sequence[Span],
+    raw: RawTrace, allocations: pd.DataFrame, steps: Sequence[Step], note: RunNote
 ) -> set[str]:
     """Return variables with a buffer of another size, or with another buffer at the next step.
 
     A variable may be a slice of a larger buffer, but hardly one that leaves less than 256 bytes.
     """
-    clock = raw.events["time_ps"].to_numpy()
-    index = AddressIndex(allocations)
+    index, instants = AddressIndex(allocations), find_instants(raw, "snapshot")
     requested = allocations["requested_bytes"].to_numpy()
     moved = set()
-    for turn, (mark, addresses) in enumerate(zip(snapshots, note.snapshots, strict=True)):
-        instant = find_instant(clock, mark)
+    for turn, (instant, addresses) in enumerate(zip(instants, note.snapshots, strict=True)):
         is_followed = turn < len(steps) and (note.watch is None or not turn)
         begin = steps[turn].first - 1 if is_followed else instant
         for address, variable in zip(addresses, note.variables, strict=False):
