@@ -78,7 +78,7 @@ def find_retained(analysis: Analysis) -> Iterator[Finding]:
         )
     details.append(
         f"Recomputing them in {found.segments} segments lowers it by {recomputed}: put "
-        "tf.recompute_grad or keras.RematScope around the layers of each segment."
+        "tf.recompute_grad, keras.RematScope or jax.checkpoint around the layers of each segment."
         if found.saves_bytes
         else "Recomputing them does not help: they are in use at the peak."
     )

@@ -10,8 +10,9 @@ from builders import analyze, sample_folder
 from msgspec.structs import replace as replace_fields
 
 import analyzer
+from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report.subject import Kind, PhantomNotice
-from analyzer.report.actions import suggest_next
+from analyzer.report.actions import change_items, suggest_next
 
 
 def options_exist(command: str) -> bool:
@@ -42,6 +43,17 @@ def test_a_name_from_a_trace_stays_one_word() -> None:
     target = replace_fields(report.target, text="a b; rm -rf /")
     command = suggest_next(replace_fields(report, target=target))
     assert shlex.split(command)[2] == "a b; rm -rf /"
+
+
+def test_no_command_or_code_for_tensorflow_follows_a_trace_of_jax() -> None:
+    report = analyzer.open_trace(sample_folder("cnn")).report
+    named = replace_fields(report.tensors_at_peak[0], name="jit(step)/jvp(Net)/dot_general")
+    target = replace_fields(report.target, kind=TargetKind.TRACE)
+    of_jax = replace_fields(report, target=target, tensors_at_peak=(named,))
+    assert "--target" in suggest_next(replace_fields(report, target=target))
+    assert not suggest_next(of_jax)
+    assert any(item.code for item in change_items(report))
+    assert not any(item.code for item in change_items(of_jax))
 
 
 def test_the_terminal_ends_with_it() -> None:
