@@ -14,6 +14,7 @@ from analyzer.explain.running.leaks import growth_words, leaks_by_holder, tensor
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import TracedFunction, WatchNote
 from analyzer.model.recording.records import Finding, Severity
+from analyzer.model.recording.schema import TRIAL_ROLE
 from analyzer.model.units import format_bytes
 
 _TAPES: Final = 3  # tapes of one line that are alive together from which on they seem to be stored
@@ -201,9 +202,12 @@ _SPREAD_RATIO: Final = 0.1  # difference between the steps' peaks, as a share of
 
 
 def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
-    """Report steps whose tensor sizes differ from step to step, with the range of their peaks."""
-    steps, rows, watch = analysis.full_steps, analysis.rows, analysis.recording.watch
-    made = rows.loc[rows["step"].notna() & (rows["op"] != ""), ["op", "step", "requested_bytes"]]
+    """Report steps without trials whose tensor sizes differ, with the range of their peaks."""
+    rows, watch = analysis.rows, analysis.recording.watch
+    tried = set(rows.loc[rows["role"] == TRIAL_ROLE, "step"].dropna())
+    steps = [step for step in analysis.full_steps if step.index not in tried]
+    is_made = rows["step"].isin([step.index for step in steps]) & (rows["op"] != "")
+    made = rows.loc[is_made, ["op", "step", "requested_bytes"]]
     if len(steps) < _SIZES or made.empty:
         return
     sizes = made.groupby(["op", "step"], observed=True)["requested_bytes"].max().unstack("step")

@@ -17,6 +17,7 @@ from analyzer.explain.running.kept_objects import find_varying_shapes
 from analyzer.explain.running.leaks import find_unexplained
 from analyzer.explain.running.slope import ProgramGrowth, growth_of, measure_growth
 from analyzer.model.contract.watch_note import DataStage, HeldTensors, Reading, WatchNote
+from analyzer.model.recording.schema import TRIAL_ROLE
 
 MIB = 1 << 20
 
@@ -122,12 +123,16 @@ def steps_of(sizes: list[int], watch: WatchNote) -> Analysis:
             "step": range(count),
             "requested_bytes": [size * MIB for size in sizes],
             "source": ["train.py:5"] * count,
+            "role": "",
         }
     )
     allocated = np.zeros(2 * count + 1, dtype=np.int64)
     allocated[1::2] = rows["requested_bytes"]
     recording = SimpleNamespace(
-        steps=[SimpleNamespace(first=2 * index, last=2 * index + 1) for index in range(count)],
+        steps=[
+            SimpleNamespace(index=index, first=2 * index, last=2 * index + 1)
+            for index in range(count)
+        ],
         allocator="cpu",
         watch=watch,
         events=pd.DataFrame(
@@ -152,3 +157,10 @@ def test_steps_of_varying_shapes_are_told_with_their_peaks() -> None:
 @pytest.mark.parametrize("sizes", [[40, 40, 40, 40, 10], [40] * 5, [40, 39, 38, 40, 40]])
 def test_a_last_smaller_batch_is_no_varying_shape(sizes: list[int]) -> None:
     assert not list(find_varying_shapes(steps_of(sizes, seen(0))))
+
+
+def test_trials_of_algorithms_are_no_varying_shapes() -> None:
+    analysis = steps_of([400, 40, 41, 40, 300], seen(0))
+    assert list(find_varying_shapes(analysis))
+    analysis.rows.loc[[0, 4], "role"] = TRIAL_ROLE
+    assert not list(find_varying_shapes(analysis))
