@@ -18,6 +18,7 @@ _OPTIMIZER: Final = re.compile(
 """Name scope of Keras' optimizers."""
 _APPLIES: Final = re.compile(r"Resource(Sparse)?Apply\w+")
 _SUFFIX: Final = re.compile(r"(_\d+)?(-\d+-.*-LayoutOptimizer)?$")
+_NO_LAYERS: Final = ("gradient_tape", "gradients", "ArithmeticOptimizer")
 _LONGEST: Final = 512  # characters of a name's last part; TensorFlow's have about 100
 _GRADIENT_KERNEL: Final = re.compile(r"(\w*?(Grad|GradV\d|Backprop\w*?))(_\d+)?(-|$)")
 """Name of an op type that computes a gradient; the tape opens the forward op's scope around it."""
@@ -109,9 +110,9 @@ def find_forward_op(name: str, known: set[str]) -> str:
 
 
 def plain_scope(name: str) -> str:
-    """Return an op's name scope without those of the tape."""
+    """Return an op's name scope without those of the tape and of Grappler's arithmetic rewrites."""
     parts = name.split("/")[:-1]
-    return "/".join(part for part in parts if part not in ("gradient_tape", "gradients"))
+    return "/".join(part for part in parts if part not in _NO_LAYERS)
 
 
 def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:

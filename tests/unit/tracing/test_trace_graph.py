@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import analyzer
+from analyzer.tracing.derive.op_names import plain_scope
 from analyzer.tracing.derive.run_steps import name_card
 from analyzer.tracing.measure.measured_recording import Measured, open_measured
 from analyzer.tracing.measure.workspaces import find_algorithm
@@ -271,3 +272,8 @@ def test_a_result_that_a_convolution_replaces_by_its_copy_is_no_gradient(tmp_pat
     # THEN the buffer that is used later is the gradient
     found = table[table["op"] == name].set_index("region")["category"]
     assert found.to_dict() == {"output": "workspace", "temp": "gradient"}
+
+
+def test_a_scope_of_grappler_is_no_layer() -> None:
+    name = "gradient_tape/net/dropout/ArithmeticOptimizer/ReorderCastLike_float_Cast"
+    assert plain_scope(name) == "net/dropout"
