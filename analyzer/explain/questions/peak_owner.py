@@ -55,7 +55,7 @@ def find_peak_owner(analysis: Analysis) -> Iterator[Finding]:
         if column == "layer" and len(sums):
             details.append(
                 f"Layer {sums.index[0]} holds the most at the peak: {format_bytes(int(sums.iloc[0]))} "
-                "of activations, gradients and temporaries."
+                "of activations, gradients, workspaces and temporaries."
             )
     yield Finding(
         id="peak-owner",
