@@ -144,6 +144,7 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
     has_ema = any("average" in variable.path for variable in note.variables)
     holds = {
         "train": step.mode != "infer",
+        "infer": step.mode == "infer",
         "xla": bool(step.jit),
         "op-by-op": not step.jit,
         "several-examples": batch > 1,

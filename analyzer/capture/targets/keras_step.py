@@ -45,8 +45,8 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
     )
     inputs, batch_size = synthetic_inputs.make_inputs(model, options)
     outputs = _build_output_specs(model, inputs)
+    change_layers(model, options.remedy)
     if train:
-        change_layers(model, options.remedy)
         _make_trainable(model, inputs, outputs, options, messages)
     if options.jit is not None:
         _set_jit(model, options.jit)

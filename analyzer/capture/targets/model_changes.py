@@ -4,7 +4,9 @@ A remedy is written ``KIND=VALUE``; several are separated by commas:
 
     accumulate=4        accumulate the gradients of four batches before the optimizer applies them
     freeze=all-but-last train only the last layer with weights
-    remat=full          run the code that builds the model in ``keras.RematScope``
+    lora=8              train low-rank updates of this rank only (``enable_lora`` of Keras' layers)
+    quantize=int8       quantize the weights for inference (``quantize`` of Keras' models)
+    remat=full          run the code that builds the model in ``keras.RematScope`` of this mode
     ema=off, ema=on     the optimizer's moving average of the weights
     clip=off, clip=on   the optimizer's gradient clipping
     recompute=a>b|c>d   recompute the layers from ``a`` to ``b`` and from ``c`` to ``d`` as blocks
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from unittest.mock import patch
@@ -27,7 +30,10 @@ from analyzer.model.errors import TargetError
 
 _ALL_BUT_LAST: Final = "all-but-last"
 _CLIPPING: Final = ("clipnorm", "clipvalue", "global_clipnorm")
-_NEED_MODEL: Final = {"freeze": "", "recompute": "", "ema": "off", "clip": "off"}
+_NEED_MODEL: Final = {
+    **dict.fromkeys(("freeze", "lora", "quantize", "recompute"), ""),
+    **dict.fromkeys(("ema", "clip"), "off"),
+}
 """Remedies that need the model itself: kind -> value, or empty for any."""
 _OPTIMIZER_OPTIONS: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("ema", "on"): {"use_ema": True},
@@ -151,8 +157,15 @@ def rebuild_with_blocks(model: Any, remedy: str) -> Any:
 
 
 def change_layers(model: Any, remedy: str) -> None:
-    """Freeze layers before the model is compiled."""
-    if _split(remedy).get("freeze") != _ALL_BUT_LAST:
+    """Freeze layers, train low-rank updates, or quantize weights, before the model is compiled."""
+    parts = _split(remedy)
+    if "quantize" in parts:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about each layer without weights to quantize
+            model.quantize(parts["quantize"])
+    if "lora" in parts:
+        _train_low_rank(model, int(parts["lora"]))
+    if parts.get("freeze") != _ALL_BUT_LAST:
         return
     layers = get_layers(model, include_self=False, recursive=False)
     weighted = [layer for layer in layers if layer.trainable_variables]
@@ -160,6 +173,19 @@ def change_layers(model: Any, remedy: str) -> None:
         raise TargetError(f"The model {model.name!r} has fewer than two layers with weights.")
     for layer in weighted[:-1]:
         layer.trainable = False
+
+
+def _train_low_rank(model: Any, rank: int) -> None:
+    """Freeze the model, and give each layer that supports it low-rank updates to train."""
+    layers = get_layers(model, include_self=False, recursive=True)
+    able = [one for one in layers if hasattr(one, "enable_lora") and one.trainable_variables]
+    if not able:
+        raise TargetError(f"No layer of the model {model.name!r} has enable_lora.")
+    for layer in layers:
+        layer.trainable = False
+    for layer in able:
+        layer.trainable = True
+        layer.enable_lora(rank)
 
 
 def _split(remedy: str) -> dict[str, str]:

@@ -346,7 +346,8 @@ def test_blocks_that_are_recomputed_save_what_is_said(folder: Path, name: str) -
 @pytest.mark.tf
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["freeze", "accumulate-4", "optimizer-sgd", "optimizer-adafactor", "mixed-float16"]
+    "name",
+    ["freeze", "lora-8", "accumulate-4", "optimizer-sgd", "optimizer-adafactor", "mixed-float16"],
 )
 def test_other_remedies_too(folder: Path, name: str) -> None:
     check_saving(folder, "convolutional", 64, name)

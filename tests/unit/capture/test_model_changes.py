@@ -8,6 +8,7 @@ import tensorflow as tf  # noqa: TID253
 
 from analyzer.capture.targets.model_changes import (
     apply_while_building,
+    change_layers,
     check_step_remedy,
     rebuild_with_blocks,
 )
@@ -34,11 +35,35 @@ def test_custom_step_without_keras_optimizer_is_refused() -> None:
             pass
 
 
-@pytest.mark.parametrize("remedy", ["freeze=all-but-last", "recompute=a>b", "ema=off", "clip=off"])
+@pytest.mark.parametrize(
+    "remedy",
+    ["freeze=all-but-last", "lora=8", "quantize=int8", "recompute=a>b", "ema=off", "clip=off"],
+)
 def test_remedy_that_needs_the_model_is_refused_for_a_custom_step(remedy: str) -> None:
     with pytest.raises(TargetError, match=r"needs the model, and .* is a custom step"):
         check_step_remedy(remedy, "loop.py:step")
     check_step_remedy("accumulate=4,ema=on,clip=on", "loop.py:step")
+
+
+def make_dense() -> keras.Sequential:
+    parts = [keras.Input((40,)), keras.layers.Dense(30), keras.layers.LayerNormalization()]
+    return keras.Sequential([*parts, keras.layers.Dense(20)])
+
+
+def test_low_rank_updates_and_biases_are_trained() -> None:
+    model = make_dense()
+    change_layers(model, "lora=4")
+    shapes = sorted(tuple(variable.shape) for variable in model.trainable_variables)
+    assert shapes == [(4, 20), (4, 30), (20,), (30,), (30, 4), (40, 4)]
+    bare = keras.Sequential([keras.Input((4,)), keras.layers.LayerNormalization()])
+    with pytest.raises(TargetError, match="has enable_lora"):
+        change_layers(bare, "lora=4")
+
+
+def test_weights_are_quantized() -> None:
+    model = make_dense()
+    change_layers(model, "quantize=int8")
+    assert [layer.kernel.dtype for layer in model.layers[::2]] == ["int8", "int8"]
 
 
 class Penalized(keras.Model):  # type: ignore[misc]

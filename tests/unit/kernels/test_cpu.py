@@ -90,6 +90,23 @@ def test_products_of_batches_need_the_copies_that_were_seen(
     assert cpu.plan(product).after_bytes == (scratch,)
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "out", "copies"),
+    [
+        ("int8", "int8", "int32", (256, 2048)),
+        ("int8", "int32", "int32", (256,)),
+        ("float32", "float32", "float32", ()),
+        ("bfloat16", "bfloat16", "float32", (256, 2048, 512)),
+        ("float16", "float16", "float16", (256, 2048, 512)),
+    ],
+)
+def test_a_product_multiplies_copies_of_operands_of_another_type(left, right, out, copies):
+    """``CastTensor`` and the copies of 16-bit operands in ``matmul_op_impl.h``."""
+    product = Op("op", "BatchMatMulV3", outputs=(TensorSpec(out, (4, 32)),))
+    operands = (TensorSpec(left, (4, 16)), TensorSpec(right, (16, 32)))
+    assert cpu.plan(Call(product, operands, (None, None))).after_bytes == copies
+
+
 def test_strings_take_as_many_bytes_as_their_headers():
     op = Op("op", "AsString", outputs=(TensorSpec("string", (50,)),))
     assert cpu.plan(Call(op, (), ())).outputs[0].size_bytes == 1200

@@ -173,12 +173,18 @@ def _plan_columns(
     return plan_allocation(call, after_bytes=(columns * item_bytes,))
 
 
-def plan_half_matmul(call: Call) -> MemoryPlan:
-    """Multiply 16-bit operands as float32 copies (``matmul_op_impl.h`` of the wheel, line 985)."""
-    if call.op.outputs[0].dtype not in ("float16", "bfloat16"):
-        return plan_allocation(call)
-    sizes = (call.input_size(0), call.input_size(1), call.size())
-    copies = [size * FLOAT_BYTES // call.item_bytes() for size in sizes]
+def plan_native_matmul(call: Call) -> MemoryPlan:
+    """Multiply float32 copies of 16-bit operands, else copies in the type of the output.
+
+    ``matmul_op_impl.h`` of the wheel, lines 985 and 1012. A copy of the same type is none.
+    """
+    types = (call.dtype(0), call.dtype(1))
+    is_half = types in (("float16", "float16"), ("bfloat16", "bfloat16"))
+    item_bytes = FLOAT_BYTES if is_half else call.item_bytes()
+    same = "" if is_half else call.op.outputs[0].dtype
+    shapes = [call.shape(k) for k, dtype in enumerate(types) if dtype not in ("", same)]
+    shapes += [call.out_shape()] if is_half else []
+    copies = [math.prod(shape or (0,)) * item_bytes for shape in shapes]
     return plan_allocation(call, after_bytes=copies)
 
 
