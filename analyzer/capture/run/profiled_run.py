@@ -119,7 +119,7 @@ def run_steps(
 
 @contextlib.contextmanager
 def _watch_for_stall(on_stall: Callable[[], None] | None) -> Iterator[None]:
-    """Call ``on_stall`` if the process uses no CPU time for ``_STALL_S``; without it, watch nothing."""
+    """Call ``on_stall`` if all threads sleep for ``_STALL_S``; without it, watch nothing."""
     if on_stall is None:
         yield
         return
@@ -128,7 +128,7 @@ def _watch_for_stall(on_stall: Callable[[], None] | None) -> Iterator[None]:
     def watch() -> None:
         used_s, since_s = time.process_time(), time.monotonic()
         while not has_ended.wait(1.0):
-            if time.process_time() - used_s > _IDLE_S:
+            if time.process_time() - used_s > _IDLE_S or not _all_sleep():
                 used_s, since_s = time.process_time(), time.monotonic()
             elif time.monotonic() - since_s > _STALL_S:
                 on_stall()
@@ -139,6 +139,16 @@ def _watch_for_stall(on_stall: Callable[[], None] | None) -> Iterator[None]:
         yield
     finally:
         has_ended.set()
+
+
+def _all_sleep() -> bool:
+    """Return whether no other thread waits for a processor or a disk, as on a busy machine (Linux)."""
+    own, states = str(threading.get_native_id()), set()
+    for task in Path("/proc/self/task").glob("*"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            text = (task / "stat").read_text(encoding="utf-8", errors="replace")
+            states |= set() if task.name == own else {text.rpartition(")")[2].split()[0]}
+    return states.isdisjoint("RD")  # running or ready, and in uninterruptible sleep
 
 
 def _run(
