@@ -22,11 +22,7 @@ from analyzer.cli.gpus_command import name_variant
 from analyzer.cli.outputs import Outputs, RunPlace
 from analyzer.cli.stdout import progress_bar
 from analyzer.explain.replay_settings import WhatIf
-from analyzer.model.contract.capture_request import (
-    CaptureOptions,
-    TargetKind,
-    TargetSpec,
-)
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.report.result import Result

@@ -40,13 +40,7 @@ class FitOptions:
     assume: list[str] | None = None
 
 
-def fit(
-    target: str,
-    *,
-    asked: FitOptions,
-    step: options.StepOptions,
-    outputs: PageOutputs,
-) -> None:
+def fit(target: str, *, asked: FitOptions, step: options.StepOptions, outputs: PageOutputs) -> None:
     """Find the largest batch (or input) that fits a card or a limit, without running the step.
 
     The step is estimated at a few batch sizes. With an N in --shape (tokens=N; 32N,32N,3) the search is

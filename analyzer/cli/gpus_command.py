@@ -59,11 +59,7 @@ class CardList(msgspec.Struct, frozen=True, kw_only=True):
     own: tuple[OwnCard, ...] = ()
 
 
-def gpus(
-    search: str = "",
-    json: Path | None = None,
-    force: bool = False,
-) -> None:
+def gpus(search: str = "", json: Path | None = None, force: bool = False) -> None:
     """List the cards of the catalogue, all or by search words."""
     check_paths(json, force=force)
     listing = _list_cards(search)

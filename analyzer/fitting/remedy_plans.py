@@ -211,11 +211,8 @@ def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[Reme
     if not shapes and is_application and note.inputs and note.inputs[0].shape:
         shapes = {"": tuple(note.inputs[0].shape[1:])}
     smaller = {}
-    for (
-        name,
-        shape,
-    ) in shapes.items():  # half of each axis but the last; of a single axis, half of it
-        sides = shape[:-1] or shape
+    for name, shape in shapes.items():
+        sides = shape[:-1] or shape  # a single axis is halved, else each but the last
         smaller[name] = (*(max(axis // 2, 1) for axis in sides), *shape[len(sides) :])
     if smaller == shapes:
         return

@@ -193,10 +193,7 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
 
 
 def find_state(
-    table: pd.DataFrame,
-    structure: GraphIndex,
-    steps: Sequence[Step],
-    freers: np.ndarray,
+    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step], freers: np.ndarray
 ) -> dict[int, tuple[Category, str]]:
     """Return category and role of the rows that hold parameters and optimizer state.
 

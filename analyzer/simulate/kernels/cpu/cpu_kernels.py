@@ -1,6 +1,6 @@
 """CPU kernels: what each op type allocates, forwards, aliases and holds.
 
-The table ``read_op_types.toml`` lists the op types of each effect. The rules are read from TensorFlow's
+The table ``op_types.toml`` lists the op types of each effect. The rules are read from TensorFlow's
 kernels (``tensorflow/core/kernels``, and the headers of the 2.21 wheel) and were checked against the
 allocator's events. An op type without a rule is assumed to allocate each output, and is reported as
 unmodelled.

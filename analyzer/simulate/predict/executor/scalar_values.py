@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
+from analyzer.simulate.predict.graph.edges import TYPES
 
 Number = int | float
 Value = tuple[Number, ...]  # a small tensor's elements, flat; booleans as 0 and 1
@@ -47,10 +48,6 @@ _DECIDED_BY_ONE: Final = {"LogicalAnd": 0, "LogicalOr": 1}
 """Op types that one input can decide, and its deciding value."""
 _SOURCES: Final = op_types("Const HostConst _Arg _DeviceArg")
 """Op types that bring in a number: a constant, or an input of the step (attribute ``value``)."""
-_SAME: Final = op_types("""
-    Identity Snapshot StopGradient Squeeze Reshape ExpandDims LoopCond PreventGradient Enter
-    Exit NextIteration _Recv _HostRecv TensorListFromTensor
-""")
 _REDUCE: Final[dict[str, Callable[[Value], Number]]] = {
     "All": all,
     "Any": any,
@@ -169,7 +166,7 @@ def _as_type(value: Value, op: Op) -> Value | None:
 
 def _evaluate_first(op: Op, value: Value) -> Value | None:
     """Return the value of an op that depends on its first input alone; None for others."""
-    if op.type in _SAME:
+    if op.type in TYPES["same_value"]:
         return value
     if op.type == "Cast":
         return _as_type(value, op)

@@ -31,10 +31,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from analyzer.model.contract.graph_note import op_types
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
 from analyzer.simulate.kernels.shared.op_call import MemoryPlan, VariableAccess
-from analyzer.simulate.predict.graph.edges import INEXPENSIVE, EdgeOrder, Wiring
+from analyzer.simulate.predict.graph.edges import INEXPENSIVE, TYPES, EdgeOrder, Wiring
 
 if TYPE_CHECKING:
     from analyzer.simulate.predict.buffers.reference_counts import Ledger
@@ -58,12 +57,7 @@ LAUNCH_SECONDS: Final = 6e-6
 CONVOLUTION_LAUNCH_SECONDS: Final = 3e-5
 """A convolution on a card, which looks up cuDNN's plan: half of 300 took 15 to 50 microseconds."""
 
-_COUNT_KERNELS: Final = op_types("""
-    Where Unique UniqueV2 DynamicPartition SegmentSum SegmentProd SegmentMax SegmentMin SegmentMean
-""")
-"""Op types whose kernel waits for a count that is copied back from the card."""
-
-_ASYNCHRONOUS: Final = frozenset((COPY, COPY_BACK, *_COUNT_KERNELS))
+_ASYNCHRONOUS: Final = TYPES["counting"] | {COPY, COPY_BACK}
 """Op types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
 ``segment_reduction_ops_impl.h``, ``where_op.cc``, ``dynamic_partition_op_gpu.cu.cc``."""
 

@@ -27,6 +27,7 @@ from analyzer.model.contract.graph_note import (
     Op,
     TensorSpec,
     op_types,
+    read_op_types,
     split_tensor,
 )
 from analyzer.model.errors import InputError
@@ -216,16 +217,8 @@ def _back_edge_nodes(ops: Sequence[Op]) -> set[int]:
     return {node for node, op in enumerate(ops) if op.type in ("NextIteration", "RefNextIteration")}
 
 
-INEXPENSIVE: Final = op_types("""
-    _Arg _Retval _DeviceArg _DeviceRetval _SOURCE Const ControlTrigger EmptyTensorList Enter
-    Exit ExpandDims HostConst Identity IdentityN ImmutableConst LoopCond Merge NextIteration
-    NoOp PreventGradient Rank RefEnter RefExit RefIdentity RefMerge RefNextIteration RefSelect
-    RefSwitch Reshape Shape ShapeN Size Snapshot Squeeze StopGradient Switch VarHandleOp _SwitchN
-    DebugIdentityV2 DebugNanCount
-""")
-"""Op types whose kernels override ``OpKernel::IsExpensive``; the executor runs them inline. Every
-other CPU kernel counts as expensive until its running average falls below 8,000 cycles, which takes
-about 90 runs from the initial 100 million."""
+TYPES: Final = read_op_types("analyzer.simulate.predict", "executor_op_types.toml")["types"]
+INEXPENSIVE: Final = TYPES["inexpensive"]
 
 SWITCHES: Final = op_types("Switch RefSwitch _SwitchN")
 """Op types that pass their first input to the output that the second input selects."""

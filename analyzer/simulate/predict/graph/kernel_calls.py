@@ -24,24 +24,15 @@ from analyzer.simulate.kernels.cpu.cpu_kernels import KNOWN_TYPES
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, VariableAccess, allocate_all
 from analyzer.simulate.kernels.shared.xla_call import plan_compiled
-from analyzer.simulate.predict.graph.edges import Wiring
+from analyzer.simulate.predict.graph.edges import TYPES, Wiring
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
 _MOST_BYTES: Final = 10 << 20  # bytes of the largest folded result (``kMaxConstantSize``)
 _CONSTANTS: Final = op_types("Const HostConst")
 _SUFFIX: Final = "/__cf__"
-_STATEFUL: Final = tuple(
-    op_types("""
-        Assert Assign CheckNumerics Collective Debug Destroy EagerPyFunc Empty Iterator Lookup
-        Multinomial Print PyFunc Random ReadVariable Resource Rng Stateful StatelessRandomGetAlg
-        Temporary Truncated Var _Parallel
-    """)
-)
-"""Beginnings of op types that the registry of TensorFlow 2.21 calls stateful (``is_stateful``)."""
-_FOLDED: Final = {kind for kind in KNOWN_TYPES if not kind.startswith(_STATEFUL)} - op_types("""
-    Switch RefSwitch _SwitchN Merge RefMerge Enter RefEnter Exit RefExit NextIteration RefNextIteration
-    _Arg _DeviceArg _Retval _DeviceRetval _Send _HostSend _Recv _HostRecv
-""") | op_types("EmptyTensorList")
+_STATEFUL: Final = tuple(TYPES["stateful_beginnings"])
+_STATELESS: Final = {kind for kind in KNOWN_TYPES if not kind.startswith(_STATEFUL)}
+_FOLDED: Final = _STATELESS - TYPES["never_folded"] | {"EmptyTensorList"}
 """Stateless op types with a CPU kernel, without control flow (``IsConstantFoldable``)."""
 _LISTS: Final = op_types("EmptyTensorList TensorListReserve")
 
