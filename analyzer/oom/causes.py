@@ -335,8 +335,13 @@ def _describe_figures(figures: dict[str, Range], cause: Cause) -> Iterator[str]:
     if "hole" in size and cause is Cause.FRAGMENTED:
         yield f"{size['hole']} in the largest free block"
     if "used" in size:
-        more = f" and {size['others']} of other allocations" if "others" in size else ""
-        yield f"{size['used']}{more if 'limit' in size else ''} in use"
+        more = (
+            f" and {size['others']} of other allocations"
+            if {"others", "limit"} <= set(size)
+            else ""
+        )
+        more = f" of {size['machine']}" if "machine" in size else more
+        yield f"{size['used']}{more} in use"
     if "limit" in size:
         yield f"{size['limit']} allowed" if "used" in size else f"the limit is {size['limit']}"
     if "resident" in size:

@@ -54,6 +54,7 @@ def take_error_text(reader: LogReader, process: LogProcess, message: LogMessage)
     if failure is None:
         return _take_context(reader.records, process, text)
     _complete(failure, process, message)
+    failure.framework = failure.framework or process.framework
     process.error = failure
     return True
 

@@ -25,6 +25,10 @@ POD = "  Last State: Terminated\n    Reason: OOMKilled\n    Exit Code: 137\n"
 FILE = 'File "/opt/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 9, in forward\n'
 
 CASES: dict[str, tuple[str, str, str, int | None, str]] = {
+    "numba context": (  # the call differs: numba/cuda/cudadrv/driver.py, "Call to %s results in %s"
+        "[2] Call to cuDevicePrimaryCtxRetain results in CUDA_ERROR_OUT_OF_MEMORY",
+        *("Numba", "cannot-tell", None, "Numba found no card memory"),
+    ),
     "torch full": (
         f"{TORCH.format('3.50')} 23.50 GiB of which 1.25 GiB is free. Of the allocated memory 21.00 GiB "
         "is allocated by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated.",
@@ -89,7 +93,7 @@ CASES: dict[str, tuple[str, str, str, int | None, str]] = {
     "Ray": (
         f"{RAY}\nMemory on the node (IP: 10.0.0.1) where the task (name=f, pid=7, memory used=3.25GB) was "
         "running was 60.50GB / 62.00GB (0.97), which exceeds the memory usage threshold of 0.95.",
-        *("Ray", "host", None, "60.50 GiB in use, 62.00 GiB allowed, the process held 3.25 GiB"),
+        *("Ray", "host", None, "60.50 GiB of 62.00 GiB in use, the process held 3.25 GiB"),
     ),
     "Windows": (
         "OSError: [WinError 1455] The paging file is too small for this operation to complete",
@@ -242,3 +246,13 @@ def test_numbers_of_400_digits_do_no_harm() -> None:
     for number in ("9" * 19, "9" * 400):
         text = "\n".join(texts).replace("2", number)
         read_oom_log(io.BytesIO(text.encode()), "a log").to_json(Path("/dev/null"))
+
+
+def test_the_error_after_an_allocators_line_names_its_framework() -> None:
+    text = (
+        "W external/xla/xla/tsl/framework/bfc_allocator.cc:497] Allocator (GPU_0_bfc) ran out of memory "
+        "trying to allocate 3.49GiB (rounded to 3743729664)requested by op \n"
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
+        "3743729664 bytes.\n"
+    )
+    assert document(text).headline.startswith("JAX: 3.49 GiB requested")
