@@ -19,6 +19,9 @@ _LEAST_BYTES: Final = 1 << 20
 _LEAST_RATIO: Final = 0.01
 """A saving below both, bytes and a share of the need, is too small to notice."""
 
+_SMALLEST_POOL: Final = 2 << 20
+"""First region of a pool that grows (``bfc_allocator.cc``); below it, no saving makes it smaller."""
+
 _FIRST: Final = ("out-of-memory", "does-not-fit")
 _GROWING: Final = ("kept-tensors", "grows", "growth-per-step", "tapes-kept", "models-kept")
 """Findings whose saving rises with each step, so that it is reported however small it is."""
@@ -47,7 +50,9 @@ def collect(analysis: Analysis) -> Analysis:
     ranked = [(2, one) for one in step] + [(1, one) for one in _of_the_program(analysis)]
     need = None if analysis.verdict is None else analysis.verdict.need_bytes
     need = analysis.peak_ever.allocated_bytes if need is None else need
-    least = min(_LEAST_BYTES, _LEAST_RATIO * need)
+    least, share = min(_LEAST_BYTES, _LEAST_RATIO * need), "1% of the need"
+    if analysis.recording.watch is not None and need < _SMALLEST_POOL:
+        least, share = _LEAST_BYTES, "a growing pool takes 2 MiB at least"
     small = [
         one
         for _, one in ranked
@@ -56,7 +61,7 @@ def collect(analysis: Analysis) -> Analysis:
     ranked = [(0 if one.id in _FIRST else rank, one) for rank, one in ranked if one not in small]
     actions = [one for one in small if one.severity is not Severity.INFO]
     if actions and all(one.severity is Severity.INFO for _, one in ranked):
-        title = "Nothing is worth changing: each change saves less than 1 MiB and 1% of the need"
+        title = f"Nothing is worth changing: each change saves less than 1 MiB and {share}"
         nothing = Finding(id="nothing-to-change", severity=Severity.INFO, title=title, detail="")
         ranked.append((2, nothing))
     order = list(Severity)

@@ -62,13 +62,22 @@ def outcome_of(limit: BoundedBytes, need: BoundedBytes, *, is_complete: bool) ->
 
 
 def headline_of(
-    outcome: Outcome, place: str, limit: BoundedBytes, need: BoundedBytes, incomplete: str = ""
+    outcome: Outcome,
+    place: str,
+    limit: BoundedBytes,
+    need: BoundedBytes,
+    incomplete: str = "",
+    *,
+    own_peak_bytes: int | None = None,
 ) -> str:
     """Return the answer in one line: ``FITS Tesla T4: needs 3.00 GiB of 13.42 GiB, ...``.
 
-    ``incomplete`` is why the need is only a lower bound; empty if it is not.
+    ``incomplete`` is why the need is only a lower bound; empty if it is not. With a program's
+    ``own_peak_bytes``, need and limit are of TensorFlow's pool.
     """
     verb = "needs at least" if incomplete else "needs"
+    if own_peak_bytes is not None:
+        verb = f"TensorFlow's own peak is {format_bytes(own_peak_bytes)}; its pool {verb}"
     if outcome is Outcome.CANNOT_TELL:
         reason = f"; {incomplete}" if incomplete else ""
         is_open = bool(incomplete) and need.range.high <= limit.range.low

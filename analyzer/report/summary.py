@@ -172,7 +172,8 @@ def need_words(report: ReportFile) -> Iterator[str]:
     need, waste = None if report.verdict is None else report.verdict.need, report.fragmentation
     if need is None:
         return
-    verb = "Needs" if report.error is None else "To reach the failed request, the step needs"
+    verb = "Needs" if need.own_peak_bytes is None else "The process needs"
+    verb = verb if report.error is None else "To reach the failed request, the step needs"
     phase, size = need.largest_phase, format_bytes
     parts = [f"{size(need.phases[phase].bytes)} requested {_PHASE_PLACES[phase]}"]
     parts.append(f"{size(need.allocator.bytes)} rounding and fragmentation")
@@ -374,7 +375,11 @@ def _figures(report: ReportFile) -> Iterator[Figure]:
         meaning = "largest memory of the process"
         if report.error:
             meaning = "least memory that reaches the failed request"
-        yield Figure("needs", verdict.need_bytes, meaning, "verdict.need_bytes", is_main=True)
+        own_bytes = None if verdict.need is None else verdict.need.own_peak_bytes
+        own_meaning, path = "by get_memory_info", "verdict.need.own_peak_bytes"
+        yield Figure("TensorFlow's own peak", own_bytes, own_meaning, path, is_main=True)
+        is_main = own_bytes is None
+        yield Figure("needs", verdict.need_bytes, meaning, "verdict.need_bytes", is_main)
         on_card = verdict.limit_of == "card"
         meaning = f"memory of {verdict.card}" if on_card else "the given limit of the pool"
         yield Figure("limit", verdict.limit_bytes, meaning, "verdict.limit_bytes")

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from analyzer.cards import all_gpus, memory_beside_pool, memory_limit
 from analyzer.explain.judgement import Question
-from analyzer.explain.verdict import headline_of, outcome_of
 from analyzer.model.choice import Category
 from analyzer.model.contract.report.limit_figures import LimitOf
 from analyzer.model.contract.report.report_file import DiffFile, ReportFile
@@ -128,9 +127,7 @@ def judge_cards(report: ReportFile) -> list[dict[str, str]]:
         question = Question(
             limit_of=LimitOf.CARD, limit=memory_limit(gpu), beside_pool=beside, runs_at_limit=True
         )
-        total = replace(need, beside_pool=beside).total
-        outcome = outcome_of(question.whole, total, is_complete=not incomplete)
-        headline = headline_of(outcome, gpu.name, question.whole, total, incomplete)
+        outcome, headline = question.answer(gpu.name, replace(need, beside_pool=beside), incomplete)
         row = {"id": gpu.id, "name": gpu.name, "headline": headline, "tone": OUTCOME_TONES[outcome]}
         rows.append({**row, "check": repeat_command(report, "estimate", card=gpu.id)})
     return rows

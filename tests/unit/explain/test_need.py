@@ -11,7 +11,7 @@ import pytest
 from builders import SAMPLES, sample_folder
 from msgspec import structs
 
-from analyzer.explain.judgement import Question, RunFacts, make_verdict
+from analyzer.explain.judgement import Question, RunFacts, judge, make_verdict
 from analyzer.explain.need import find_need
 from analyzer.explain.verdict import FITS
 from analyzer.model.contract.report.limit_figures import (
@@ -22,6 +22,7 @@ from analyzer.model.contract.report.limit_figures import (
     Outcome,
     VerdictFigures,
 )
+from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.schema import TRIAL
 from analyzer.model.units import format_bytes
@@ -198,3 +199,17 @@ def test_a_trace_that_begins_late_counts_tensorflows_own_peak() -> None:
     assert need.before_trace is not None
     assert need.building is None
     assert need.pool.bytes == counted
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [(3, Outcome.CANNOT_TELL), (5, Outcome.FITS)])
+def test_a_peak_outside_the_traced_steps_leaves_fragmentation_unknown(
+    limit: int, outcome: Outcome
+) -> None:
+    """A pool may need twice its peak, so a limit below that gives no answer."""
+    analysis = open_result(sample_folder("infer"), search=False).analysis
+    watch = WatchNote(own_peaks=(2 * GIB,))
+    analysis = replace(analysis, recording=replace(analysis.recording, watch=watch))
+    verdict = judge(analysis, limit * GIB).verdict
+    assert verdict is not None
+    assert verdict.outcome is outcome
+    assert "TensorFlow's own peak is 2.00 GiB" in verdict.headline

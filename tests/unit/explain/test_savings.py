@@ -19,6 +19,7 @@ from analyzer.explain.questions.step_settings import find_internal_waste, find_s
 from analyzer.model.choice import Category
 from analyzer.model.contract.report.limit_figures import Basis, Outcome, VerdictFigures
 from analyzer.model.contract.run_note import StepConfig
+from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.recording.records import Device, Finding, Kind, Recording, Severity, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
 from analyzer.session.opening import open_result
@@ -112,6 +113,17 @@ def test_savings_too_small_to_notice_are_left_out(need: int, has_action: bool) -
     ids = [one.id for one in found]
     assert ("retained-activations" in ids) is has_action
     assert ("nothing-to-change" in ids) is not has_action
+
+
+def test_a_program_below_the_smallest_pool_has_no_action() -> None:
+    # GIVEN half of the activations save 4 KiB of 8 KiB, in a step and in a whole program
+    rows = [buffer(1 << 10, 10 + i, 50 - i, Category.ACTIVATION) for i in range(8)]
+    step = analysis_of(*rows)
+    program = replace(step, recording=replace(step.recording, watch=WatchNote()))
+    # WHEN no change makes the program's pool smaller, THEN it has no action
+    assert "nothing-to-change" not in [one.id for one in collect(step).findings]
+    nothing = next(one for one in collect(program).findings if one.id == "nothing-to-change")
+    assert nothing.title.endswith("and a growing pool takes 2 MiB at least")
 
 
 def test_a_second_peak_nearly_as_high_leaves_little_to_save() -> None:

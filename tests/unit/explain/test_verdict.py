@@ -69,6 +69,25 @@ def test_headline(
     assert headline_of(outcome, "T4", LIMIT, bounds(*need), incomplete) == headline
 
 
+@pytest.mark.parametrize(
+    ("outcome", "need", "incomplete", "words"),
+    [
+        (Outcome.FITS, (3, 3, 3), "", "needs 3.00 GiB of 10.00 GiB, 7.00 GiB to spare"),
+        (
+            Outcome.CANNOT_TELL,
+            (3, 3, 3),
+            "why",
+            "needs at least 3.00 GiB of 10.00 GiB (9.00 GiB to 11",
+        ),
+    ],
+)
+def test_the_headline_of_a_program_leads_with_tensorflows_own_peak(
+    outcome: Outcome, need: tuple[float, float, float], incomplete: str, words: str
+) -> None:
+    line = headline_of(outcome, "T4", LIMIT, bounds(*need), incomplete, own_peak_bytes=2 << 30)
+    assert f" T4: TensorFlow's own peak is 2.00 GiB; its pool {words}" in line
+
+
 def test_every_kind_has_a_basis() -> None:
     kinds = ("trace", "estimate", "phantom")
     assert [BASES[kind] for kind in kinds] == [
