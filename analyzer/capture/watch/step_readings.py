@@ -8,6 +8,7 @@ import resource
 import shutil
 import time
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -37,9 +38,9 @@ class StepReadings:
         self._stride = 1
         self._next_s = 0.0
         self._devices: tuple[str, ...] = ()
-        self._resident = -1  # of ``/proc/self/statm``, open because opening it is slow
+        self._resident: FileIO | None = None  # stays open, because opening it is slow
         with contextlib.suppress(OSError):  # a system without it
-            self._resident = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+            self._resident = FileIO("/proc/self/statm")
 
     @property
     def last_bytes(self) -> int:
@@ -64,12 +65,6 @@ class StepReadings:
         peaks = self._read_statistic("peak")
         self.peaks = tuple(map(max, peaks, self.peaks or peaks))
 
-    def close(self) -> None:
-        """Stop to read."""
-        if self._resident >= 0:
-            os.close(self._resident)
-        self._resident = -1
-
     def _read_statistic(self, name: str) -> list[int]:
         """Return a statistic of each GPU's allocator, else of the CPU's; 0 if it keeps none."""
         if not self._devices:
@@ -84,7 +79,8 @@ class StepReadings:
     def _read_resident_bytes(self) -> int | None:
         """Return the process' resident memory; None if the system does not state it."""
         with contextlib.suppress(OSError, LookupError, ValueError):  # the program closed the file
-            return int(os.pread(self._resident, 128, 0).split()[1]) * _PAGE_BYTES
+            if self._resident is not None:
+                return int(os.pread(self._resident.fileno(), 128, 0).split()[1]) * _PAGE_BYTES
         return None
 
 
