@@ -57,10 +57,7 @@ class Question:
         return self.limit if self.beside_pool is None else self.limit + self.beside_pool
 
     def answer(self, place: str, need: Need, incomplete: str) -> tuple[Outcome, str]:
-        """Return the outcome and its headline; a program's compare its pool with the pool's limit.
-
-        Both sides count the same memory beside the pool, so the outcome does not depend on it.
-        """
+        """Return the outcome and its headline, of a program for its pool and the pool's limit."""
         own_bytes = need.own_peak_bytes
         limit, size = (self.whole, need.total) if own_bytes is None else (self.limit, need.pool)
         outcome = outcome_of(limit, size, is_complete=not incomplete)
@@ -139,9 +136,9 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
 
 def _has_hidden_peak(analysis: Analysis, question: Question) -> bool:
     """Return whether a limit may be too low for the fragmentation at a peak outside the trace."""
-    own_bytes = find_own_peak(analysis.recording) or 0
-    is_near = question.limit.range.low < _FRAGMENTATION * own_bytes
-    return is_near and not question.is_own and own_bytes > analysis.peak_ever.allocated_bytes
+    own_bytes = 0 if question.is_own else find_own_peak(analysis.recording) or 0
+    seen_bytes, near_bytes = analysis.peak_ever.allocated_bytes, _FRAGMENTATION * own_bytes
+    return own_bytes > seen_bytes and question.limit.range.low < near_bytes
 
 
 def make_verdict(

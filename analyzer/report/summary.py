@@ -172,8 +172,7 @@ def need_words(report: ReportFile) -> Iterator[str]:
     need, waste = None if report.verdict is None else report.verdict.need, report.fragmentation
     if need is None:
         return
-    verb = "Needs" if need.own_peak_bytes is None else "The process needs"
-    verb = verb if report.error is None else "To reach the failed request, the step needs"
+    verb = "Needs" if report.error is None else "To reach the failed request, the step needs"
     phase, size = need.largest_phase, format_bytes
     parts = [f"{size(need.phases[phase].bytes)} requested {_PHASE_PLACES[phase]}"]
     parts.append(f"{size(need.allocator.bytes)} rounding and fragmentation")

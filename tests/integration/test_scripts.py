@@ -183,7 +183,7 @@ with analyzer.watch("eager", steps=2):
     for _ in range(8):
         eager_step()
 print(json.dumps([
-    [memory.steps_made, len(memory.result.recording.steps), str(memory.result.folder)],
+    [memory.steps, len(memory.result.recording.steps), str(memory.result.folder)],
     [watched.steps, len(watched.result.recording.steps), watched.result.report.step.mode],
     [nothing.steps, nothing.result],
     sum(ref() is not None for ref in made),

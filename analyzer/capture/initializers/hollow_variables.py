@@ -122,9 +122,7 @@ class _Patches:
                 with patch.object(self, "_in_keras", True):
                     old(variable, initializer)
             value = private.get_keras_value(variable)
-            parts = private.get_device_parts(value) or (
-                value,
-            )  # a strategy makes one for each device
+            parts = private.get_device_parts(value) or (value,)  # one for each device
             for one in (*parts, variable) if hollow else ():
                 self._hollow_out(one)
             self.births.add(parts[0], initializer, shape, name, traced=traced)

@@ -28,9 +28,7 @@ from analyzer.model.interrupts import die_with_parent, freeze_loaded_objects, pa
 
 _GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL for processes that a fork left running
 _PAGE: Final = 4096  # bytes
-_HEAP_PAGES: Final = (
-    1 << 13
-)  # range of the random shift of the heap's end, as ``arch_randomize_brk``
+_HEAP_PAGES: Final = 1 << 13  # random shift of the heap's end, as ``arch_randomize_brk``
 _MAPPED_PAGES: Final = 1 << 22  # range of the random shift of new mappings
 _HOLE_SIZES: Final = tuple(1 << power for power in range(13, 4, -1))
 """Sizes of the free pieces of heap to fill, bytes; a graph's edges lie in pieces of 8 KiB."""

@@ -68,9 +68,7 @@ class Program:
     traced_args: tuple[Any, ...] = ()
     models: list[Any] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
-    messages: list[str] = field(
-        default_factory=list
-    )  # choices made for the user, one sentence each
+    messages: list[str] = field(default_factory=list)  # choices for the user, one sentence each
     promises: list[Promise] = field(default_factory=list)
     jit_reason: str = ""  # why XLA compiles a Keras model's step on a GPU, or not
 

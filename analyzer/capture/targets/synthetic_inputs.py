@@ -161,9 +161,7 @@ def make_tensor(shape: Sequence[int], dtype: Any) -> tf.Tensor:
     _check_size(axes, dtype)
     if dtype == tf.string:
         value = tf.fill(axes, "")
-    elif (
-        dtype == tf.bool and axes
-    ):  # a mask: with nothing masked out, the step takes the most memory
+    elif dtype == tf.bool and axes:  # a mask: without masked elements, the peak is largest
         value = tf.fill(axes, True)
     else:
         value = make_unbacked_value(dtype, axes)

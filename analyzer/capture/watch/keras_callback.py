@@ -55,11 +55,6 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.steps = 0
         self._block: Any = None
 
-    @property
-    def steps_made(self) -> int:
-        """Number of steps."""
-        return self.steps
-
     def on_train_begin(self, logs: Any = None) -> None:
         """Start to watch."""
         if self._block is None or not self._block.is_running:

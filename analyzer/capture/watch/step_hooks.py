@@ -37,10 +37,7 @@ class Hooks:
         """Install all wrappers."""
         self.install_lasting(has_tapes=True)
         trace = self._watcher.trace
-        for module in (
-            tf.profiler.experimental,
-            profiler_v2,
-        ):  # Profile and tf_keras call the second
+        for module in (tf.profiler.experimental, profiler_v2):  # tf_keras calls the second
             self._report(module, "start", self._release_profiler, first=True)
             self._report(module, "stop", lambda *_: trace.resume())
         for module, name in (

@@ -106,9 +106,7 @@ class Watcher:
             return
         try:
             tf.config.list_logical_devices()
-        except (
-            ValueError
-        ):  # the program's settings contradict each other: TensorFlow allocated nothing
+        except ValueError:  # contradictory settings: TensorFlow allocated nothing
             self.forget()
             write_untraced(self._folder, self._make_note(ended))
             return
@@ -164,15 +162,11 @@ class Watcher:
         return result
 
     def call_optimizer(
-        self,
-        call: Callable[..., Any],
-        optimizer: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, call: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call an optimizer eagerly, and count it as a step or as the end of a micro-batch."""
-        result = call(optimizer, *args, **kwargs)
-        key = GRADIENTS if self.gradients.update() else ("optimizer", id(optimizer))
+        result = call(owner, *args, **kwargs)
+        key = GRADIENTS if self.gradients.update() else ("optimizer", id(owner))
         self._count(key, StepRank.TRAINS)
         return result
 

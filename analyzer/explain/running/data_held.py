@@ -62,8 +62,9 @@ def find_filling_stage(
 
 def _report(one: LargeConstant, *, is_on_card: bool) -> Finding:
     """Return the finding about a large array by its kind."""
-    size, shape = format_bytes(one.size_bytes), one.shape and list(one.shape)
-    array = f"{one.dtype}, shape {shape or 'unknown'}"
+    size, size_bytes = format_bytes(one.size_bytes), one.size_bytes
+    array = f"{one.dtype}, shape {list(one.shape or ()) or 'unknown'}"
+    row = evidence_row(array, name=one.name, where=one.where, count=one.copies, size=size_bytes)
     severity = Severity.HIGH
     if one.kind == "graph":
         copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
@@ -79,11 +80,7 @@ def _report(one: LargeConstant, *, is_on_card: bool) -> Finding:
         detail=TEXTS[id_].format(array=array),
         saves_bytes=one.size_bytes * one.copies,
         saves_kind="allocated",
-        evidence=(
-            evidence_row(
-                array, name=one.name, where=one.where, count=one.copies, size=one.size_bytes
-            ),
-        ),
+        evidence=(row,),
     )
 
 
