@@ -215,7 +215,8 @@ def find_graph(
     if source is None:
         return table, structure, None
     join = join_graph(table, structure, source)
-    return table, join.index, join
+    # The graph of another program states nothing about this one.
+    return table, join.index if 2 * join.joined >= join.tensors else structure, join
 
 
 def index_note_graph(note: RunNote | None) -> GraphIndex | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from builders import TraceBuilder, analyze
@@ -77,6 +78,15 @@ def test_layers_with_other_numbers_and_a_caller_are_joined(tmp_path: Path) -> No
     edge = (("tensor", f"{CALL}/net/dense_4/MatMul:0"), ("op", f"{CALL}/net/dense_4/Relu"))
     (found,) = graph.get_edge_data(*edge).values()
     assert found["evidence"] == "target"
+
+
+def test_the_graph_of_another_program_states_nothing(tmp_path: Path) -> None:
+    other = replace(source(), index=build_graph_index([Op("a/Relu", "Relu", outputs=spec(4))]))
+    measured = open_measured(trace(tmp_path), source=other)
+    assert measured.join is not None
+    assert measured.join.joined == 0
+    assert measured.structure is not None
+    assert "a/Relu" not in measured.structure.ops
 
 
 def test_names_that_could_be_several_ops_are_not_joined() -> None:
