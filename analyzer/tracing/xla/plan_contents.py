@@ -169,6 +169,8 @@ def label_holders(
         is_kept = holder.first < start < holder.until
         if holder.argument is not None:
             category, role = Category.TEMPORARY, "copy of an argument in another layout"
+        elif holder.dtype == "tuple":
+            category, role = Category.TEMPORARY, "table of addresses"
         elif is_workspace(holder):
             category, role = Category.WORKSPACE, "workspace"
         else:

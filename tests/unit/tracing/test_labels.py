@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
@@ -86,3 +88,8 @@ def test_inference_has_no_backward_pass() -> None:
         Category.ACTIVATION,
         Category.ACTIVATION,
     ]
+
+
+def test_a_table_of_addresses_is_no_activation() -> None:
+    table = replace(holder("net/first", 0, 2, 16), dtype="tuple", shape=None)
+    assert labels(table, infer=True) == [Category.TEMPORARY]
