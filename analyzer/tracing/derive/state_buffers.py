@@ -98,11 +98,8 @@ def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
 
     A variable that an op replaces by a new buffer has rows of its own.
     """
-    ops = table["op"].astype(str)
-    replaced = [
-        table[table["role"].eq(_NEW_PARAMETER[1])],
-        table[table["role"].eq(_NEW_SLOT[1]) & ops.map(_is_sum).astype(bool)],
-    ]
+    parameters, slots = (table[table["role"] == kind[1]] for kind in (_NEW_PARAMETER, _NEW_SLOT))
+    replaced = parameters, slots[slots["op"].astype(str).map(_is_sum).astype(bool)]
     counts = [rows.groupby("requested_bytes")["op"].nunique().to_dict() for rows in replaced]
     parts = []
     for size, variables in _find_updated(table, structure).items():

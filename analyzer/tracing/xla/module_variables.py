@@ -37,6 +37,8 @@ def label_module_variables(
     """
     plans = [pd.DataFrame(columns=PART_COLUMNS), *(find_variables(hlo) for hlo in modules)]
     found = max(plans, key=lambda one: int(one["requested_bytes"].sum()))
+    if found.empty:
+        return table
     is_open = (table["allocator"] == allocator) & (table["category"] == Category.UNATTRIBUTED.value)
     is_held = is_open & table["address"].notna() & table["dies_ps"].isna()
     columns = ["category", "role", "variable", "layer"]
