@@ -246,6 +246,17 @@ def test_the_choice_of_a_step_stays(page: Page, report: Path) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_a_saving_leaves_the_title_of_a_change_free(page: Page, report: Path, width: int) -> None:
+    page.size(width, 900)
+    page.open(report)
+    page.js("document.querySelector('.saves').textContent = 'saves 1023.99 MiB'")
+    page.settle()
+    saves, title = page.box(".saves"), page.box(".finding summary .text")
+    assert page.js("document.querySelector('.saves').scrollWidth") <= saves["width"] + 1
+    assert saves["x"] + saves["width"] <= title["x"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_labels_of_the_timeline_do_not_overlap(page: Page, report: Path, width: int) -> None:
     page.size(width, 900)
     page.open(report)
