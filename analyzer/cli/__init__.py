@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Final
 from analyzer.model.errors import AnalyzerError, ExitCode, InputError
 from analyzer.model.interrupts import Terminated, collect_rarely, raise_on_signals
 
+_NUMBER: Final = re.compile(r"Input should be a valid (\w+), unable to parse string as an? \w+")
 _WRITE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 _SYSTEM_ERRORS: Final = _WRITE_ERRORS | {
     *(errno.EROFS, errno.EACCES, errno.EPERM),
@@ -71,7 +73,8 @@ def _run() -> int:
         return run_app(sys.argv[1:])
     except UsageError as error:
         place = error.ctx.command_path if error.ctx else "analyze"
-        message = " ".join(error.format_message().split())
+        message = _NUMBER.sub(r"give a valid \1", " ".join(error.format_message().split()))
+        message = message.replace("Input should be", "the number should be")
         end = "" if message.endswith((".", "?")) else "."
         param = getattr(error, "param", None)
         meaning = "" if param is None else f"{param.opts[0]}: {param.help}"

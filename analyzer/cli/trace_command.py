@@ -160,7 +160,7 @@ def _check_options(spec: TargetSpec, chosen: CaptureOptions, reading: ReadOption
     if spec.kind is not TargetKind.TRACE:
         options.refuse_options(
             f"cannot be used with {spec.text}, which is not a trace",
-            "Leave them out, or open the trace afterwards.",
+            "Leave it out, or open the trace afterwards.",
             host=reading.host,
             allocator=reading.allocator,
             scheduler=reading.scheduler,

@@ -12,7 +12,8 @@ from analyzer.model.choice import Choice
 def suggest_names(name: str, names: Sequence[str]) -> str:
     """Return a question with the names closest to ``name``; empty if none is close."""
     alike = [one for one in names if one[:4] == name[:4]] or list(names)
-    close = difflib.get_close_matches(name, alike, n=3, cutoff=0.4)
+    parts = [one for one in names if name.lower() in one.lower().split("-")]
+    close = parts[:3] or difflib.get_close_matches(name, alike, n=3, cutoff=0.4)
     return f"Did you mean {' or '.join(close)}?" if close else ""
 
 

@@ -64,6 +64,8 @@ def parse_cards(text: str) -> tuple[Gpu, ...]:
     """Return the cards of ``t4``, ``t4,a100`` or ``2xt4``, or raise an InputError."""
     cards: list[Gpu] = []
     for part in map(str.strip, text.split(",")):
+        if not part:
+            raise InputError(f"--gpu {text} has an empty name.", hint="Write it as t4,a100.")
         count, _, name = part.partition("x")
         cards += [find_gpu(name)] * int(count) if count.isdecimal() and name else [find_gpu(part)]
     if not 1 <= len(cards) <= 16:

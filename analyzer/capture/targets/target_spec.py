@@ -83,10 +83,14 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
 def _suggest_form(text: str) -> str:
     """Return a question with the form that was probably meant; empty if none is likely."""
     base, _, name = text.rpartition(".")
+    if base in ("keras", "keras.applications"):
+        return f"Did you mean keras:{name}?"
     file = Path(f"{base.replace('.', '/')}.py")
     if base and file.is_file():
         return f"Did you mean {file}:{name}?"
-    return f"Did you mean keras:{text}, or file.py:{text}?" if text.isidentifier() else ""
+    if text[:1].isupper() and text.isidentifier():
+        return f"Did you mean keras:{text}, or file.py:{text}?"
+    return f"Check the path, or name its file: file.py:{text}." if text.isidentifier() else ""
 
 
 def _refuse_notebook(path: str) -> TargetError:

@@ -157,6 +157,24 @@ def test_options(options: list[str], says: str, folder: Path) -> None:
     assert listing(folder) == set()
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--batch-size", "zero"], "'--batch-size': give a valid integer."),
+        (["--batch-size", "0"], "'--batch-size': the number should be greater than or equal to 1."),
+        (["--gpu", "t4,,t4"], "--gpu t4,,t4 has an empty name."),
+        (["--host", "a"], "Leave it out, or open the trace afterwards."),
+    ],
+)
+def test_options_of_a_capture(options: list[str], says: str, folder: Path) -> None:
+    assert_refused(analyze("trace", "keras:VGG16", *options), says)
+
+
+def test_a_part_of_a_remedys_name_suggests_it(folder: Path) -> None:
+    done = analyze("estimate", "keras:VGG16", "--what-if", "sgd")
+    assert_refused(done, "Did you mean optimizer-sgd?")
+
+
 TARGETS: dict[str, tuple[str, str]] = {
     "nothing": ("nothing", "There is no nothing."),
     "no file": ("gone.py:build", "There is no file gone.py."),
@@ -164,6 +182,9 @@ TARGETS: dict[str, tuple[str, str]] = {
     "no python name": ("model.py:a-b", "has no name after the colon"),
     "no application name": ("keras:Res Net", "keras:ResNet50"),
     "empty": ("", "The target is empty. Give keras:NAME"),
+    "application with a dot": ("keras.ResNet50", "Did you mean keras:ResNet50?"),
+    "application without keras": ("ResNet50", "Did you mean keras:ResNet50, or file.py:ResNet50?"),
+    "no folder": ("run_7", "There is no run_7. Check the path, or name its file: file.py:run_7."),
 }
 
 
