@@ -60,6 +60,7 @@ CPU: Final = "cpu"
 NONE: Final = "none"
 SWEEP_JSON: Final = "sweep.json"
 _MOST_CELLS: Final = 10_000
+_SHARED_OPTIONS: Final = ("mode", "batch_size", "optimizer", "dtype_policy", "jit")
 
 _Batch = Annotated[int, Meta(ge=1, le=1 << 32)]
 _Names = Annotated[tuple[Name, ...], Meta(min_length=1)]
@@ -198,11 +199,7 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
     if limit_bytes is not None and card:
         limit_bytes = min(limit_bytes, memory_limit(find_gpu(card)).bytes)
     options = CaptureOptions(
-        mode=question.mode,
-        batch_size=question.batch_size,
-        optimizer=question.optimizer,
-        dtype_policy=question.dtype_policy,
-        jit=question.jit,
+        **{name: getattr(question, name) for name in _SHARED_OPTIONS},
         device="gpu" if card else "cpu",
         gpu=card,
         memory_limit_bytes=limit_bytes if card else None,

@@ -10,21 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from analyzer.model.contract.graph_note import Op, op_types, split_tensor
+from analyzer.model.contract.graph_note import Op, read_op_types, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 
-ALIAS_OPS: Final = op_types("""
-    Bitcast Enter EnsureShape Exit ExpandDims Identity IdentityN LoopCond Merge NextIteration
-    PreventGradient RefEnter RefExit Reshape Snapshot Squeeze StopGradient Switch _ReadVariablesOp
-""")
-"""Op types that pass buffers on (``forward_ref_input_to_ref_output`` and ``set_output(i, input(i))`` in
-``op_kernel.h``; ``control_flow_ops.cc``)."""
-
-_LIST_OPS: Final = op_types("""
-    TensorListPushBack TensorListPopBack TensorListSetItem TensorListGetItem TensorListFromTensor
-    TensorListResize EmptyTensorList TensorListReserve
-""")
-"""Op types of lists, which hold references to their elements (``list_kernels.cc``)."""
+_TABLE: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")["types"]
+ALIAS_OPS, _LIST_OPS = _TABLE["aliases"], _TABLE["lists"]
 
 
 class Sharing:

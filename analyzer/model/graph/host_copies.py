@@ -39,14 +39,14 @@ COPY_BACK: Final = "_HostRecv"  # op type of a copy from the card to the host
 HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
 """Element types that lie in host memory, except outputs of ``_DEVICE_INT32`` ops."""
 
-_TABLES: Final = read_op_types("analyzer.model.graph", "host_op_types.toml")
+_TABLES: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")
 _HOST_ONLY, _SHAPES = _TABLES["types"]["host_only"], _TABLES["types"]["shapes"]
 _COMPARISONS, _DEVICE_INT32 = _TABLES["types"]["comparisons"], _TABLES["types"]["device_int32"]
 _DEVICE_INT32_INPUTS, _HOST_INPUTS = (
     {name: {*map(int, inputs.split())} for inputs, names in _TABLES[key].items() for name in names}
     for key in ("device_int32_inputs", "host_inputs")
 )
-"""Op type -> numbers of inputs; ``host_op_types.toml`` describes each table."""
+"""Op type -> numbers of inputs; ``graph_op_types.toml`` describes each table."""
 
 
 def runs_on_host(op: Op) -> bool:
