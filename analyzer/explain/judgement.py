@@ -105,11 +105,13 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
     recording, trust = analysis.recording, trust_figures(analysis)
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
-    incomplete = ""
+    incomplete, watch = "", recording.watch
     if recording.error:
         incomplete = "the step did not end"
-    elif recording.watch is not None and recording.watch.failed is not None:
-        incomplete = f"step {recording.watch.failed.step} ran out of memory"
+    elif watch is not None and watch.failed is not None:
+        incomplete = f"step {watch.failed.step} ran out of memory"
+    elif watch is not None and watch.whole_run and watch.ended:
+        incomplete = f"the program ended with {watch.ended}"
     elif recording.uncertainty is not None and recording.uncertainty.unsized:
         incomplete = f"{recording.uncertainty.unsized} tensors have no known size"
     elif trust is not None and trust.is_damaged:

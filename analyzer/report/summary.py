@@ -375,10 +375,10 @@ def _figures(report: ReportFile) -> Iterator[Figure]:
         if report.error:
             meaning = "least memory that reaches the failed request"
         own_bytes = None if verdict.need is None else verdict.need.own_peak_bytes
-        own_meaning, path = "by get_memory_info", "verdict.need.own_peak_bytes"
-        yield Figure("TensorFlow's own peak", own_bytes, own_meaning, path, is_main=True)
-        is_main = own_bytes is None
-        yield Figure("needs", verdict.need_bytes, meaning, "verdict.need_bytes", is_main)
+        path = "verdict.need.own_peak_bytes"
+        yield Figure("TensorFlow's own peak", own_bytes, "by get_memory_info", path, is_main=True)
+        path, is_main = "verdict.need_bytes", own_bytes is None
+        yield Figure("needs", verdict.need_bytes, meaning, path, is_main)
         on_card = verdict.limit_of == "card"
         meaning = f"memory of {verdict.card}" if on_card else "the given limit of the pool"
         yield Figure("limit", verdict.limit_bytes, meaning, "verdict.limit_bytes")

@@ -201,6 +201,16 @@ def test_a_trace_that_begins_late_counts_tensorflows_own_peak() -> None:
     assert need.pool.bytes == counted
 
 
+def test_a_program_that_ended_before_its_steps_has_no_verdict() -> None:
+    analysis = open_result(sample_folder("infer"), search=False).analysis
+    watch = WatchNote(own_peaks=(2 << 20,), whole_run=True, ended="ValueError")
+    analysis = replace(analysis, recording=replace(analysis.recording, watch=watch))
+    verdict = judge(analysis, 5 * GIB).verdict
+    assert verdict is not None
+    assert verdict.outcome is Outcome.CANNOT_TELL
+    assert verdict.headline.endswith("; the program ended with ValueError")
+
+
 @pytest.mark.parametrize(("limit", "outcome"), [(3, Outcome.CANNOT_TELL), (5, Outcome.FITS)])
 def test_a_peak_outside_the_traced_steps_leaves_fragmentation_unknown(
     limit: int, outcome: Outcome
