@@ -98,26 +98,34 @@ def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
 
     A variable that an op replaces by a new buffer has rows of its own.
     """
-    parameters, slots = (table[table["role"] == kind[1]] for kind in (_NEW_PARAMETER, _NEW_SLOT))
-    replaced = parameters, slots[slots["op"].astype(str).map(_is_sum).astype(bool)]
-    counts = [rows.groupby("requested_bytes")["op"].nunique().to_dict() for rows in replaced]
+    made: _Made = {}
+    names = "role", "requested_bytes", "op", "dtype", "shape"
+    new = table[table["role"].isin([_NEW_PARAMETER[1], _NEW_SLOT[1]])]
+    for role, size, op, dtype, shape in zip(*(new[name] for name in names), strict=True):
+        made.setdefault((role, size), {})[op] = dtype, shape
     parts = []
-    for size, variables in _find_updated(table, structure).items():
-        for kind, text, known in ((_PARAMETER, "", counts[0]), (_SLOT, " slot {}", counts[1])):
+    for size, variables in _find_updated(table, made, structure).items():
+        copies = filter(_is_sum, made.get((_NEW_SLOT[1], size), ()))
+        own = len(made.get((_NEW_PARAMETER[1], size), ()))
+        for kind, text, known in ((_PARAMETER, "", own), (_SLOT, " slot {}", len(list(copies)))):
             found = [
                 (kind[0].value, kind[1], name + text.format(number), *facts, size, round_up(size))
                 for name, slots, facts in variables
                 for number in range(1, 1 + (slots if text else 1))
             ]
-            parts += found[known.get(size, 0) :]
+            parts += found[known:]
     return pd.DataFrame(parts, columns=PART_COLUMNS)
 
 
 _Variable: TypeAlias = tuple[str, int, tuple[str, str, str]]
 """Name, slots that are updated in place, and layer, dtype and shape."""
+_Made: TypeAlias = dict[tuple[str, int], dict[str, tuple[str, str]]]
+"""New values: role and bytes -> op -> dtype and shape."""
 
 
-def _find_updated(table: pd.DataFrame, structure: GraphIndex) -> dict[int, list[_Variable]]:
+def _find_updated(
+    table: pd.DataFrame, made: _Made, structure: GraphIndex
+) -> dict[int, list[_Variable]]:
     """Return the variables that the steps update, by bytes.
 
     A parameter has the size of its gradient or of its new value. If a known optimizer writes slots of
@@ -126,7 +134,8 @@ def _find_updated(table: pd.DataFrame, structure: GraphIndex) -> dict[int, list[
     """
     types = {op.name: op.type for op in structure.ops.values() if is_apply(op.type)}
     common = _count_slots(structure, set(types.values()))
-    in_update = {name for name in table["op"].cat.categories if find_optimizer(name)}
+    is_half = any(spec.dtype in _HALVES for op in structure.ops.values() for spec in op.outputs)
+    in_update = {op for op in table["op"].cat.categories if is_half and find_optimizer(op)}
     update_sizes = set(table.loc[table["op"].isin(in_update), "requested_bytes"])
     found: dict[int, list[_Variable]] = {}
     for tensor in find_gradients(structure).values():
@@ -140,18 +149,9 @@ def _find_updated(table: pd.DataFrame, structure: GraphIndex) -> dict[int, list[
             layer = structure.layers.get(split_tensor(tensor)[0], "")
             name = f"{layer or tensor} {spec.shape_text}"
             found.setdefault(size, []).append((name, slots or 0, (layer, dtype, spec.shape_text)))
-    born = table[table["role"].isin([_NEW_PARAMETER[1], _NEW_SLOT[1]])]
-    for (size, role), rows in born.groupby(["requested_bytes", "role"], observed=True):
-        is_parameter = role == _NEW_PARAMETER[1]
-        count = (
-            rows.groupby("step", observed=True).size().max()
-            if is_parameter
-            else 1
-            if common is not None
-            else 0
-        )
-        known = found.setdefault(size, [])
-        dtype, shape = str(rows["dtype"].iloc[0]), str(rows["shape"].iloc[0])
+    for (role, size), ops in made.items():
+        count = len(ops) if role == _NEW_PARAMETER[1] else int(common is not None)
+        known, (dtype, shape) = found.setdefault(size, []), next(iter(ops.values()))
         if size >= _LEAST_BYTES:
             variable = f"variable {shape}", common or 0, ("", dtype, shape)
             known += [variable] * (count - len(known))
