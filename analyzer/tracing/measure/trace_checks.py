@@ -134,7 +134,7 @@ def _check_events(
 
 
 def _contradicts_shape(own: pd.DataFrame, requested: npt.NDArray[np.int64]) -> Mask:
-    """Return which requests differ from the bytes of the shape and element type of their event.
+    """Return a mask of the requests that differ from the size of their event's shape and type.
 
     Only events of the regions ``output`` and ``temp`` have the shape of the requested tensor.
     """
@@ -156,6 +156,7 @@ def _check_steps(raw: RawTrace, steps: Sequence[Step], note: RunNote | None) -> 
     is_cut_short = note is not None and note.watch is not None and note.error is not None
     checked = steps[: len(steps) - is_cut_short]
     wrong += [step for step in checked if step.last < step.first]
+    wrong += _find_cut_steps(raw.events, checked) if raw.step_markers else []
     yield DamageReason.STEP_MARKS, len(wrong), wrong
     starts = raw.op_runs["start_ps"].to_numpy()
     end_ps = int(raw.events["time_ps"].iloc[-1])
@@ -168,6 +169,16 @@ def _check_steps(raw: RawTrace, steps: Sequence[Step], note: RunNote | None) -> 
     yield DamageReason.LOST_END, len(unfinished), unfinished
 
 
+def _find_cut_steps(events: pd.DataFrame, steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield steps whose function, the run with most of their allocations, also allocates outside."""
+    runs = events["run_id"].where((events["kind"] > 0) & (events["run_id"] != -1), 0)
+    totals = runs.value_counts()
+    for step in steps:
+        counts = runs.iloc[step.first : step.last + 1].value_counts().drop(0, errors="ignore")
+        if counts.max() > counts.sum() / 2 and totals[counts.idxmax()] > counts.max():
+            yield step
+
+
 def _check_capture(
     raw: RawTrace, allocations: pd.DataFrame, steps: Sequence[Step], note: RunNote
 ) -> Iterator[_Found]:
@@ -176,7 +187,10 @@ def _check_capture(
     yield DamageReason.CAPTURE_MARKS, len(inverted), inverted
     snapshots = find_marks(raw.markers, "snapshot")
     lost = abs(len(note.snapshots) - len(snapshots))
-    yield DamageReason.CAPTURE_MARKS, lost, ()
+    taken = len(note.eager_gradients)  # each right after a backward pass, or before an update
+    gradients, phases = (len(find_marks(raw.markers, name)) for name in ("gradients", "phase"))
+    lost_notes = abs(taken - gradients) + max(taken - phases, 0)
+    yield DamageReason.CAPTURE_MARKS, lost + lost_notes, ()
     # In a watched program only the first and the last step have a snapshot.
     done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
     is_failed_step_marked = note.error is not None and len(steps) == done + 1

@@ -144,6 +144,7 @@ def marks(*spans: tuple[int, int]) -> TraceBuilder:
         ([(0, 99), (10, 90), (100, 199)], set()),  # a mark in a mark, as `fit` in a user's own
         ([(0, 99), (199, 100), (200, 299)], {"step-marks"}),
         ([(0, 99), (100, 199), (2000, 2999)], {"step-marks"}),
+        ([(0, 15), (100, 199), (200, 299)], {"step-marks"}),  # the function goes on after its mark
     ],
 )
 def test_step_marks(spans: list[tuple[int, int]], expected: set[str], tmp_path: Path) -> None:
@@ -198,6 +199,15 @@ def test_a_capture_of_ours_knows_its_marks(
     change: Callable[[RawTrace], RawTrace], expected: str
 ) -> None:
     assert expected in ids(change(read_trace(sample_trace("infer"))), "infer")
+
+
+@pytest.mark.parametrize("name", ["gradients", "phase"])
+def test_lost_marks_of_gradients_are_announced(name: str) -> None:
+    raw = read_trace(sample_trace("eager"))
+    lacking = tuple(mark for mark in raw.markers if not mark.name.endswith(name))
+    assert len(lacking) < len(raw.markers)
+    assert ids(raw, "eager") == set()
+    assert "capture-marks" in ids(replace(raw, markers=lacking), "eager")
 
 
 def test_the_end_of_a_step_that_ran_out_of_memory() -> None:
