@@ -68,7 +68,7 @@ class PageOutputs:
         return (self.json, self.html)
 
     def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
-        """Refuse outputs that cannot be written or are ``sources``, before anything runs."""
+        """Raise an InputError for an output that cannot be written or would replace a source."""
         check_paths(*self.paths, *others, force=self.force, sources=sources)
 
     def show(
@@ -120,7 +120,7 @@ class Outputs(PageOutputs):
         return None if self.max_peak is None else parse_bytes(self.max_peak)
 
     def check(self, *sources: Path, others: Iterable[Path | None] = ()) -> None:
-        """Refuse outputs that cannot be written or are ``sources``, before anything runs."""
+        """Raise an InputError for an output that cannot be written or would replace a source."""
         _ = self.max_peak_bytes
         if self.export:
             from analyzer.report.other_formats import check_export

@@ -96,8 +96,8 @@ def _measured_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
 def _predicted_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
     """Return the facts of a prediction under its own settings.
 
-    If the step does not fit its card, there is no pool to report. On a CPU the limit is ignored, as it
-    is no limit of the user.
+    If the step does not fit its card, there is no pool to report. On a CPU the limit is ignored,
+    because the user did not set it.
     """
     sequence = from_recording(analysis.recording)
     result = _replay_optional(sequence, own)

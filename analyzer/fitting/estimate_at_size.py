@@ -101,7 +101,7 @@ def parse_varied(shapes: Sequence[str]) -> VariedSize:
 
 
 def _factors_of_n(shape: str) -> list[str]:
-    """Return the factors of the axes with an N of one input, ``""`` for 1."""
+    """Return the digits before each N in an input's shape; ``""`` for a bare N."""
     return AXIS_OF_N.findall(shape.rpartition("=")[2].upper())
 
 

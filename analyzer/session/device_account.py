@@ -180,7 +180,7 @@ def _exact(ident: str, what: str, size: int, note: str = "") -> CardPart:
 
 
 def _own_bytes(card: NvmlCard) -> int | None:
-    """Return the driver's figure of the process that was read; None if it shows none."""
+    """Return the driver's bytes for the process that was read; None if it lists none."""
     own = [one.used_bytes for one in card.processes if one.is_own and one.used_bytes is not None]
     return sum(own) if own else None
 
@@ -214,7 +214,7 @@ def _process_rows(
         ident, prefix = (_ASKED, "") if is_asked else ("other-process", "another: ")
         note = loaded if is_asked else ""
         if process.used_bytes is None:
-            note = f"The driver does not say how much process {process.pid} holds."
+            note = f"The driver does not report the memory of process {process.pid}."
         what = f"{prefix}process {process.pid} ({process.name or 'name not visible here'})"
         yield _exact(ident, what, process.used_bytes or 0, note)
 

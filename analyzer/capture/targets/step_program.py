@@ -1,4 +1,4 @@
-"""A step that can be called, and checks that the traced step does what was asked for."""
+"""A callable step, and checks that the traced step follows the options."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ GRADIENTS: Final = "gradients"
 """Key of the steps of a program that takes gradients eagerly and has no optimizer."""
 
 REPEATED_GRADIENTS: Final = "repeated gradients"
-"""Key of the steps of a tape that records around the loop; they rank as calls that only compute."""
+"""Key of the steps of a tape that spans the whole loop; they rank lowest, like a forward call."""
 
 
 class StepRank(IntEnum):

@@ -93,7 +93,7 @@ def build_compiled_graph(function: Any, args: Sequence[Any] = ()) -> StaticStep:
 
 
 def _get_spec(tensor: Any, fed: Any = None) -> TensorSpec:
-    """Return a tensor's dtype and shape, with the axes of the tensor that it is fed (or None)."""
+    """Return a tensor's dtype and shape; the shape is that of ``fed``, if it is given."""
     if tensor.dtype == tf.resource:
         return TensorSpec("resource", ())
     axes = None if fed is None else plain_graphs.get_shape(fed)

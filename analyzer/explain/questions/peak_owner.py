@@ -105,12 +105,13 @@ def find_largest(analysis: Analysis) -> Iterator[Finding]:
         if has_batch
         else "Processing it in two halves, one after the other,"
     )
+    known = filter(None, (tensor.shape and f"shape {tensor.shape}", tensor.dtype))
     yield Finding(
         id="large-tensor",
         severity=severity_of(saves, peak),
-        title=f"One tensor is {size / peak:.0%} of the peak: {tensor.name} ({format_bytes(size)})",
-        detail=f"It has the shape {tensor.shape or 'unknown'} and the type {tensor.dtype or 'unknown'}. "
-        f"{half} lowers the peak to {format_bytes(peak - saves)}.",
+        title=f"One tensor is {size / peak:.0%} of the peak: {tensor.name} "
+        f"({', '.join((format_bytes(size), *known))})",
+        detail=f"{half} lowers the peak to {format_bytes(peak - saves)}.",
         saves_bytes=saves,
         evidence=(describe_buffer(row),),
     )

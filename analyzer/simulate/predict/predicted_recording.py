@@ -263,8 +263,8 @@ def find_warnings(prediction: Prediction, schedule: Schedule) -> Iterator[str]:
         )
         if any(name.startswith("IteratorGetNext") for name in unsized):
             yield (
-                "The step reads an iterator: the tensors that its dataset holds and the batches that "
-                "it fetches beforehand are not counted."
+                "The step reads an iterator: tensors that its dataset holds and prefetched batches are "
+                "not counted."
             )
 
 

@@ -342,10 +342,9 @@ def _group_peaks(prediction: Prediction, layouts: Collection[Layout]) -> dict[in
 
 
 def _choose_starts(prediction: Prediction) -> list[Schedule]:
-    """Return candidates: the median, half near the median, half over the range.
+    """Return candidates: the median, some near it, and others spread over the range.
 
-    One near the median is shown. Several of them keep unusual chunks of the median itself from
-    being shown.
+    The report shows one of those near the median. A single one might have unusual chunks.
     """
     main, middle = prediction.main, prediction.middle
     runs = prediction.prepared.steps * len(middle.nodes)

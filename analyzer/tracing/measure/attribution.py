@@ -46,7 +46,7 @@ from analyzer.tracing.measure.attribution_labels import (
 CONSTANTS: Final = frozenset({"Const", "HostConst"})
 XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
 _RING_CHUNK: Final = "CollectiveAdapterImpl::TempChunk"
-"""Name that an all-reduce between CPU devices uses for its op (``base_collective_executor.cc``)."""
+"""Op name of the chunks of an all-reduce between CPU devices (``base_collective_executor.cc``)."""
 _RING_ROLE: Final = "part of an all-reduce, from another device"
 POOL_THREAD_ROLE: Final = "kernel scratch of a pool thread"
 """Only the thread that runs the kernel knows the op. Eigen's pool threads, which pack operands of a

@@ -289,7 +289,7 @@ def _find_warnings(
     warnings = []
     watch = note.watch if note is not None else None
     if watch is not None and watch.is_cut and watch.whole_run:
-        warnings.append("The trace ends before the program: its beginning counts as the step.")
+        warnings.append("The trace ends before the program does; its part counts as the step.")
     if not steps:
         warnings.append(
             "The trace has no step markers: the peak is that of the whole trace. Mark steps with "

@@ -77,7 +77,7 @@ def _is_of_update(structure: GraphIndex, writer: Op, sums: set[str]) -> bool:
 def _find_users(structure: GraphIndex, handle: str) -> list[Op]:
     """Return the ops that use the handle, also through control flow.
 
-    The ops of a function that XLA compiles are looked at themselves, instead of its call.
+    For a function that XLA compiles, these are its ops, not the call.
     """
     users: list[Op] = []
     seen = {handle}

@@ -104,9 +104,9 @@ def runs_backward(plan: BufferPlan) -> bool:
 def match_requests(
     table: pd.DataFrame, raw: RawTrace, plans: Mapping[str, BufferPlan]
 ) -> Iterator[tuple[list[int], list[tuple[str, list[PlanRegion]]]]]:
-    """Yield the rows of requests that follow an assignment, and the modules that fit.
+    """Yield runs of rows whose sizes equal a module's buffer assignment, and all such modules.
 
-    Those with most requests are taken. Each module has its regions in the order of the rows.
+    The longest run counts. A module's regions are in the order of the rows.
     """
     by_first: dict[int, list[tuple[str, list[PlanRegion]]]] = {}
     for name, plan in plans.items():

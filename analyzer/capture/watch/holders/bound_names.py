@@ -148,7 +148,7 @@ class HolderNamer:
         return _Scope(_list_attributes(place), file, suffix=f" of {owner}")
 
     def _locate(self, name: str, thing: Any, scope: _Scope, link: HoldingLink) -> NamedHolder:
-        """Return the holder with the line that makes it grow, or else binds its name."""
+        """Return the holder with the line that grows it, or else the line that binds its name."""
         binding = (cell for cell in self._cells if find_binding_lines(cell, name))
         file, lines = scope.file or next(binding, ""), list[int]()
         grows = link.grows and not link.bound

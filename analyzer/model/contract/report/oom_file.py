@@ -69,7 +69,7 @@ class OomCard(ReportRecord, frozen=True):
 
 
 class OomBuffer(ReportRecord, frozen=True):
-    """One of a compiled program's largest buffers; ``padding_bytes`` of it on a TPU are padding."""
+    """One of a compiled program's largest buffers; ``padding_bytes`` are the padding of a TPU."""
 
     size_bytes: int
     operator: str

@@ -117,7 +117,7 @@ def extend(settings: PoolSettings, pool: PoolState, request: int, known: int, op
 
 
 def add_region(settings: PoolSettings, pool: PoolState, chunk: int) -> None:
-    """Make a chunk a region of its own, or the end of the region before it if they are joined."""
+    """Add a region that holds this chunk, or extend the region that ends at its address."""
     address, size = pool.address[chunk], pool.size[chunk]
     count = pool.totals[N_REGIONS]
     if settings.coalesce_regions:

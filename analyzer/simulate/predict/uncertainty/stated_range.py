@@ -116,7 +116,7 @@ def widen_limits(limits: Range, count: int) -> Range:
 def estimate_allocated_range(sizes_bytes: Sequence[int]) -> Range:
     """Return the range of one more allocated peak, with a chance of about 95 %.
 
-    Many chances about chunks add up, so that peaks are nearly normal. The range is the prediction
+    Many random differences of chunks add up, so peaks are nearly normal. The range is the prediction
     interval of a normal distribution, or that of the samples if it is wider.
     """
     sampled = Range.spanning(sizes_bytes)
