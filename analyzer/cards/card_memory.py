@@ -100,8 +100,7 @@ def usable_memory(gpu: Gpu) -> MemoryRange:
 def memory_limit(gpu: Gpu) -> MemoryRange:
     """Return the ``bytes_limit`` of TensorFlow's allocator.
 
-    The usable memory minus the CUDA context minus the reserve (``SingleVirtualDeviceMemoryLimit`` with
-    default options).
+    The usable memory minus the CUDA context minus the reserve (``SingleVirtualDeviceMemoryLimit``).
     """
     usable, tegra = usable_memory(gpu), gpu.memory_kind == "LPDDR"
     free = usable.range - _CONTEXT.range

@@ -220,8 +220,7 @@ def _question(analysis: Analysis, gpu: Gpu | None, limit_bytes: int | None) -> Q
 def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
     """Return the limit of the card, or the limit under which the step ran on a simulated one.
 
-    A failure on a simulated card is about that card; a success is also compared with other cards of
-    the name.
+    A failure on a simulated card is about that card; a success also about others of the name.
     """
     recording = analysis.recording
     limit: BoundedBytes = memory_limit(gpu)

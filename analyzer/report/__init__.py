@@ -2,6 +2,5 @@
 
 Input: an ``Analysis`` of ``explain``. ``document`` builds the report (the JSON); ``report_sections`` and
 ``diff_sections`` build documents, which ``render`` shows in the terminal, in Markdown and as pages;
-``page`` is the interactive page. Names and messages of a trace are untrusted; each renderer escapes them
-for its format.
+``page`` is the interactive page. Names and messages of a trace are untrusted; renderers escape them.
 """

@@ -129,8 +129,7 @@ def predict_folder(
 ) -> Result:
     """Predict from a new run folder and write the report into it; on failure remove the folder.
 
-    If the card's compiler fails, ``capture_again`` captures into the same folder, with the plan of the
-    CPU's compiler.
+    If the card's compiler fails, ``capture_again`` captures into the same folder with the CPU's plan.
     """
     options["keep"] = True
     try:

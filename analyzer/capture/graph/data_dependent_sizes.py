@@ -3,8 +3,7 @@
 The sources, in this order: the traced function (``set_shape`` after a Python function leaves no node);
 the elements that are put into lists; the values of the given inputs, from which small kernels compute
 shapes (the rows of a ragged tensor, the elements of a mask); the user's assumptions; and the upper bound
-of an op's result, such as all elements for ``Where``. With an upper bound, the stated range begins at
-one element.
+of an op's result, such as all elements for ``Where``; then the stated range begins at one element.
 """
 
 from __future__ import annotations

@@ -168,8 +168,7 @@ class StepVariables:
     def _add_by_owner(self, variables: list[Any]) -> None:
         """Add variables that no model or optimizer of the program holds, with their owners.
 
-        A step of the user's own need not name its model, so the owners are searched among the live Keras
-        objects.
+        A step of the user need not name its model, so the owners are searched among live Keras objects.
         """
         wanted = {id(get_raw_variable(variable)) for variable in variables}
         optimizers, metrics = get_optimizer_classes(), get_classes("metrics.Metric")

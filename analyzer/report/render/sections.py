@@ -1,8 +1,7 @@
 """The document model: sections of paragraphs, tables and items, without any layout.
 
 All output for users is built from these records; ``terminal``, ``markdown`` and ``page_shell`` render
-them. Values are raw (bytes as integers, shares as ratios) and texts are unescaped: each renderer formats
-and escapes them.
+them. Values are raw (bytes as integers, shares as ratios), texts unescaped; renderers format both.
 """
 
 from __future__ import annotations

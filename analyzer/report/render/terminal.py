@@ -199,8 +199,7 @@ def fit_widths(
 ) -> dict[int, int]:
     """Return the places of the columns that are shown, in order, and how wide each is.
 
-    ``widest`` are the cells of each column's widest text without its heading, ``width`` those of the
-    terminal.
+    ``widest`` are the cells of each column's widest text below its heading, ``width`` the terminal's.
     """
     wanted = [
         max(size, cell_len(column.name)) for column, size in zip(columns, widest, strict=True)

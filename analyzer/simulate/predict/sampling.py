@@ -44,8 +44,7 @@ SEARCHES: Final = 6
 
 LIMIT_MARGIN: Final = 0.03
 """Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
-failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few
-schedules."""
+failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few."""
 
 MOST_SCHEDULES: Final = 61  # most schedules to sample; odd, so that the median is one of them
 FEWEST_SCHEDULES: Final = 21  # fewest schedules to sample, for large graphs

@@ -3,8 +3,7 @@
 An op's inputs are released when its kernel has been launched (``ExecutorState::Process`` in
 ``executor.cc``), on the same thread. The op before a free on that thread is therefore the buffer's last
 user, unless the thread runs ops without any event (in place, without a kernel in the trace). If other
-threads began several ops since then, the op that began last on any thread shows only the time of the
-free.
+threads began several ops since then, the op that began last shows only the time of the free.
 """
 
 from __future__ import annotations

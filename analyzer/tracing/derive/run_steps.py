@@ -16,8 +16,7 @@ from analyzer.tracing.derive.op_names import GUARDS_BYTES, is_apply
 from analyzer.tracing.parse.xplane import RawTrace, Span
 
 _SHARE_OF_LARGEST: Final = 1 / 8
-"""Share of the largest run's bytes below which a function is no step, but part of the input pipeline or
-of a metric."""
+"""Share of the largest run's bytes below which a function is part of the input pipeline or a metric."""
 _SHARE_OF_ALL: Final = 1 / 2  # share of all requested bytes that the steps have to request together
 _MODULE_TYPES: Final = frozenset({"XLA GPU module", "XLA CPU module"})
 """Type in the name of a compiled module's run (``gpu_executable.cc``)."""

@@ -1,8 +1,7 @@
 """Events to buffers: put simultaneous events in order and match frees with allocations.
 
 An allocator acts under a lock, but if the clock is coarse, events of several threads have the same
-time, and the trace stores each thread's events apart. TensorFlow's bytes in use in each event show their
-order.
+time, and the trace stores each thread's events apart. The bytes in use in each event show their order.
 """
 
 from __future__ import annotations

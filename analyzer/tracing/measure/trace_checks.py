@@ -187,10 +187,10 @@ def _check_capture(
     yield DamageReason.CAPTURE_MARKS, len(inverted), inverted
     snapshots = find_marks(raw.markers, "snapshot")
     lost = abs(len(note.snapshots) - len(snapshots))
+    yield DamageReason.CAPTURE_MARKS, lost, ()
     taken = len(note.eager_gradients)  # each right after a backward pass, or before an update
     gradients, phases = (len(find_marks(raw.markers, name)) for name in ("gradients", "phase"))
-    lost_notes = abs(taken - gradients) + max(taken - phases, 0)
-    yield DamageReason.CAPTURE_MARKS, lost + lost_notes, ()
+    yield DamageReason.CAPTURE_MARKS, abs(taken - gradients) + max(taken - phases, 0), ()
     # In a watched program only the first and the last step have a snapshot.
     done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
     is_failed_step_marked = note.error is not None and len(steps) == done + 1

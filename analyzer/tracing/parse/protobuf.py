@@ -1,7 +1,6 @@
 """Protobuf message classes from schemas that list only the needed fields.
 
-The generated modules of TensorFlow and of the profiler would import TensorFlow. The decoder skips other
-fields.
+TensorFlow's and the profiler's generated modules would import TensorFlow. Other fields are skipped.
 """
 
 from __future__ import annotations

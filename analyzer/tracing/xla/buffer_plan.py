@@ -315,8 +315,7 @@ def _replay_events(
 def _find_untraced(allocation: BufferAllocation, traced: set[int]) -> list[int]:
     """Return the values without heap trace; of overlapping ones the largest.
 
-    They lie in allocations that were merged into this one. Their lifetimes are unknown, so they count as
-    alive throughout.
+    They lie in allocations that were merged into this one. Lifetimes are unknown: they are always alive.
     """
     found: list[Slice] = []
     parts = [part for part in allocation.slices if part.buffer not in traced]

@@ -56,8 +56,7 @@ class LifePhase(Choice):
 class Need(ReportRecord, frozen=True, kw_only=True):
     """The largest memory that the process takes in its life, with its parts.
 
-    ``total`` is the largest phase plus ``allocator`` plus ``beside_pool``. A phase that was not seen is
-    None.
+    ``total`` is the largest phase plus ``allocator`` plus ``beside_pool``. An unseen phase is None.
     """
 
     # TensorFlow's peak since process start, outside the trace

@@ -2,8 +2,7 @@
 
 The table ``op_types.toml`` lists the op types of each effect. The rules are read from TensorFlow's
 kernels (``tensorflow/core/kernels``, and the headers of the 2.21 wheel) and were checked against the
-allocator's events. An op type without a rule is assumed to allocate each output, and is reported as
-unmodelled.
+allocator's events. An op type without a rule counts as allocating its outputs and is reported.
 """
 
 from __future__ import annotations

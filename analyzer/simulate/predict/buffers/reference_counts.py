@@ -2,8 +2,7 @@
 
 An input slot of a waiting op holds one reference to its tensor's buffer. When the op runs, its outputs
 are allocated while all inputs are still held; then the input slots are cleared; then the outputs go to
-the slots of their consumers. An op may take over a buffer as its output if its input slot holds the only
-reference.
+the slots of their consumers. An op may reuse a buffer if its input slot holds the only reference.
 """
 
 from __future__ import annotations
