@@ -11,6 +11,10 @@ import pytest
 from make_recording import Made
 from page_driver import Page
 
+from analyzer.oom import read_oom_log
+from analyzer.oom.log_sections import build_sections
+from analyzer.report.render.page_shell import to_page
+
 WIDTHS = (390, 1024, 1600)
 THEMES = ("light", "dark")
 TABS = ("tensors", "lifetimes", "layers", "ops", "map")
@@ -280,6 +284,23 @@ def test_labels_of_the_timeline_do_not_overlap(page: Page, report: Path, width: 
                     or one["bottom"] <= other["top"]
                     or other["bottom"] <= one["top"]
                 ), (one, other)
+
+
+def test_the_next_command_breaks_between_its_words(page: Page, tmp_path: Path) -> None:
+    log = Path(__file__).parents[1] / "unit" / "oom" / "logs" / "gpu_conv.log.gz"
+    with log.open("rb") as stream:
+        document = build_sections(read_oom_log(stream, "log").document, ())
+    path = tmp_path / "oom.html"
+    path.write_text(to_page(document), encoding="utf-8")
+    page.size(390, 900)
+    page.driver.get(path.as_uri())
+    heights = page.js("[...document.querySelectorAll('.next span')].map((one) => one.offsetHeight)")
+    assert len(heights) > 5
+    assert max(heights) == min(heights)
+    assert (
+        page.js("document.querySelector('.next code').innerText").strip() == document.next_command
+    )
+    assert page.js("document.documentElement.scrollWidth") <= 390
 
 
 BLOCKS = ("stem", "block1a", "block2a", "block2b", "block3a", "block3b", "top")

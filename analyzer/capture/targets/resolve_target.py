@@ -82,7 +82,7 @@ def make_program(
     if callable(thing) and not is_result:
         return make_program(_call_user_code(thing, text), text, options, is_result=True)
     raise TargetError(
-        f"{text} is a {type(thing).__name__}, not a model or a step.",
+        f"{text} is of the type {type(thing).__name__}, not a model or a step.",
         hint="Give a Keras model, a tf.function, or a function that returns a model or (tf_function, "
         "args).",
     )

@@ -83,6 +83,8 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
 def _suggest_form(text: str) -> str:
     """Return a question with the form that was probably meant; empty if none is likely."""
     base, _, name = text.rpartition(".")
+    if "::" in text:
+        return f"Did you mean {text.replace('::', ':')}?"
     if base in ("keras", "keras.applications"):
         return f"Did you mean keras:{name}?"
     file = Path(f"{base.replace('.', '/')}.py")
