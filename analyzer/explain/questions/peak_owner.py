@@ -265,7 +265,7 @@ def _find_share(
 
 
 def _find_copies(analysis: Analysis, step: Step) -> pd.DataFrame:
-    """Return a step's copies that are alive at the peak, known by the graph or by their size."""
+    """Return a step's copies at the peak, known by the graph, or by their size and outside layers."""
     rows = analysis.rows[analysis.rows["requested_bytes"] >= _LEAST_BYTES // _TENSORS]
     is_fed = (rows["role"] == HOST_COPY_ROLE) | (rows["op"] == _LOADER)
     fed = rows.loc[is_fed & (rows["step"] == step.index).fillna(False), "requested_bytes"]
@@ -278,5 +278,5 @@ def _find_copies(analysis: Analysis, step: Step) -> pd.DataFrame:
     alive = analysis.alive[(analysis.alive["step"] == step.index).fillna(False)]
     by_graph = [index for index, use in analysis.uses.items() if use.copied_by]
     is_alike = alive["requested_bytes"].isin(sizes) & alive["op"].isin(MOVES | SCALES)
-    is_alike &= alive["requested_bytes"] >= _LEAST_BYTES // _TENSORS
+    is_alike &= (alive["requested_bytes"] >= _LEAST_BYTES // _TENSORS) & (alive["layer"] == "")
     return alive[alive.index.isin(by_graph) | is_alike]

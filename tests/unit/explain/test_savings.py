@@ -13,7 +13,12 @@ from builders import SAMPLES, sample_folder
 
 from analyzer.explain.all_findings import collect
 from analyzer.explain.analysis import FLOOR_BYTES, Analysis, analyse, saved_without, severity_of
-from analyzer.explain.questions.peak_owner import find_gradient_copies, find_largest
+from analyzer.explain.questions import peak_owner
+from analyzer.explain.questions.peak_owner import (
+    find_gradient_copies,
+    find_input_copies,
+    find_largest,
+)
 from analyzer.explain.questions.retained_tensors import find_recomputation
 from analyzer.explain.questions.step_settings import find_internal_waste, find_state
 from analyzer.model.choice import Category
@@ -124,6 +129,23 @@ def test_a_program_below_the_smallest_pool_has_no_action() -> None:
     assert "nothing-to-change" not in [one.id for one in collect(step).findings]
     nothing = next(one for one in collect(program).findings if one.id == "nothing-to-change")
     assert nothing.title.endswith("and a growing pool takes 2 MiB at least")
+
+
+def test_a_layers_sums_of_the_inputs_size_are_no_copies_of_it() -> None:
+    # GIVEN an input and a sum of its size, in a batch normalization and outside all layers
+    analysis = analysis_of(
+        buffer(MIB, 10, 50, Category.INPUT), buffer(MIB, 20, 50, Category.ACTIVATION)
+    )
+    found = {}
+    for layer in ("bn", ""):
+        table = analysis.recording.allocations.assign(
+            op=[peak_owner._LOADER, "AddV2"], layer=["", layer]
+        )
+        recording = replace(analysis.recording, allocations=conform(table, ALLOCATIONS))
+        rows = find_input_copies(analyse(recording), WatchNote())
+        found[layer] = [one.id for one in rows]
+    # THEN only the one outside is a copy
+    assert found == {"bn": [], "": ["input-copies"]}
 
 
 def test_a_second_peak_nearly_as_high_leaves_little_to_save() -> None:
