@@ -61,7 +61,8 @@ class Question:
         own_bytes = need.own_peak_bytes
         limit, size = (self.whole, need.total) if own_bytes is None else (self.limit, need.pool)
         outcome = outcome_of(limit, size, is_complete=not incomplete)
-        line = headline_of(outcome, place, limit, size, incomplete, own_peak_bytes=own_bytes)
+        is_least = own_bytes is not None and need.before_trace is not None
+        line = headline_of(outcome, place, limit, size, incomplete, own_bytes, is_least=is_least)
         return outcome, line
 
 

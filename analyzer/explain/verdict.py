@@ -67,15 +67,16 @@ def headline_of(
     limit: BoundedBytes,
     need: BoundedBytes,
     incomplete: str = "",
-    *,
     own_peak_bytes: int | None = None,
+    *,
+    is_least: bool = False,
 ) -> str:
     """Return the answer in one line: ``FITS Tesla T4: needs 3.00 GiB of 13.42 GiB, ...``.
 
     ``incomplete`` is why the need is only a lower bound; empty if it is not. With a program's
-    ``own_peak_bytes``, need and limit are of TensorFlow's pool.
+    ``own_peak_bytes``, need and limit are of TensorFlow's pool; ``is_least``: fragmentation is unknown.
     """
-    verb = "needs at least" if incomplete else "needs"
+    verb = "needs at least" if incomplete or is_least else "needs"
     if own_peak_bytes is not None:
         verb = f"TensorFlow's own peak is {format_bytes(own_peak_bytes)}; its pool {verb}"
     if outcome is Outcome.CANNOT_TELL:

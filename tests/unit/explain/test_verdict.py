@@ -86,6 +86,8 @@ def test_the_headline_of_a_program_leads_with_tensorflows_own_peak(
 ) -> None:
     line = headline_of(outcome, "T4", LIMIT, bounds(*need), incomplete, own_peak_bytes=2 << 30)
     assert f" T4: TensorFlow's own peak is 2.00 GiB; its pool {words}" in line
+    least = headline_of(Outcome.FITS, "T4", LIMIT, bounds(3, 3, 3), own_peak_bytes=1, is_least=True)
+    assert "its pool needs at least 3.00 GiB of 10.00 GiB" in least
 
 
 def test_every_kind_has_a_basis() -> None:
