@@ -76,12 +76,14 @@ def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> F
     limits = [row.limit_bytes for row in rows]
     sizes = [row.largest or 0 for row in rows]
     headline = f"By estimate, batch {min(sizes)} to {max(sizes)} fits, depending on the card."
-    cheapest = ""
+    cheapest = note = ""
     if rows[0].price is not None:
         rows.sort(key=lambda row: ((row.largest or 0) < (wanted or 1), row.price))
         if wanted is not None:
             cheapest = rows[0].id if rows[0].holds_wanted else ""
             headline = _state_cheapest(rows, wanted)
+    elif len(rows) > 1:
+        note = " Sizes of most cards are interpolated; --gpu NAME estimates a card near its limit."
     return replace_fields(
         answer,
         cards=tuple(rows),
@@ -97,7 +99,7 @@ def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> F
         failing=None,
         safe=max(row.safe or 0 for row in rows),
         most=None,
-        notes=(f"The curve is for {answer.card_name}.", *answer.notes),
+        notes=(f"The curve is for {answer.card_name}.{note}", *answer.notes),
         wanted_fits=None if wanted is None else any(row.holds_wanted for row in rows),
     )
 
