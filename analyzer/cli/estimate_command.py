@@ -144,8 +144,7 @@ def _check_options(
         ):
             raise InputError(f"{capture.patch} cannot be a folder.", hint="Name a new folder.")
         if not force and any(capture.patch.glob("*.patch")):
-            hint = "Add --force to replace them, or name another folder."
-            raise InputError(f"{capture.patch} holds patches.", hint=hint)
+            raise InputError(f"{capture.patch} holds patches.", hint="Add --force to replace.")
     if spec.kind is not TargetKind.TRACE:
         if not chosen.gpu:
             options.refuse_options(

@@ -206,8 +206,7 @@ def _set_batch(source: SourceFile, plan: RemedyPlan, before: int) -> None:
         places[number] = values[0] if len(values) == 1 else place
     value = _get_only(list(dict.fromkeys(places)), "batch size")
     if not isinstance(value, ast.Constant) or value.value != before:
-        found = source.segment(value)
-        raise InputError(f"The file sets a batch of {found}, and the estimate is of {before}.")
+        raise InputError(f"The file sets a batch of {source.segment(value)}, not of {before}.")
     source.replace(value, plan.batch_size)
 
 
