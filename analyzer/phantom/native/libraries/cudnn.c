@@ -10,8 +10,9 @@
 API(cudnnGetVersion)(void) { return 90300; }
 API(cudnnGetMaxDeviceVersion)(void) { return 90300; }
 API(cudnnGetCudartVersion)(void) { return 12050; }
+// TensorFlow refuses a minor version below that of its build: 3 in 2.21, 10 in the nightly of 2.23
 API(cudnnGetProperty)(int p, int *v) {
-  *v = p == 0 ? 9 : p == 1 ? 3 : 0;
+  *v = p == 0 ? 9 : p == 1 ? 10 : 0;
   return OK;
 }
 API(cudnnGetErrorString)(int e) { return (long)"phantom cuDNN"; }
