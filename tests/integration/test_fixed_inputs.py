@@ -26,4 +26,5 @@ def test_what_is_compiled_in() -> None:
         "through a loop": [1],
         "in a called function": [0],
         "written in part": [1, 0],  # XLA makes a new value instead
+        "in a branch or loop": [3, 5],
     }

@@ -208,36 +208,35 @@ def _find_sparse_variables(function: Any) -> set[int]:
     """
     if function.function_def.attr["_XlaMustCompile"].b:
         return set()
-    accesses = [
-        [op.inputs[0].name for op in graph.get_operations() if op.type.startswith(_SPARSE_ACCESS)]
-        for graph in _list_reachable_graphs(function.graph)
-    ]
-    # Which variable a nested graph accesses is unknown: count all.
-    has_nested = any(accesses[1:])
+    accessed = _find_sparse_handles(function.graph)
     by_handle = {id(variable.handle): id(variable) for variable in function.variables}
     return {
         by_handle[id(outside)]
         for outside, inside in function.graph.captures
-        if id(outside) in by_handle and (has_nested or inside.name in accesses[0])
+        if id(outside) in by_handle and inside.name in accessed
     }
 
 
-def _list_reachable_graphs(graph: Any) -> list[Any]:
-    """Return a graph and those of all functions that it calls, except functions compiled by XLA."""
-    graphs = [graph]
-    for each in graphs:
-        functions = {decode_name(name): f for name, f in get_functions(each).items()}
-        for op in each.get_operations():
-            attrs = op.node_def.attr
-            is_compiled = "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
-            if is_compiled or ("Call" not in op.type and op.type not in _CALLERS):
-                continue
-            called = [one for attr in attrs.values() for one in (attr.func, *attr.list.func)]
-            for name in sorted({one.name for one in called}):
-                nested = getattr(functions.get(name), "graph", None)
-                if nested is not None and all(nested is not one for one in graphs):
-                    graphs.append(nested)
-    return graphs
+def _find_sparse_handles(graph: Any) -> set[str]:
+    """Return the handles in a graph that its ops, or functions that it calls, access sparsely.
+
+    Functions that XLA compiles are left out. An ``If`` has its condition before the arguments.
+    """
+    functions = {decode_name(name): f for name, f in get_functions(graph).items()}
+    found = set()
+    for op in graph.get_operations():
+        if op.type.startswith(_SPARSE_ACCESS):
+            found.add(op.inputs[0].name)
+        attrs = op.node_def.attr
+        is_compiled = "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
+        if is_compiled or ("Call" not in op.type and op.type not in _CALLERS):
+            continue
+        called = {one.name for attr in attrs.values() for one in (attr.func, *attr.list.func)}
+        for nested in filter(None, (getattr(functions.get(one), "graph", None) for one in called)):
+            handles = _find_sparse_handles(nested)
+            pairs = zip(reversed(op.inputs), reversed(nested.inputs), strict=False)
+            found |= {outside.name for outside, inside in pairs if inside.name in handles}
+    return found
 
 
 _WITHOUT_BYTES: Final = (tf.string, tf.resource, tf.variant)

@@ -63,9 +63,11 @@ for name, (body, specs) in CASES.items():
 def written_in_part(jit):
     """Count the variables that a step writes in part, in a function of its own."""
     table = tf.Variable(tf.zeros([8, 4]))
+    whole = tf.Variable(tf.zeros([8, 4]))
 
     @tf.function(jit_compile=jit)
     def inner(rows):
+        whole.assign_add(tf.ones([8, 4]))
         table.scatter_add(tf.IndexedSlices(tf.ones([2, 4]), rows))
 
     step = tf.function(lambda rows: inner(rows))
@@ -73,5 +75,25 @@ def written_in_part(jit):
     return len(_find_sparse_variables(step.get_concrete_function(rows)))
 
 
+def written_in_part_in_a_branch_or_loop():
+    """Return the shapes of the variables that a step accesses in part; it uses others as a whole."""
+    read, written, whole = (tf.Variable(tf.zeros([rows, 4])) for rows in (3, 5, 8))
+
+    @tf.function
+    def step(rows):
+        if rows[0] > 0:
+            written.scatter_add(tf.IndexedSlices(tf.ones([2, 4]), rows))
+            whole.assign_add(tf.ones([8, 4]))
+        total = tf.zeros([2, 4])
+        for _ in tf.range(rows[1]):
+            total += tf.gather(read, rows) + tf.reduce_sum(whole)
+        return total
+
+    function = step.get_concrete_function(tf.TensorSpec((2,), tf.int32))
+    names = {id(one): one.shape[0] for one in (read, written, whole)}
+    return sorted(names[one] for one in _find_sparse_variables(function))
+
+
 found["written in part"] = [written_in_part(jit) for jit in (False, True)]
+found["in a branch or loop"] = written_in_part_in_a_branch_or_loop()
 print(json.dumps(found))
