@@ -84,6 +84,30 @@ class ConvolutionRow(msgspec.Struct, frozen=True, kw_only=True):
     failed: str = ""
 
 
+class ConvolutionChoice(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """The algorithm that TensorFlow chose for a convolution.
+
+    Attributes:
+        direction: ``forward``, ``input_gradient`` or ``filter_gradient``.
+        image: Batch, channels and sides of the image, with padding that TensorFlow copies.
+        filters, kernel, stride: The convolution, one number for both axes.
+        result: Side of the result.
+        dtype: Such as ``float32``.
+        bytes: Its workspace.
+        largest_trial_bytes: The largest workspace that was tried.
+    """
+
+    direction: str
+    image: tuple[int, ...]
+    filters: int
+    kernel: int
+    result: int
+    stride: int
+    dtype: str
+    bytes: Size
+    largest_trial_bytes: Size
+
+
 class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
     """A traced step; None if not measured.
 
@@ -110,7 +134,8 @@ class CardRecord(msgspec.Struct, frozen=True, kw_only=True):
         version: Version of this record.
         card: The card.
         cudnn: cuDNN's version as a number, such as 91002; 0 if it is not installed.
-        convolutions: The sweep.
+        convolutions: The sweep by cuDNN's own library.
+        choices: Convolutions of TensorFlow.
         peaks: Traced steps.
         notes: Parts that could not be measured, and why.
     """
@@ -119,6 +144,7 @@ class CardRecord(msgspec.Struct, frozen=True, kw_only=True):
     card: CardFacts
     cudnn: int = 0
     convolutions: tuple[ConvolutionRow, ...] = ()
+    choices: tuple[ConvolutionChoice, ...] = ()
     peaks: tuple[PeakRow, ...] = ()
     notes: tuple[str, ...] = ()
 

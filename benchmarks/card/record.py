@@ -5,9 +5,9 @@
     python benchmarks/card/record.py --show card.json.gz
 
 The record has the card's memory before and after a CUDA context, TensorFlow's limit, the candidates of a
-sweep of convolutions with workspace and time (by cuDNN's own library), and the peaks of the models of
-``real_models.py``. A part that fails is a note in the record; the others go on. Without TensorFlow, its
-limit and the peaks are missing.
+sweep of convolutions with workspace and time (by cuDNN's own library), the workspaces that TensorFlow
+chooses, and the peaks of the models of ``real_models.py`` and ``card_models.py``. A part that fails is a
+note in the record; the others go on. Without TensorFlow, its limit, choices and peaks are missing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,31 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from card_record import CardFacts, CardRecord, ConvolutionRow, PeakRow, read_record, write_record
+from card_record import (
+    CardFacts,
+    CardRecord,
+    ConvolutionChoice,
+    ConvolutionRow,
+    PeakRow,
+    read_record,
+    write_record,
+)
 from cudnn_sweep import Cudnn, CudnnError, list_convolutions, load_library, sweep
+from tensorflow_sweep import read_choices
 
 HERE: Final = Path(__file__).parent
-CASES: Final = (("alexnet", 128), ("resnet50v2", 32), ("xception_frozen", 32), ("bert_base_128", 8))
-"""Models to trace and their batch sizes, each op by op and compiled."""
+REAL: Final = "real_models.py"
+COMMON: Final = "card_models.py"
+CASES: Final = (
+    *((REAL, "alexnet", 128), (REAL, "resnet50v2", 128), (REAL, "xception_frozen", 32)),
+    *((REAL, "bert_base_128", 32), (COMMON, "bert512_half", 8)),
+    *((COMMON, "resnet50", 64), (COMMON, "resnet50_half", 64), (COMMON, "vgg16", 32)),
+    *((COMMON, "mobilenet", 64), (COMMON, "densenet", 32), (COMMON, "inception", 32)),
+    *((COMMON, "efficientnet", 32), (COMMON, "efficientnet_half", 32), (COMMON, "convnext", 16)),
+    *((COMMON, "unet", 32), (COMMON, "three_axes", 16), (COMMON, "one_axis", 64)),
+    *((COMMON, "lstm", 64), (COMMON, "dense", 256)),
+)
+"""File, function and batch size of each model to trace, op by op and compiled."""
 
 LONGEST_S: Final = 1800
 _LIMIT_CODE: Final = """
@@ -120,18 +139,30 @@ def read_limit(environment: dict[str, str]) -> tuple[str, int | None]:
     return str(version), limit
 
 
+def record_choices(environment: dict[str, str]) -> tuple[ConvolutionChoice, ...]:
+    """Return the algorithms that TensorFlow chooses for convolutions."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, HERE / "tensorflow_sweep.py", folder], capture_output=True, text=True,
+            timeout=LONGEST_S, check=False, env=os.environ | environment,
+        )  # fmt: skip
+        if done.returncode:
+            raise OSError((done.stderr.strip().splitlines() or ["it gave no error"])[-1])
+        traces = Path(folder).rglob("*.xplane.pb")
+        return tuple(choice for trace in traces for choice in read_choices(trace))
+
+
 def trace_cases(gpu: str) -> Iterator[PeakRow]:
     """Yield the peaks of the models, each op by op and compiled."""
-    for case, batch in CASES:
+    for file, case, batch in CASES:
         for option, name in (("--no-jit", case), ("--jit", f"{case}, compiled")):
-            yield trace_case(case, batch, option, name, gpu)
+            yield trace_case(f"{HERE / file}:{case}", batch, option, name, gpu)
 
 
-def trace_case(case: str, batch: int, option: str, name: str, gpu: str) -> PeakRow:
+def trace_case(target: str, batch: int, option: str, name: str, gpu: str) -> PeakRow:
     """Return the peaks of one model, or its error."""
     place = ["--gpu", gpu] if gpu else ["--device", "gpu"]
     command = Path(sys.executable).with_name("analyze")
-    target = f"{HERE / 'real_models.py'}:{case}"
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "report.json"
         arguments = [target, "--batch-size", str(batch), option, *place, "--json", str(out)]
@@ -188,6 +219,7 @@ def record(gpu: str, *, with_peaks: bool) -> CardRecord:
         context = try_part("context", lambda: run_in_child("context", environment, out), empty)
         swept = try_part("convolutions", lambda: run_in_child("cudnn", environment, out), empty)
         version, limit = try_part("TensorFlow", lambda: read_limit(environment), ("", None))
+        choices = try_part("choices", lambda: record_choices(environment), ()) if version else ()
     peaks = try_part("peaks", lambda: tuple(trace_cases(gpu)), ()) if with_peaks and version else ()
     card = msgspec.structs.replace(
         context.card, tensorflow=version, limit_bytes=limit, is_simulated=bool(gpu)
@@ -196,6 +228,7 @@ def record(gpu: str, *, with_peaks: bool) -> CardRecord:
         card=card,
         cudnn=swept.cudnn,
         convolutions=swept.convolutions,
+        choices=choices,
         peaks=peaks,
         notes=tuple(notes),
     )

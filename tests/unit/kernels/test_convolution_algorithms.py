@@ -46,15 +46,33 @@ def test_winograd_has_filters_of_its_size_and_no_stride():
 def test_tensor_cores_compute_float16_from_volta_and_float32_from_ampere_on():
     half = convolution(dtype="float16")
     assert "winograd-4x4" in names(half, "p100-16gb-pcie")
-    assert names(half) == {"tensor-cores"}
-    assert "tf32-rounded" in names(convolution(), "a100-40gb-sxm")
+    assert "tensor-cores" not in names(convolution())
+    assert {"tensor-cores", "fft"} < names(half)
+    assert "tensor-cores-three-copies" in names(convolution(), "a100-40gb-sxm")
 
 
-def test_three_axes_and_hopper_have_no_published_measurement():
+def expected(call, card="h200-141gb-sxm"):
+    return max(find_candidates(call, find_gpu(card), LIMIT), key=lambda one: one.probability)
+
+
+def test_tensor_cores_copy_tensors_with_channels_first_or_channels_that_are_no_multiple():
+    x, y, w = 4 * 32 * 64 * 56 * 56, 4 * 32 * 128 * 56 * 56, 4 * 128 * 64 * 9
+    assert expected(convolution()).bytes == x + y + w + 16
+    assert expected(convolution(dtype="float16", channels_last=True)).bytes == 0
+    odd = {"image": (32, 70, 56, 56), "dtype": "float16", "channels_last": True}
+    padded = 2 * 32 * 72 * 56 * 56 + 2 * 128 * 72 * 9 + 16
+    sizes = [one.bytes for one in find_candidates(convolution(**odd), find_gpu("t4"), LIMIT)]
+    assert padded in sizes
+    pointwise = convolution("filter_gradient", window=1)
+    assert expected(pointwise).bytes == 32 * 4 * 128 * 64 + 16  # a sum for each example
+
+
+def test_three_axes_are_measured_on_hopper_only():
     deep = convolution(image=(4, 16, 8, 24, 24), kernel=(32, 3, 3, 3), result=(8, 24, 24))
     assert is_measured(convolution(), find_gpu("t4"))
     assert not is_measured(deep, find_gpu("t4"))
-    assert not is_measured(convolution(), find_gpu("h100-80gb-sxm"))
+    assert is_measured(deep, find_gpu("h100-80gb-sxm"))
+    assert not is_measured(convolution(dtype="float64"), find_gpu("h100-80gb-sxm"))
     sizes = [one.bytes for one in find_candidates(deep, find_gpu("t4"), LIMIT)]
     tensors = 4 * (4 * 16 * 8 * 24 * 24 + 4 * 32 * 8 * 24 * 24 + 32 * 16 * 27)
     assert sizes == [0, tensors + 16]

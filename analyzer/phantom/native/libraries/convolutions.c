@@ -147,6 +147,7 @@ static void describe(Scope *s, const Convolution *c) {
   let(s, "stride", 6, (double)c->stride);
   let(s, "dilation", 8, (double)c->dilation);
   let(s, "deep", 4, deep);
+  let(s, "last", 4, c->channels_last);
   let(s, "b", 1, c->type == 1 ? 8 : c->type == 0 ? 4 : 2);
   let(s, "single", 6, c->type == 0);
   let(s, "half", 4, c->type == 2);

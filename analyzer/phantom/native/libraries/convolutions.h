@@ -9,6 +9,7 @@ typedef struct {
   int rank;                                // axes of the tensors, with batch and channels
   int64_t image[5], kernel[5], result[5];  // N C axes; K C/groups axes; N K axes
   int64_t stride, dilation;                // the largest
+  int channels_last;                       // whether the channels of the image are adjacent
 } Convolution;
 
 typedef struct {

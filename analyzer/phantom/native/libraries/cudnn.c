@@ -128,6 +128,8 @@ static void read_operand(Desc *d, int key, Desc *operand) {
     break;
   case 4:
     read_axes(c->image, operand, 902, c);
+    if (item(operand, 903) && item(operand, 903)->n > 1)
+      c->channels_last = ((int64_t *)item(operand, 903)->data)[1] == 1;
     if (item(operand, 901))
       c->type = *(int *)item(operand, 901)->data;
     break;

@@ -1,5 +1,4 @@
-// cuDNN's recurrent layers. The size of the weight space is exact; the reserve space follows an assumed
-// model of the standard algorithm.
+// cuDNN's recurrent layers. The size of the weight space is exact; the others follow measurements.
 #include "../runtime/phantom.h"
 #include "cudnn.h"
 
@@ -54,16 +53,17 @@ API(cudnnSetRNNDataDescriptor)(RnnData *d, int type, int layout, int time, int b
   *d = (RnnData){type, time, batch, width};
   return OK;
 }
+// The forms of simulate/kernels/gpu/cudnn_calls.py, measured on an H200 with cuDNN 9.19.
 API(cudnnGetRNNTempSpaceSizes)(void *h, Rnn *r, int mode, RnnData *x, uint64_t *work,
                                uint64_t *reserve_size) {
-  uint64_t steps =
-      (uint64_t)x->time * x->batch * r->hidden * r->directions * r->layers * bytes_of(r->type);
+  uint64_t rows = (uint64_t)x->time * x->batch * bytes_of(r->type);
+  uint64_t units = rows * r->hidden * r->directions * r->layers;
+  uint64_t state = (uint64_t)x->batch * r->hidden * bytes_of(r->type);
+  uint64_t kept = r->cell == 2 ? 5 : r->cell == 3 ? 6 : 2;
   if (work)
-    *work = steps * gates(r);
+    *work = 3 * (rows * r->input + units) + rnn_weights(r) + (8 << 20) + state * (r->cell == 2 ? 11 : 5);
   if (reserve_size)
-    *reserve_size = !mode ? 0
-                          : steps * (recurrent_reserve ? recurrent_reserve
-                                                       : (uint64_t)gates(r) + (r->cell > 1 ? 2 : 1));
+    *reserve_size = !mode ? 0 : units * (recurrent_reserve ? recurrent_reserve : kept) + 4 * x->batch;
   return OK;
 }
 // matrices of all pseudo layers, then their biases; an absent tensor has 0 dimensions

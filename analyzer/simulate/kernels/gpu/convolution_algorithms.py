@@ -34,6 +34,7 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True):
     stride: int = 1
     dilation: int = 1
     dtype: str = "float32"
+    channels_last: bool = False  # order of the axes in cuDNN's tensors
     cudnn: int = CUDNN_MAJOR  # cuDNN's major version
 
     def names(self) -> dict[str, float]:
@@ -48,6 +49,7 @@ class Convolution(msgspec.Struct, frozen=True, kw_only=True):
             "stride": self.stride,
             "dilation": self.dilation,
             "deep": int(len(self.image) > 4),
+            "last": int(self.channels_last),
             "single": int(self.dtype == "float32"),
             "half": int(self.dtype == "float16"),
             "bfloat16": int(self.dtype == "bfloat16"),
@@ -76,7 +78,7 @@ class Algorithm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offered: str
     bytes: str
     variants: tuple[str, ...] = ()
-    share: float = 0.0  # frequency of the choice, for algorithms without a model of the time
+    share: str = ""  # frequency of the choice, for algorithms without a model of the time
     # pass -> share of the card's speed. Absent passes lack the algorithm.
     efficiency: Mapping[str, float] = {}
     # compute capability -> factor of the efficiency; the last is for any other
@@ -93,10 +95,11 @@ class Algorithm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AlgorithmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The table; ``spread`` and ``cards`` are explained in the file."""
+    """The table; ``spread``, ``cards`` and ``rare_share`` are explained in the file."""
 
     spread: Mapping[str, float]
     cards: tuple[str, ...]
+    rare_share: float
     names: Mapping[str, str]
     algorithm: tuple[Algorithm, ...]
     after: Mapping[str, str]
@@ -135,17 +138,19 @@ def find_candidates(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Cand
         efficiency = one.efficiency_of(call.direction, gpu.capability_text)
         if not efficiency or not _evaluate(one.offered, names):
             continue
-        size_bytes = int(_evaluate(one.bytes, names))
+        size_bytes = int(_evaluate(one.bytes, names)) + (0 if one.share else names["copies"])
         if size_bytes > limit_bytes:
             continue
-        own = names | {"bytes": size_bytes, "efficiency": efficiency, "launch": one.launch}
-        own = _evaluate_all(table.after, _evaluate_all(one.product, own))
         variants = tuple(int(_evaluate(text, names)) for text in one.variants)
-        time = 1 / one.share if one.share else own["microseconds"]
+        if one.share or names["tensor_cores"]:
+            time = 1 / (_evaluate(one.share, names) if one.share else table.rare_share)
+        else:
+            own = names | {"bytes": size_bytes, "efficiency": efficiency, "launch": one.launch}
+            time = _evaluate_all(table.after, _evaluate_all(one.product, own))["microseconds"]
         found.append((one.name, size_bytes, variants, time))
     spread = 1.0
     shortest = min((time for *_, time in found), default=1.0)
-    if names["cuda_cores"]:
+    if names["cuda_cores"] and not names["tensor_cores"]:
         known = {name for one in table.algorithm for name in one.architectures}
         kind = "architecture" if gpu.capability_text in known else "other"
         spread = table.spread["measured" if gpu.id in table.cards else kind]

@@ -100,8 +100,8 @@ def _describe_ops(prepared: Prepared) -> Iterator[str]:
         )
     if any(op.type.startswith("CudnnRNN") for op in ops):
         yield (
-            "cuDNN does not document the reserve space of recurrent layers: it is estimated from "
-            "the needs of the backward pass."
+            "cuDNN does not document the memory of recurrent layers: it follows a measurement on an "
+            "H200."
         )
 
 
@@ -192,7 +192,7 @@ def describe_workspaces(workspace: WorkspaceFigures) -> Iterator[str]:
         )
     if workspace.unmeasured:
         yield (
-            f"No measurement of cuDNN is published for {workspace.unmeasured} convolutions (three "
-            f"axes, float64 or bfloat16, Hopper). Each may take up to "
+            f"No measurement of cuDNN is known for {workspace.unmeasured} convolutions (float64, or "
+            f"three axes on cards other than Hopper). Each may take up to "
             f"{format_bytes(workspace.unmeasured_bytes)} for copies of its tensors and partial sums."
         )
