@@ -133,14 +133,9 @@ def _stated_bounds(analysis: Analysis, stated: StatedRange) -> Iterator[tuple[st
         yield "allocated", peak.allocated_bytes, low, high
 
 
-def with_assumed_range(analysis: Analysis) -> Analysis:
-    """Return the analysis of a simulated card with the range from assumed reserve spaces.
-
-    It is from no reserve space to twice the assumed one; cuDNN publishes no size. Workspaces are not in
-    it: if one does not fit, TensorFlow uses an algorithm without one (``LaunchAutotunedConv`` in
-    ``conv_ops_gpu.h``).
-    """
-    recording, peak = analysis.recording, analysis.peak
+def with_assumed_settings(analysis: Analysis) -> Analysis:
+    """Return the analysis of a simulated card with the answers of its libraries and their bytes."""
+    recording = analysis.recording
     card, note = recording.phantom, recording.phantom_run
     if recording.kind is not Kind.PHANTOM or card is None or note is None:
         return analysis
@@ -150,25 +145,6 @@ def with_assumed_range(analysis: Analysis) -> Analysis:
         share_bytes = _share(analysis.alive, one, value)
         settings.append(AssumedSetting(**structs.asdict(one), value=value, share_bytes=share_bytes))
     recording = replace(recording, phantom=structs.replace(card, settings=tuple(settings)))
-    shares = {one.name: one.share_bytes for one in settings}
-    reserve = shares.get(RECURRENT_RESERVE.name, 0)
-    if reserve:
-        requested, allocated = peak.requested_bytes, peak.allocated_bytes
-        stated = StatedRange(
-            limit_high_bytes=None,
-            low_bytes=requested - reserve,
-            high_bytes=requested + reserve,
-            allocated_low_bytes=allocated - reserve,
-            allocated_high_bytes=allocated + reserve,
-            because=(
-                f"cuDNN's reserve space for recurrent layers is assumed: {format_bytes(reserve)} at "
-                "the peak; the range covers 0 to twice that size",
-            ),
-            deciding_ops=(),
-            schedules=(),
-            unsized=0,
-        )
-        recording = replace(recording, uncertainty=stated)
     return replace(analysis, recording=recording)
 
 

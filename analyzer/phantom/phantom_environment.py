@@ -146,19 +146,12 @@ def encode_algorithms(gpu: Gpu) -> str:
         efficiency = {name: one.efficiency_of(name, gpu.capability_text) for name in PASSES}
         has_pass = " + ".join(f"{name} * {int(share > 0)}" for name, share in efficiency.items())
         total = " + ".join(f"{name} * {share:f}" for name, share in efficiency.items())
-        share = one.share or f"{table.rare_share:f}"
-        rare = {**table.after, "microseconds": _choose(f"1 / {share}", table.after["microseconds"])}
-        time = {"microseconds": f"1 / ({share})"} if one.share else rare
+        time = {"microseconds": f"1 / ({one.share})"} if one.share else table.after
         size = one.bytes if one.share else f"({one.bytes}) + copies"
         values = {"offered": f"({has_pass}) * ({one.offered})", "bytes": size}
         values |= {"efficiency": total, "launch": f"{one.launch:f}", **one.product, **time}
         lines += [one.name, *_assign(values)]
     return "\n".join(lines)
-
-
-def _choose(with_tensor_cores: str, without: str) -> str:
-    """Return an expression with one value if the call computes with tensor cores, else another."""
-    return f"tensor_cores * ({with_tensor_cores}) + (1 - tensor_cores) * ({without})"
 
 
 def _assign(values: Mapping[str, str]) -> list[str]:

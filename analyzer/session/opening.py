@@ -217,7 +217,7 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     from analyzer.explain.analysis import analyse
     from analyzer.explain.judgement import judge
     from analyzer.explain.pool_facts import add_pool
-    from analyzer.explain.verdict import with_assumed_range
+    from analyzer.explain.verdict import with_assumed_settings
     from analyzer.tracing.measure.buffer_uses import find_uses
 
     analysis = analyse(measured.recording)
@@ -225,4 +225,4 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
         analysis.alive, measured.structure, measured.sharing, measured.op_runs, analysis.step
     )
     analysis = add_pool(replace(analysis, uses=uses), what_if, search=search)
-    return collect(judge(with_assumed_range(analysis), what_if.memory_limit_bytes))
+    return collect(judge(with_assumed_settings(analysis), what_if.memory_limit_bytes))

@@ -95,11 +95,10 @@ class Algorithm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AlgorithmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The table; ``spread``, ``cards`` and ``rare_share`` are explained in the file."""
+    """The table; ``spread`` and ``cards`` are explained in the file."""
 
     spread: Mapping[str, float]
     cards: tuple[str, ...]
-    rare_share: float
     names: Mapping[str, str]
     algorithm: tuple[Algorithm, ...]
     after: Mapping[str, str]
@@ -142,11 +141,9 @@ def find_candidates(call: Convolution, gpu: Gpu, limit_bytes: int) -> tuple[Cand
         if size_bytes > limit_bytes:
             continue
         variants = tuple(int(_evaluate(text, names)) for text in one.variants)
-        if one.share or names["tensor_cores"]:
-            time = 1 / (_evaluate(one.share, names) if one.share else table.rare_share)
-        else:
-            own = names | {"bytes": size_bytes, "efficiency": efficiency, "launch": one.launch}
-            time = _evaluate_all(table.after, _evaluate_all(one.product, own))["microseconds"]
+        own = names | {"bytes": size_bytes, "efficiency": efficiency, "launch": one.launch}
+        own = _evaluate_all(table.after, _evaluate_all(one.product, own))
+        time = 1 / _evaluate(one.share, names) if one.share else own["microseconds"]
         found.append((one.name, size_bytes, variants, time))
     spread = 1.0
     shortest = min((time for *_, time in found), default=1.0)

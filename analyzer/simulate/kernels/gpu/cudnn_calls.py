@@ -246,13 +246,12 @@ def plan_recurrent_layer(call: Call) -> MemoryPlan:
     """Allocate the outputs, the lengths, the workspace and the reserve space."""
     mode = str(call.attr("rnn_mode", "lstm"))
     units = _count_unit_bytes(call, call.out_shape(0), call.size(0))
-    reserve = _KEPT.get(mode, 6) * units if call.attr("is_training", True) else 0
-    reserve += _lengths_bytes(call) if reserve else 0
-    workspace = _find_recurrent_workspace(call, mode, units)
+    reserve = _KEPT.get(mode, 6) * units + _lengths_bytes(call)
+    reserve *= bool(units and call.attr("is_training", True))
     outputs = allocate_all(call)
     cell = outputs[2] if mode == "lstm" else NO_BUFFER
     kept = Output(Way.ALLOCATE, reserve) if reserve else NO_BUFFER
-    beside = without_zeros((_lengths_bytes(call), workspace))
+    beside = _find_recurrent_buffers(call, mode, units)
     return MemoryPlan(
         outputs=(*outputs[:2], cell, kept, ELSEWHERE)[: len(outputs)],
         amid_bytes=beside if reserve else (),
@@ -269,18 +268,18 @@ def plan_recurrent_gradient(call: Call) -> MemoryPlan:
     sizes = [call.size(index) or call.input_size(index) for index in range(len(call.op.outputs))]
     if mode != "lstm":
         sizes[2:3] = [0]
-    workspace = _find_recurrent_workspace(call, mode, units)
     return MemoryPlan(
         outputs=tuple(Output(Way.ALLOCATE, size) if size else NO_BUFFER for size in sizes),
-        after_bytes=without_zeros((_lengths_bytes(call), workspace)),
+        after_bytes=_find_recurrent_buffers(call, mode, units),
         unknown_bytes=units,
     )
 
 
-def _find_recurrent_workspace(call: Call, mode: str, unit_bytes: int) -> int:
-    weights = call.input_size(3)  # input, state, cell, weights
-    states = _STATES.get(mode, 5) * call.input_size(1)
-    return 3 * (call.input_size(0) + unit_bytes) + weights + _FIXED_WORKSPACE_BYTES + states
+def _find_recurrent_buffers(call: Call, mode: str, unit_bytes: int) -> tuple[int, ...]:
+    """Return the bytes of the lengths and the workspace."""
+    states = _STATES.get(mode, 5) * call.input_size(1) + call.input_size(3)  # and the weights
+    workspace = 3 * (call.input_size(0) + unit_bytes) + states + _FIXED_WORKSPACE_BYTES
+    return without_zeros((_lengths_bytes(call), workspace))
 
 
 def _lengths_bytes(call: Call) -> int:
