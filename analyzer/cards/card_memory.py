@@ -22,12 +22,12 @@ class MemoryRange(BoundedBytes):
 
 _CONTEXT: Final = MemoryRange(
     bytes=320 * _MIB,
-    range=Range(115 * _MIB, 450 * _MIB),
+    range=Range(115 * _MIB, 527 * _MIB),
     source="CUDA context: the card's total minus the free memory that TensorFlow's start-up line "
-    "implies, from public logs of T4, V100, A100, H100, L4 and RTX 3090",
+    "implies, from public logs of T4, V100, A100, H100, L4 and RTX 3090, and an H200",
 )
-"""T4 115 to 302 MiB, V100 317, A100-40 352, A100-80 424, RTX 3090 286, H100 444. TensorFlow computes
-its limit after the context exists, because ``cudaMemGetInfo`` needs one."""
+"""T4 115 to 302 MiB, V100 317, A100-40 352, A100-80 424, RTX 3090 286, H100 444, H200 527 (driver 580).
+TensorFlow computes its limit after the context exists, because ``cudaMemGetInfo`` needs one."""
 
 _LIBRARIES: Final = MemoryRange(
     bytes=500 * _MIB,

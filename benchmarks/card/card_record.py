@@ -112,7 +112,7 @@ class PeakRow(msgspec.Struct, frozen=True, kw_only=True):
     """A traced step; None if not measured.
 
     Attributes:
-        name: Function of ``real_models.py``, and whether it is compiled.
+        name: File and function of the model, and whether it is compiled.
         batch: Batch size.
         requested_bytes, allocated_bytes: Peak of the steady step.
         first_requested_bytes: Requested peak of the first step.

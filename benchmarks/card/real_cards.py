@@ -1,11 +1,11 @@
-"""Estimates against public measurements on real cards.
+"""Estimates against measurements on real cards.
 
     python benchmarks/card/real_cards.py --cache FOLDER [ROW ...]
     python benchmarks/card/real_cards.py --cache FOLDER --no-run --write benchmarks/results/real-cards.md
 
-The measurements are other people's: peaks in published profiler traces, and largest batches in published
-reports. Each is estimated with today's code; the cache keeps the results, so that an interrupted run
-continues. The models are in ``real_models.py``.
+The measurements are other people's (peaks in published profiler traces, and largest batches in public
+reports; the models are in ``real_models.py``) and those of the card kit in ``records/``. Each is
+estimated with today's code; the cache keeps the results, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from card_record import read_record
+
 HERE: Final = Path(__file__).parent
 BEGIN: Final = "<!-- written by benchmarks/card/real_cards.py -->"
 END: Final = "<!-- end -->"
@@ -31,6 +33,8 @@ OLD_LIMIT: Final = {"TF_CUDNN_WORKSPACE_LIMIT_IN_MB": "4096"}
 
 RETINA: Final = "github:mholmeslinder/semi-supervised-cv@9a8988e (TensorFlow 2.3.1)"
 XCEPTION: Final = "github:OlegPonomaryov/xception-saved-model-bug-demo (TensorFlow 2.4)"
+LENET: Final = "github:ecbme4040/e4040-2023fall-assign2-hd2551@e82ab09"
+PONG: Final = "github:Loptt/pong-autoencoder@44d681e to c5123bb (TensorFlow 2.4)"
 BERT: Final = "google-research/bert README, Titan X 12 GB (TensorFlow 1.11)"
 
 
@@ -40,12 +44,13 @@ class Measured:
 
     Attributes:
         name: Name of the row.
-        target: Function of ``real_models.py``.
+        target: Function of ``real_models.py``, or file and function.
         batch: Its batch size.
         card: The card.
         source: Where the trace is published.
         requested, allocated: Peak of a steady step.
         first_requested: Requested peak of the first step.
+        own: Most requested bytes alive at once of those that a steady step allocates.
     """
 
     name: str
@@ -56,6 +61,7 @@ class Measured:
     requested: int | None = None
     allocated: int | None = None
     first_requested: int | None = None
+    own: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,23 +78,38 @@ class Largest:
 PEAKS: Final = (
     Measured(
         name="alexnet-p100", target="alexnet", batch=128, card="p100-16gb-pcie", source=RETINA,
-        requested=1_427_024_664, allocated=1_560_920_576,
+        requested=1_427_024_664, allocated=1_560_920_576, own=1_373_587_472,
     ),
     Measured(
         name="alexnet-v100", target="alexnet", batch=128, card="v100-16gb-sxm", source=RETINA,
-        requested=1_247_662_616, allocated=1_351_464_960,
+        requested=1_247_662_616, allocated=1_351_464_960, own=1_194_938_896,
     ),
     Measured(
         name="alexnet-t4", target="alexnet", batch=128, card="t4", source=RETINA,
         requested=1_233_375_768, allocated=1_351_465_472, first_requested=2_735_320_600,
+        own=1_180_652_048,
     ),
     Measured(
         name="resnet50v2-v100", target="resnet50v2", batch=128, card="v100-16gb-sxm", source=RETINA,
-        requested=12_920_012_184, allocated=13_955_346_688,
+        own=11_838_907_792,
     ),
     Measured(
         name="xception-2060s", target="xception_frozen", batch=32, card="rtx-2060-super",
         source=XCEPTION, requested=970_466_004, first_requested=int(3.63 * 2**30),
+    ),
+    *(
+        Measured(name=name, target=target, batch=batch, card=card, source=source, own=own)
+        for name, target, batch, card, source, own in (
+            ("alexnet-64-v100", "alexnet", 64, "v100-16gb-sxm", RETINA, 599_183_888),
+            ("alexnet-32-t4", "alexnet", 32, "t4", RETINA, 310_675_472),
+            ("alexnet-16-v100", "alexnet", 16, "v100-16gb-sxm", RETINA, 169_109_520),
+            ("lenet-t4", "lenet", 256, "t4", LENET, 117_735_440),
+            ("lenet-norm-t4", "lenet_norm", 256, "t4", LENET, 139_888_656),
+            ("vae-53-1060", "autoencoder_53", 32, "gtx-1060-6gb", PONG, 58_606_868),
+            ("vae-40-1060", "autoencoder_40", 32, "gtx-1060-6gb", PONG, 114_167_960),
+            ("vae-40-flat-1060", "autoencoder_40_flat", 32, "gtx-1060-6gb", PONG, 46_252_184),
+            ("vae-40-narrow-1060", "autoencoder_40_narrow", 32, "gtx-1060-6gb", PONG, 57_295_960),
+        )
     ),
 )  # fmt: skip
 
@@ -106,6 +127,17 @@ LARGEST: Final = (
         source="a report with TensorFlow 1.4: 61 runs, 62 does not", batch=61,
     ),
 )  # fmt: skip
+
+
+def list_own() -> Iterator[Measured]:
+    """Yield the peaks of the card kit, op by op."""
+    for row in read_record(HERE / "records" / "h200.json.gz").peaks:
+        if "compiled" not in row.name and "gpt2" not in row.name:  # gpt2 needs keras-hub
+            yield Measured(
+                name=f"h200 {row.name.partition(':')[2]}", target=row.name, batch=row.batch,
+                card="h200-141gb-sxm", source="the card kit", requested=row.requested_bytes,
+                allocated=row.allocated_bytes, first_requested=row.first_requested_bytes,
+            )  # fmt: skip
 
 
 def run(arguments: list[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -132,13 +164,18 @@ def run(arguments: list[str], environment: Mapping[str, str] | None = None) -> d
 
 def estimate(row: Measured) -> dict[str, Any]:
     """Return the figures of an estimate of a peak."""
-    target = f"{HERE / 'real_models.py'}:{row.target}"
+    target = str(HERE / (row.target if ":" in row.target else f"real_models.py:{row.target}"))
     options = ["--batch-size", str(row.batch), "--gpu", row.card, "--no-jit", "--no-save"]
-    found = run(["estimate", target, *options], OLD_LIMIT)
+    is_own = ":" in row.target  # several processes shared the card, so that pools grew on demand
+    options += ["--growth"] * is_own
+    found = run(["estimate", target, *options], {} if is_own else OLD_LIMIT)
     if "failed" in found:
         return found
     stated, need = found["uncertainty"], found["verdict"]["need"]
+    resident = found["resident"]["requested_bytes"]
     return {
+        "own": found["peak"]["requested_bytes"] - resident,
+        "own_range": [stated["low_bytes"] - resident, stated["high_bytes"] - resident],
         "requested": found["peak"]["requested_bytes"],
         "allocated": found["peak"]["allocated_bytes"],
         "requested_range": [stated["low_bytes"], stated["high_bytes"]],
@@ -155,21 +192,32 @@ def fit(row: Largest) -> dict[str, Any]:
     return found if "failed" in found else {key: found[key] for key in ("largest", "safe", "most")}
 
 
-def peak_rows(results: dict[str, Any]) -> Iterator[tuple[float, bool, float, str]]:
+QUANTITIES: Final = {
+    "requested": "steady step, requested",
+    "allocated": "steady step, allocated",
+    "first": "first step, requested",
+    "own": "allocated in the steady step, requested",
+}
+
+
+def peak_rows(
+    measured: Iterable[Measured], results: dict[str, Any]
+) -> Iterator[tuple[float, bool, float, str]]:
     """Yield for each peak its error, whether it lies in the range, the range's width, and a row."""
-    for row in PEAKS:
+    for row in measured:
         found = results.get(row.name, {})
         for kind, real in (
             ("requested", row.requested),
             ("allocated", row.allocated),
             ("first", row.first_requested),
+            ("own", row.own),
         ):
             if real is None or kind not in found:
                 continue
             value, (low, high) = found[kind], found[f"{kind}_range"]
             error, width = value / real - 1, (high - low) / value
             inside = low <= real <= high
-            what = "first step, requested" if kind == "first" else f"steady step, {kind}"
+            what = QUANTITIES[kind]
             yield (
                 error,
                 inside,
@@ -193,24 +241,32 @@ def fit_rows(results: dict[str, Any]) -> Iterator[str]:
         )
 
 
+def peak_table(measured: Iterable[Measured], results: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a table of peaks, after a summary."""
+    peaks = list(peak_rows(measured, results))
+    for kind in QUANTITIES.values():
+        some = [one for one in peaks if f"| {kind} |" in one[3]]
+        if some:
+            errors = [abs(error) for error, *_ in some]
+            inside = sum(inside for _, inside, *_ in some)
+            widths = sorted(width for _, _, width, _ in some)
+            yield (
+                f"{kind.capitalize()}: {len(some)} peaks, median error "
+                f"{statistics.median(errors):.1%}, {inside} inside the range, width "
+                f"{statistics.median(widths):.0%} in the median and {widths[-1]:.0%} at most."
+            )
+            yield ""
+    yield "| row | quantity | measured | estimate | range | error | inside |"
+    yield "|---|---|--:|--:|--:|--:|---|"
+    yield from (line for *_, line in peaks)
+    yield ""
+
+
 def write(path: Path, results: dict[str, Any]) -> None:
     """Replace the tables between the marks of a page."""
-    peaks = list(peak_rows(results))
-    steady = [one for one in peaks if "steady" in one[3]]
-    lines = [BEGIN, ""]
-    if steady:
-        errors = [abs(error) for error, *_ in steady]
-        lines += [
-            f"Steady step: {len(steady)} peaks, median error {statistics.median(errors):.1%}, "
-            f"{sum(inside for _, inside, *_ in steady)} inside the range, widest range "
-            f"{max(width for _, _, width, _ in steady):.0%}.",
-            "",
-        ]
-    lines += [
-        "| row | quantity | measured | estimate | range | error | inside |",
-        "|---|---|--:|--:|--:|--:|---|",
-        *(line for *_, line in peaks),
-        "",
+    lines = [
+        *(BEGIN, "", "### An H200, by the card kit", "", *peak_table(list_own(), results)),
+        *("### Public traces", "", *peak_table(PEAKS, results)),
         "| row | largest batch that ran | largest by estimate | safe to possible | inside |",
         "|---|--:|--:|--:|---|",
         *fit_rows(results),
@@ -231,7 +287,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     asked.cache.mkdir(parents=True, exist_ok=True)
     results = {}
-    for row in (*PEAKS, *LARGEST):
+    for row in (*list_own(), *PEAKS, *LARGEST):
         file = asked.cache / f"{row.name}.json"
         is_wanted = not asked.rows or row.name.startswith(tuple(asked.rows))
         if not file.exists() and is_wanted and not asked.no_run:

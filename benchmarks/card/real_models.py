@@ -123,6 +123,109 @@ def xception_frozen() -> keras.Model:
     return model
 
 
+def lenet(has_norm: bool = False) -> keras.Model:
+    """Three convolutions and two dense layers for Fashion MNIST."""
+    model = keras.Sequential([keras.Input((28, 28, 1))])
+    for filters in (32, 64, 128):
+        model.add(layers.Conv2D(filters, 3, activation="relu"))
+        if has_norm:
+            model.add(FusedBatchNorm())
+        model.add(layers.MaxPooling2D(2))
+        model.add(layers.Dropout(0.25))
+    model.add(layers.Flatten())
+    model.add(layers.Dense(256, activation="relu"))
+    if has_norm:
+        model.add(layers.BatchNormalization())
+    model.add(layers.Dropout(0.5))
+    model.add(layers.Dense(10, activation="softmax"))
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def lenet_norm() -> keras.Model:
+    """``lenet`` with batch norm."""
+    return lenet(has_norm=True)
+
+
+class Sampling(layers.Layer):
+    """Draws from the distribution of an image."""
+
+    def call(self, inputs: tuple[Any, Any]) -> Any:
+        """Return a draw."""
+        mean, variance = inputs
+        return mean + tf.exp(0.5 * variance) * tf.random.normal(tf.shape(mean))
+
+
+class Autoencoder(keras.Model):
+    """The training step of a variational autoencoder."""
+
+    def __init__(self, encoder: keras.Model, decoder: keras.Model) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+    def call(self, images: Any) -> Any:
+        """Return the reconstruction."""
+        return self.decoder(self.encoder(images)[2])
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Update the weights by reconstruction and divergence."""
+        images = data[0] if isinstance(data, tuple) else data
+        with tf.GradientTape() as tape:
+            mean, variance, drawn = self.encoder(images)
+            losses = keras.losses.binary_crossentropy(images, self.decoder(drawn))
+            first = tf.reduce_mean(tf.reduce_sum(losses, axis=(1, 2)))
+            divergence = -0.5 * (1 + variance - tf.square(mean) - tf.exp(variance))
+            loss = first + tf.reduce_mean(tf.reduce_sum(divergence, axis=1))
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        return {"loss": loss}
+
+
+def autoencoder(depth: int, filters: int, window: int, sides: tuple[int, int]) -> keras.Model:
+    """Variational autoencoder of gray images."""
+    entry = x = keras.Input((*sides, 1))
+    for level in range(depth):
+        width = filters << level
+        x = layers.Conv2D(width, window, activation="relu", padding="same")(x)
+        x = layers.MaxPooling2D(2, padding="same")(x)
+    flat = layers.Flatten()(x)
+    inner = layers.Dense(16)(flat)
+    mean, variance = layers.Dense(16)(inner), layers.Dense(16)(inner)
+    drawn = Sampling()([mean, variance])
+    encoder = keras.Model(entry, [mean, variance, drawn], name="encoder")
+    code = keras.Input((16,))
+    x = layers.Reshape(x.shape[1:])(layers.Dense(flat.shape[1])(code))
+    for level in reversed(range(depth)):
+        x = layers.Conv2D(filters << level, window, activation="relu", padding="same")(x)
+        x = layers.UpSampling2D(2)(x)
+    last = (x.shape[1] - sides[0] + 1, x.shape[2] - sides[1] + 1)
+    decoder = keras.Model(code, layers.Conv2D(1, last, activation="sigmoid")(x), name="decoder")
+    model = Autoencoder(encoder, decoder)
+    model.build((None, *sides, 1))
+    model.compile("adam")
+    return model
+
+
+def autoencoder_53() -> keras.Model:
+    """Five levels from 8 filters of 5 x 5 for images of 53 x 54."""
+    return autoencoder(5, 8, 5, (53, 54))
+
+
+def autoencoder_40() -> keras.Model:
+    """Five levels from 16 filters of 3 x 3 for images of 40 x 40."""
+    return autoencoder(5, 16, 3, (40, 40))
+
+
+def autoencoder_40_flat() -> keras.Model:
+    """Four levels from 16 filters of 3 x 3 for images of 40 x 40."""
+    return autoencoder(4, 16, 3, (40, 40))
+
+
+def autoencoder_40_narrow() -> keras.Model:
+    """Five levels from 8 filters of 3 x 3 for images of 40 x 40."""
+    return autoencoder(5, 8, 3, (40, 40))
+
+
 def resnet101() -> keras.Model:
     """ResNet101 for ImageNet."""
     with fused_batch_norm():

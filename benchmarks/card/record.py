@@ -155,7 +155,8 @@ def record_choices(environment: dict[str, str]) -> tuple[ConvolutionChoice, ...]
 def trace_cases(gpu: str) -> Iterator[PeakRow]:
     """Yield the peaks of the models, each op by op and compiled."""
     for file, case, batch in CASES:
-        for option, name in (("--no-jit", case), ("--jit", f"{case}, compiled")):
+        for option, suffix in (("--no-jit", ""), ("--jit", ", compiled")):
+            name = f"{file}:{case}{suffix}"
             yield trace_case(f"{HERE / file}:{case}", batch, option, name, gpu)
 
 
