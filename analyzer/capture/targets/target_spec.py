@@ -90,9 +90,11 @@ def _suggest_form(text: str) -> str:
     file = Path(f"{base.replace('.', '/')}.py")
     if base and file.is_file():
         return f"Did you mean {file}:{name}?"
-    if text[:1].isupper() and text.isidentifier():
+    if not text.isidentifier():
+        return ""
+    if text[0].isupper():
         return f"Did you mean keras:{text}, or file.py:{text}?"
-    return f"Check the path, or name its file: file.py:{text}." if text.isidentifier() else ""
+    return f"Check the path, or name a model: keras:{text} or file.py:{text}."
 
 
 def _refuse_notebook(path: str) -> TargetError:

@@ -185,7 +185,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "application with a dot": ("keras.ResNet50", "Did you mean keras:ResNet50?"),
     "application without keras": ("ResNet50", "Did you mean keras:ResNet50, or file.py:ResNet50?"),
     "two colons": ("model.py::build", "Did you mean model.py:build?"),
-    "no folder": ("run_7", "There is no run_7. Check the path, or name its file: file.py:run_7."),
+    "no folder": ("run_7", "There is no run_7. Check the path, or name a model: keras:run_7"),
 }
 
 

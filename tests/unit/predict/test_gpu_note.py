@@ -129,8 +129,9 @@ def test_another_card_has_another_limit(folder, document):
     other = document_of(shrunk(folder, "h100"))
     assert other["fit"]["limit_bytes"] > document["fit"]["limit_bytes"]
     assert other["peak"]["process_bytes"] > document["peak"]["process_bytes"]
-    # The graph was optimised for a T4; the kernels of an H100 need no more.
-    assert other["peak"]["requested_bytes"] <= document["peak"]["requested_bytes"]
+    # The graph was optimised for a T4. Only the workspaces of convolutions are larger on an H100.
+    workspace = other["categories_at_peak"]["workspace"]
+    assert other["peak"]["requested_bytes"] - workspace <= document["peak"]["requested_bytes"]
 
 
 def test_a_limit_that_is_too_small_ends_with_3(folder):

@@ -101,7 +101,7 @@ def test_a_process_whose_bytes_the_driver_hides_is_named_without_them() -> None:
     hidden = NvmlProcess(pid=9, used_bytes=None, name="other")
     (account,) = account_for_process(figures(card(hidden, used=1600 * MIB)), {}).cards
     (row,) = (row for row in account.rows if row.id == "other-process")
-    assert (row.low_bytes, "does not say" in row.note) == (0, True)
+    assert (row.low_bytes, "does not report" in row.note) == (0, True)
 
 
 def test_without_a_driver_tensorflows_side_stands_alone() -> None:
