@@ -152,6 +152,7 @@ def check_runs(answer: FitAnswer) -> None:
 
 
 @pytest.mark.tf
+@pytest.mark.slow
 def test_the_batch_found_runs_under_the_limit_and_the_next_does_not(folder: Path) -> None:
     options = ("--limit", "48MiB", "--no-jit", "--inter-op-threads", "1", "--confirm")
     ended, answer = fit(folder, "perceptron", *options)

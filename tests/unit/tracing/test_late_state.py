@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from builders import TraceBuilder
 
 from analyzer.tracing.measure.measured_recording import open_measured
-from tests.builders import TraceBuilder
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders import TraceBuilder
 
 import analyzer
 from analyzer.tracing.derive.op_names import plain_scope
 from analyzer.tracing.derive.run_steps import name_card
 from analyzer.tracing.measure.measured_recording import Measured, open_measured
 from analyzer.tracing.measure.workspaces import find_algorithm
-from tests.builders import TraceBuilder
 
 KIB = 1024
 GPU = "/device:GPU:0"
