@@ -10,7 +10,6 @@ from analyzer.simulate.kernels.gpu.convolution_algorithms import Convolution, fi
 
 KIT = Path(__file__).parents[3] / "benchmarks" / "card"
 LIMIT = 8 << 30
-LIKELY = 0.95
 TOLERANCE_BYTES = 64 << 10
 
 
@@ -33,22 +32,14 @@ def rows(monkeypatch):
     return pairs
 
 
-def bounds(candidates):
-    """Return the least and the largest workspace of the candidates that are likely together."""
-    likely = []
-    for one in sorted(candidates, key=lambda one: -one.probability):
-        if sum(one.probability for one in likely) < LIKELY:
-            likely.append(one)
-    sizes = [size for one in likely for size in (one.bytes, *one.variants)]
-    return min(sizes), max(sizes)
-
-
-def test_the_expected_range_contains_the_chosen_workspace(rows):
+def test_the_expected_range_contains_the_chosen_workspace(rows, monkeypatch):
+    monkeypatch.syspath_prepend(str(KIT.parent))
+    expect_range = importlib.import_module("workspaces").expect_range
     inside = 0
     for row, candidates in rows:
-        low, high = bounds(candidates)
+        likely = expect_range(candidates, small_bytes=0)
         slack = max(0.03 * row.bytes, TOLERANCE_BYTES)
-        inside += low - slack <= row.bytes <= high + slack
+        inside += likely.low - slack <= row.bytes <= likely.high + slack
     assert inside >= 0.9 * len(rows) > 200
 
 
