@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final, TypedDict
@@ -31,6 +32,7 @@ def op_types(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+@cache
 def read_op_types(package: str, name: str) -> dict[str, dict[str, frozenset[str]]]:
     """Return the tables of a package's file, with the op types of each row."""
     content = (files(package) / name).read_bytes()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -43,10 +44,15 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
     return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{package}.{root}"))
 
 
+@cache
+def _read_texts() -> dict[str, str]:
+    content = (files("analyzer.tracing.parse") / "messages.toml").read_bytes()
+    return msgspec.toml.decode(content, type=dict[str, str])
+
+
 def read_schema(name: str) -> Messages:
     """Return a schema of ``messages.toml``."""
-    content = (files("analyzer.tracing.parse") / "messages.toml").read_bytes()
-    text = msgspec.toml.decode(content, type=dict[str, str])[name]
+    text = _read_texts()[name]
     messages: dict[str, dict[str, tuple[int, str]]] = {}
     fields: dict[str, tuple[int, str]] = {}
     for word in text.split():
