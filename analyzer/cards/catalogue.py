@@ -13,7 +13,6 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -48,32 +47,26 @@ _SYNONYM: Final = {"mobile": "laptop", "notebook": "laptop"}
 _Positive = Annotated[float, Meta(gt=0, le=1e9)]
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(msgspec.Struct, frozen=True):
     """Limits of one multiprocessor, which all cards of one compute capability share."""
 
-    name: str
     fp32_lanes: int  # single-precision operations per clock
     max_threads: int  # most resident threads and blocks
     max_blocks: int
     shared_bytes: int  # shared memory, and the part that one block may opt in to
     block_optin_bytes: int
-    accelerated: bool = False  # whether it has instructions for its own target only (``sm_90a``)
+    accelerated: bool  # whether it has instructions for its own target only (``sm_90a``)
 
 
-ARCHITECTURES: Final[dict[tuple[int, int], Architecture]] = {
-    (6, 0): Architecture("Pascal", 64, 2048, 32, 64 * _KIB, 48 * _KIB),
-    (6, 1): Architecture("Pascal", 128, 2048, 32, 96 * _KIB, 48 * _KIB),
-    (7, 0): Architecture("Volta", 64, 2048, 32, 96 * _KIB, 96 * _KIB),
-    (7, 5): Architecture("Turing", 64, 1024, 16, 64 * _KIB, 64 * _KIB),
-    (8, 0): Architecture("Ampere", 64, 2048, 32, 164 * _KIB, 163 * _KIB),
-    (8, 6): Architecture("Ampere", 128, 1536, 16, 100 * _KIB, 99 * _KIB),
-    (8, 7): Architecture("Ampere", 128, 1536, 16, 164 * _KIB, 163 * _KIB),
-    (8, 9): Architecture("Ada Lovelace", 128, 1536, 24, 100 * _KIB, 99 * _KIB),
-    (9, 0): Architecture("Hopper", 128, 2048, 32, 228 * _KIB, 227 * _KIB, accelerated=True),
-    (10, 0): Architecture("Blackwell", 128, 2048, 32, 228 * _KIB, 227 * _KIB, accelerated=True),
-    (10, 3): Architecture("Blackwell", 128, 2048, 32, 228 * _KIB, 227 * _KIB, accelerated=True),
-    (12, 0): Architecture("Blackwell", 128, 1536, 24, 100 * _KIB, 99 * _KIB, accelerated=True),
+def _read_rows(name: str) -> list[dict[str, str]]:
+    """Return the rows of a table of the package, without empty cells."""
+    rows = csv.DictReader((files("analyzer.cards") / name).read_text("utf-8").splitlines())
+    return [{name: value for name, value in row.items() if value} for row in rows]
+
+
+ARCHITECTURES: Final = {
+    (int(row["major"]), int(row["minor"])): msgspec.convert(row, Architecture, strict=False)
+    for row in _read_rows("architectures.csv")
 }
 """By compute capability: CUDA C++ Programming Guide, table "Technical Specifications per Compute
 Capability" and the section of each architecture; the descriptions that XLA embeds agree."""
@@ -153,9 +146,7 @@ def _catalogue() -> tuple[Gpu, ...]:
 @cache
 def _rows() -> Mapping[str, dict[str, str]]:
     """Return the figures of each card of the catalogue, by id."""
-    text = (files("analyzer.cards") / "card_figures.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
-    return {row["id"]: {name: value for name, value in row.items() if value} for row in rows}
+    return {row["id"]: row for row in _read_rows("card_figures.csv")}
 
 
 def _load_cards(path: Path) -> tuple[Gpu, ...]:

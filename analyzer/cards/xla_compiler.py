@@ -7,6 +7,7 @@ import shlex
 import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +21,6 @@ _CUDA: Final = ("nvidia-cuda-nvcc-cu12", "nvidia/cuda_nvcc")
 CUDNN_VERSION: Final = (9, 10, 0)
 """XLA checks cuDNN's version before it uses some fusions. This is the version of TensorFlow 2.21's
 wheels for CUDA (``tensorflow[and-cuda]``: nvidia-cudnn-cu12 9.x)."""
-
-_BLOCK_SHARED_BYTES: Final = 48 << 10  # of all cards, without opting in to more
-_SM_REGISTERS: Final = 64 << 10  # 32-bit registers of one multiprocessor, and of one block
 
 _OWN_FLAGS: Final = ("xla_dump_", "xla_gpu_cuda_data_dir", "xla_hlo_profile")
 """Flags for output folders and for the place of CUDA; the compiler's process sets its own."""
@@ -96,36 +94,14 @@ def compiler_flags(text: str) -> tuple[str, ...]:
     return tuple(flag for flag in named if not flag.lstrip("-").startswith(_OWN_FLAGS))
 
 
-def target_text(gpu: Gpu, *, cudnn: tuple[int, int, int] = CUDNN_VERSION) -> str:
+def target_text(gpu: Gpu) -> str:
     """Return XLA's description of a card, a ``GpuTargetConfigProto`` in text form.
 
     With it XLA compiles for the card on a machine without one. Field names are from
-    ``xla/stream_executor/device_description.proto``.
+    ``xla/stream_executor/device_description.proto``. All cards have 48 KiB of shared memory for a block
+    that does not opt in to more, and 65,536 registers for a multiprocessor and for a block.
     """
-    chip, (major, minor) = gpu.architecture, gpu.compute_capability
-    extension = "ACCELERATED_FEATURES" if chip.accelerated else "NONE"
-    return f"""\
-gpu_device_info {{
-  threads_per_block_limit: 1024
-  threads_per_warp: 32
-  shared_memory_per_block: {_BLOCK_SHARED_BYTES}
-  shared_memory_per_core: {chip.shared_bytes}
-  threads_per_core_limit: {chip.max_threads}
-  core_count: {gpu.sm_count}
-  fpus_per_core: {chip.fp32_lanes}
-  block_dim_limit_x: {2**31 - 1}
-  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535
-  memory_bandwidth: {gpu.bandwidth_bytes_s}
-  l2_cache_size: {gpu.l2_bytes}
-  clock_rate_ghz: {gpu.clock_mhz / 1000:g}
-  device_memory_size: {gpu.memory_bytes}
-  shared_memory_per_block_optin: {chip.block_optin_bytes}
-  cuda_compute_capability {{ major: {major} minor: {minor} feature_extension: {extension} }}
-  registers_per_core_limit: {_SM_REGISTERS}
-  registers_per_block_limit: {_SM_REGISTERS}
-}}
-platform_name: "CUDA"
-dnn_version_info {{ major: {cudnn[0]} minor: {cudnn[1]} patch: {cudnn[2]} }}
-device_description_str: "{gpu.name}"
-"""
+    extension = "ACCELERATED_FEATURES" if gpu.architecture.accelerated else "NONE"
+    text = (files("analyzer.cards") / "gpu_target.txt").read_text(encoding="utf-8")
+    values = {"gpu": gpu, "chip": gpu.architecture, "clock_ghz": gpu.clock_mhz / 1000}
+    return text.format(**values, extension=extension, cudnn=CUDNN_VERSION)

@@ -14,11 +14,12 @@ import typer
 from msgspec import structs
 
 from analyzer.capture.process.run_folders import LOG_FILE
+from analyzer.cards.catalogue import look_up_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.errors import ExitCode, InputError
-from analyzer.oom import ModelTensor, OomReport, find_card_id, read_oom_log
+from analyzer.oom import ModelTensor, OomReport, read_oom_log
 from analyzer.oom.failure_case import OomCase
 from analyzer.report.output_files import write_text
 
@@ -130,8 +131,10 @@ def _find_largest(
 def _step_settings(report: OomReport, batch_size: int | None) -> dict[str, Any]:
     """Return the options of a capture like the log's step: its card, and whether XLA compiled it."""
     failures = report.document.failures
-    cards = (find_card_id(one.card.name or "") for one in failures if one.card is not None)
-    settings: dict[str, Any] = {"gpu": next(filter(None, cards), ""), "batch_size": batch_size}
+    names = (one.card.name for one in failures if one.card is not None)
+    cards = (look_up_gpu(name) for name in names if name)
+    gpu = next((card.id for card in cards if card is not None), "")
+    settings: dict[str, Any] = {"gpu": gpu, "batch_size": batch_size}
     is_op_by_op = failures and not failures[0].compiled
     if is_op_by_op and failures[0].op != "StatefulPartitionedCall":
         settings["jit"] = False

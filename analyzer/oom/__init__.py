@@ -13,11 +13,11 @@ from typing import BinaryIO
 
 from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.oom.explain_log import ModelTensor, add_names, explain_log
-from analyzer.oom.failure_case import Cause, FitCall, OomCase, find_card_id, find_fit_call
+from analyzer.oom.failure_case import Cause, FitCall, OomCase, find_fit_call
 from analyzer.oom.scan.log_reader import read_records
 from analyzer.report.output_files import DocumentOutput
 
-__all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "find_card_id", "read_oom_log"]
+__all__ = ["Cause", "ModelTensor", "OomDocument", "OomReport", "read_oom_log"]
 
 
 @dataclass(frozen=True, eq=False)

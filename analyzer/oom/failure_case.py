@@ -126,12 +126,6 @@ def is_limited(limit: Range | None, total: Range | None) -> bool:
     return limit is not None and total is not None and limit.high < _LIMITED_SHARE * total.low
 
 
-def find_card_id(name: str) -> str:
-    """Return the catalogue's id of a card; empty if the name is unknown."""
-    gpu = look_up_gpu(name) if name else None
-    return "" if gpu is None else gpu.id
-
-
 def find_card_memory(card: LoggedCard) -> Range | None:
     """Return a card's memory: from the log, else what CUDA reports for a card of its name."""
     if card.total is not None or not card.name:

@@ -51,15 +51,15 @@ class HostMemory(NamedTuple):
     limit_bytes: int | None
 
 
-def read_host_memory(root: Path = Path("/")) -> HostMemory:
-    """Read the kill count and the limits below ``root/proc`` and ``root/sys``.
+def read_host_memory() -> HostMemory:
+    """Return the kill count and the limits that ``/proc`` and ``/sys`` state.
 
     The control group's limit has one file in version 2 and another in version 1, as containers mount it.
     """
 
     def find_numbers(name: str, pattern: str) -> list[int]:
         with contextlib.suppress(OSError):
-            text = (root / name).read_text("utf-8", "replace")
+            text = Path("/", name).read_text("utf-8", "replace")
             return [int(number) for number in re.findall(pattern, text, re.MULTILINE)]
         return []
 

@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Final, TypeVar
@@ -54,17 +54,27 @@ def unpack(content: bytes) -> bytes:
 
 
 def unpack_into(unpacked: IO[bytes], packed: IO[bytes], limit: int) -> None:
-    """Write the content of a gzip stream, or raise a ValueError; zeros may follow the stream."""
-    room, rest, is_over = limit, packed.read(_PIECE_BYTES), False
+    """Write the content of a gzip stream, or raise a ValueError for more than ``limit`` bytes."""
+    room = limit
+    for piece in unpack_pieces(packed, packed.read(_PIECE_BYTES)):
+        room -= unpacked.write(piece)
+        if room < 0:
+            raise ValueError(f"it unpacks to more than {limit >> 20} MiB")
+
+
+def unpack_pieces(packed: IO[bytes], rest: bytes) -> Iterator[bytes]:
+    """Yield the content of a gzip stream that begins with ``rest``; zeros may follow the stream.
+
+    A ValueError says that the stream is damaged, after the content before the damage.
+    """
+    is_over = False
     try:
         while rest[:2] == GZIP_MAGIC:
             unpacker = zlib.decompressobj(wbits=31)
             while not unpacker.eof:
                 if not rest:
                     raise ValueError("it is truncated")
-                room -= unpacked.write(unpacker.decompress(rest, _PIECE_BYTES))
-                if room < 0:
-                    raise ValueError(f"it unpacks to more than {limit >> 20} MiB")
+                yield unpacker.decompress(rest, _PIECE_BYTES)
                 rest = unpacker.unconsumed_tail or packed.read(_PIECE_BYTES)
             rest, is_over = unpacker.unused_data + rest, True
     except zlib.error as error:

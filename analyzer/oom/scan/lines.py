@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from importlib.resources import files
 from itertools import chain, pairwise
 from typing import BinaryIO, Final
 
+from analyzer.model.contract.reading import GZIP_MAGIC, unpack_pieces
 from analyzer.model.errors import InputError
 from analyzer.oom.scan.patterns import PATTERNS, find, find_all
 
@@ -181,8 +181,6 @@ def _unescape(raw: bytes) -> bytes:
 
 BLOCK_BYTES: Final = 1 << 20  # read at once
 _MOST_UNPACKED: Final = 1 << 36  # bytes of a compressed log: 64 GiB
-_GZIP: Final = b"\x1f\x8b"
-_GZIP_FORMAT: Final = 31  # zlib's number for gzip with any window
 _ZEROS: Final[dict[tuple[bool, ...], str]] = {
     (False, True, False, True): "utf-16-le",
     (True, False, True, False): "utf-16-be",
@@ -221,23 +219,18 @@ def _encoding_of(head: bytes) -> str | None:
 
 
 def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
-    first = stream.read(BLOCK_BYTES)
-    blocks = chain([first], iter(lambda: stream.read(BLOCK_BYTES), b""))
-    if not first.startswith(_GZIP):
-        yield from blocks
+    first, total = stream.read(BLOCK_BYTES), 0
+    if not first.startswith(GZIP_MAGIC):
+        yield from chain([first], iter(lambda: stream.read(BLOCK_BYTES), b""))
         return
-    unpacker, total = zlib.decompressobj(_GZIP_FORMAT), 0
     try:
-        for block in blocks:
-            while block and total <= _MOST_UNPACKED:
-                out = unpacker.decompress(block, BLOCK_BYTES)
-                block = unpacker.unconsumed_tail
-                if unpacker.eof:  # another file may be appended
-                    block, unpacker = unpacker.unused_data, zlib.decompressobj(_GZIP_FORMAT)
-                total += len(out)
-                if out:
-                    yield out
-    except zlib.error as error:
+        for piece in unpack_pieces(stream, first):
+            total += len(piece)
+            if piece:
+                yield piece
+            if total > _MOST_UNPACKED:
+                return
+    except ValueError as error:
         if not total:  # else use the part before the damage
             raise InputError(
                 f"{name or 'The log'} is damaged gzip: {error}.",
