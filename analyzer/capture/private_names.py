@@ -219,6 +219,11 @@ def get_layer_outputs(layer: Any) -> list[Any]:
     return list(tf.nest.flatten([getattr(node, "output_tensors", ()) for node in nodes]))
 
 
+def has_own_handle(variable: Any) -> bool:
+    """Return whether a ``tf.Variable`` wraps no other one."""
+    return "_handle" in vars(variable)
+
+
 def is_jit_compiled(function: Any) -> bool:
     """Say whether a ``tf.function`` has ``jit_compile=True``."""
     return bool(getattr(function, "_jit_compile", False))
@@ -243,7 +248,6 @@ get_functions = _make_reader("_functions", default={})  # the functions inside a
 get_handle_data = _make_reader("_handle_data")  # dtype and shape behind a resource handle
 is_persistent = _make_reader("_persistent", default=False)  # whether a tape keeps its record
 get_keras_value = _make_reader("_value")  # the ``tf.Variable`` that holds a Keras variable's value
-get_uncast_variable = _make_reader("_variable")  # of Keras 2's ``AutoCastVariable``
 is_distributed = _make_reader("_distribute_strategy")  # the strategy that a model was made under
 get_chosen_jit = _make_reader("_jit_compile")  # the set or resolved value of ``Model.jit_compile``
 get_built_variables = _make_reader("_trainable_variables")  # that an optimizer was built for

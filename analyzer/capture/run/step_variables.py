@@ -16,7 +16,7 @@ from analyzer.capture.private_names import (
     get_functions,
     get_gradient_accumulators,
     get_keras_value,
-    get_uncast_variable,
+    has_own_handle,
     is_eager,
 )
 from analyzer.capture.run.live_objects import find_live_objects
@@ -194,9 +194,9 @@ class StepVariables:
 def get_raw_variable(variable: Any) -> Any:
     """Return the ``tf.Variable`` behind a Keras variable; None if there is none."""
     if isinstance(variable, tf.Variable):
-        # Keras 2 wraps the variable in one that casts on reading.
-        inner = get_uncast_variable(variable)
-        return inner if isinstance(inner, tf.Variable) else variable
+        # Keras 2 wraps a variable to cast its value, larq to quantize it: both share its handle.
+        inner = () if has_own_handle(variable) else vars(variable).values()
+        return next((one for one in inner if isinstance(one, tf.Variable)), variable)
     values = (get_keras_value(variable), getattr(variable, "value", None))
     return next((one for one in values if isinstance(one, tf.Variable)), None)
 
