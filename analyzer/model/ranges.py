@@ -45,6 +45,11 @@ class Range:
         """The difference between high and low."""
         return self.high - self.low
 
+    def __str__(self) -> str:
+        """Return the size; with "about" if its digits are uncertain."""
+        shown = format_bytes(self.middle)
+        return shown if format_bytes(self.low) == format_bytes(self.high) else f"about {shown}"
+
     def __contains__(self, size_bytes: int) -> bool:
         return self.low <= size_bytes <= self.high
 

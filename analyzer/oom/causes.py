@@ -16,7 +16,6 @@ from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.oom.dumped_state import (
     find_dominant_size,
-    size_words,
     write_reason,
     write_sentence,
     write_verdict,
@@ -145,7 +144,7 @@ def _judge_full(case: OomCase, request: RequestSize, left: Range) -> OomVerdict:
     sizes = {"request": request.size, "left": left}
     if waste is not None and waste.low >= least:
         return write_verdict("wasted", waste=waste, **sizes)
-    limit = "" if state.limit is None else f" of {size_words(state.limit)}"
+    limit = "" if state.limit is None else f" of {state.limit}"
     values = {"held": state.in_use or "the pool", "limit": limit, **sizes}
     return write_verdict("full", short=(want - left).at_least(0), **values)
 
@@ -165,7 +164,7 @@ def _judge_fragmented(case: OomCase, request: RequestSize, free: Range) -> OomVe
         return write_verdict("fragmented_with_room", *reasons, room=state.room, **sizes)
     piece = "no free chunk is as large"
     if state.largest_hole is not None:
-        piece = f"the largest free chunk is {size_words(state.largest_hole)}"
+        piece = f"the largest free chunk is {state.largest_hole}"
     return write_verdict("fragmented", *reasons, piece=piece, **sizes)
 
 
@@ -335,12 +334,9 @@ def _describe_figures(figures: dict[str, Range], cause: Cause) -> Iterator[str]:
     if "hole" in size and cause is Cause.FRAGMENTED:
         yield f"{size['hole']} in the largest free block"
     if "used" in size:
-        more = (
-            f" and {size['others']} of other allocations"
-            if {"others", "limit"} <= set(size)
-            else ""
-        )
-        more = f" of {size['machine']}" if "machine" in size else more
+        more = f" of {size['machine']}" if "machine" in size else ""
+        if not more and {"others", "limit"} <= set(size):
+            more = f" and {size['others']} of other allocations"
         yield f"{size['used']}{more} in use"
     if "limit" in size:
         yield f"{size['limit']} allowed" if "used" in size else f"the limit is {size['limit']}"

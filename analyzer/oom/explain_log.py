@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from analyzer.model.contract.fields import numpy_name
@@ -56,9 +57,7 @@ from analyzer.oom.log_records import (
 _MOST_SIZES: Final = 200  # of one failure
 _MOST_BUDGETS: Final = 4  # notes on XLA's budgets
 _LONGEST: Final = 2000  # characters of a failure's text
-_SIZES: Final = (
-    *("limit", "in_use", "peak_in_use", "pool", "free", "largest_hole", "room", "waste"),
-)
+_SIZES: Final = ("limit", "in_use", "peak_in_use", "pool", "free", "largest_hole", "room", "waste")
 _TEXTS: Final = ("device", "op_type", "requested_by", "kernel", "source")
 
 
@@ -73,10 +72,7 @@ def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[OomCas
         headline=_headline(records, failures),
         failures=failures,
         failures_not_shown=records.more_failures,
-        refusals=tuple(
-            OomRefusals(run.line, run.first_bytes, run.last_bytes, run.times, run.code, run.is_host)
-            for run in records.refusals
-        ),
+        refusals=convert(records.refusals, tuple[OomRefusals, ...], from_attributes=True),
         survived=tuple(
             OomSurvived(each.allocator, each.times, each.largest.middle)
             for each in records.tolerated
@@ -161,11 +157,8 @@ def _explain_failure(case: OomCase) -> OomFailure:
 
 
 def _request_of(case: OomCase) -> AskedFor | None:
-    request, tensor, bare = (
-        case.request,
-        case.failure.tensor,
-        size_without_type(case.failure.tensor),
-    )
+    request, tensor = case.request, case.failure.tensor
+    bare = size_without_type(tensor)
     if request is None and bare is not None:
         basis = "the shape, with 4 bytes per element; the log does not give its type"
         requested, likely_bytes = bare, 4 * bare.low

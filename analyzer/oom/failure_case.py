@@ -19,7 +19,7 @@ from analyzer.model.contract.report.oom_file import OomAdvice, OomSize
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_option_bytes
-from analyzer.oom.dumped_state import DumpedState, find_dominant_size, size_words, write_advice
+from analyzer.oom.dumped_state import DumpedState, find_dominant_size, read_texts, write_advice
 from analyzer.oom.log_records import (
     ITEM_SIZES,
     FailedAllocator,
@@ -34,15 +34,6 @@ from analyzer.oom.log_records import (
 )
 
 _LIMITED_SHARE = 0.8  # of the card's memory: a lower limit was set, or follows from other processes
-
-_FRAMEWORKS = {
-    **dict.fromkeys(("jax", "jaxlib", "XlaRuntimeError"), "JAX"),
-    "torch": "PyTorch",
-    "torch_xla": "PyTorch/XLA",
-    "paddle": "PaddlePaddle",
-    "mxnet": "MXNet",
-    "cupy": "CuPy",
-}
 
 
 class Cause(Choice):
@@ -118,7 +109,8 @@ def find_component(failure: LoggedFailure) -> str:
 
 def find_framework(package: str) -> str:
     """Return the name of the framework of a package; empty for TensorFlow and if unknown."""
-    return _FRAMEWORKS.get(package, "")
+    name: str = read_texts()["framework"].get(package, "")
+    return name
 
 
 def is_limited(limit: Range | None, total: Range | None) -> bool:
@@ -293,7 +285,7 @@ def _advice_by_cause(case: OomCase, cause: str) -> Iterator[OomAdvice]:
     elif cause == Cause.DRIVER_REFUSED and case.is_on_card:
         if case.is_limit_above_card:
             yield write_advice("lower_limit", limit=state.limit, total=total)
-        had = "" if state.pool is None else f" The pool had {size_words(state.pool)} then."
+        had = "" if state.pool is None else f" The pool had {state.pool} then."
         yield write_advice("rest_of_card", pool=had)
     elif cause == Cause.DRIVER_REFUSED and failure.is_pinned:
         yield write_advice("pinned")

@@ -20,7 +20,7 @@ from analyzer.model.contract.report.oom_file import (
     OomPlan,
 )
 from analyzer.model.units import format_bytes
-from analyzer.oom.dumped_state import regions_in_order
+from analyzer.oom.dumped_state import read_texts, regions_in_order
 from analyzer.oom.failure_case import OomCase
 from analyzer.oom.log_records import DumpedChunk
 from analyzer.report.render.sections import (
@@ -37,19 +37,6 @@ from analyzer.report.render.sections import (
 
 _MOST_FAILURES: Final = 5  # in full; the others have a row in a table
 _MOST_ROWS: Final = 12  # of a table
-_FIGURES: Final = (
-    ("limit", "limit_bytes"),
-    ("in use", "in_use_bytes"),
-    ("most ever in use", "peak_in_use_bytes"),
-    ("taken by the pool", "pool_bytes"),
-    ("free", "free_bytes"),
-    ("largest free chunk", "largest_hole_bytes"),
-    ("unused inside chunks", "waste_bytes"),
-    ("allowed by the limit, not taken", "room_bytes"),
-    ("limit minus in use", "left_bytes"),
-)
-_TEXTS: Final = ("op", "op_type", "requested_by", "allocator", "device", "source", "kernel")
-_LABELS: Final = {"op_type": "type", "requested_by": "in full"}
 _NAME: Final = TableColumn("", least=9)
 _SIZE: Final = TableColumn("size", "bytes")
 _FOOTER: Final = (
@@ -154,10 +141,10 @@ def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
         yield "known by", asked.basis
         if asked.shape is not None:
             yield "shape", f"[{', '.join(map(str, asked.shape))}] {asked.dtype or ''}".strip()
-    for name in _TEXTS:
+    for name, label in read_texts()["fact"].items():
         text = getattr(failure, name)
-        if text and not (name in _LABELS and text == failure.op):
-            yield _LABELS.get(name, name), text
+        if text and (label == name or text != failure.op):
+            yield label, text
     if failure.card is not None and (failure.card.name or failure.card.total_bytes):
         yield "card", _card_words(failure.card)
 
@@ -182,7 +169,7 @@ def _card_words(card: OomCard) -> str:
 
 
 def _figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
-    for label, name in _FIGURES:
+    for name, label in read_texts()["figure"].items():
         size = getattr(failure, name)
         if size is None or (name == "left_bytes" and failure.free_bytes is not None):
             continue
