@@ -40,8 +40,7 @@ _MOST_ROWS: Final = 12  # of a table
 _NAME: Final = TableColumn("", least=9)
 _SIZE: Final = TableColumn("size", "bytes")
 _FOOTER: Final = (
-    "Sizes are computed from the chunks of the allocator if the log lists them, else from its own "
-    "figures with the precision that is printed."
+    "Sizes are exact if the log lists the allocator's chunks, else as precise as printed there."
 )
 
 
@@ -83,7 +82,7 @@ def _lead_section(failure: OomFailure, place: int, count: int) -> Section:
     process = f", {failure.process}" if failure.process else ""
     lead: list[Block] = [Paragraph(verdict.title, "warning")] if count > 1 else []
     lead += [Paragraph(reason) for reason in verdict.reasons]
-    lead.append(Table((_NAME, TableColumn("", "path", least=20)), tuple(_facts(failure))))
+    lead.append(Table((_NAME, TableColumn("", "whole", least=20)), tuple(_facts(failure))))
     cause = verdict.id.replace("cannot-tell", "cause unknown")
     note = f"line {failure.line:,}{reports}{process} · {cause}"
     return Section(heading, tuple(lead), note=note)
@@ -138,7 +137,7 @@ def _facts(failure: OomFailure) -> Iterator[tuple[str, str]]:
         yield "request", _request_words(asked)
         if asked.is_exact and asked.rounded_bytes != asked.requested_bytes:
             yield "rounded up", f"{asked.rounded_bytes:,} bytes"
-        yield "known by", asked.basis
+        yield "size from", asked.basis
         if asked.shape is not None:
             yield "shape", f"[{', '.join(map(str, asked.shape))}] {asked.dtype or ''}".strip()
     for name, label in read_texts()["fact"].items():

@@ -20,11 +20,11 @@ Tone = Literal[
 ]  # fmt: skip
 """The look of a text: a weight, a judgement, or the colour of a category."""
 
-ColumnKind = Literal["text", "path", "number", "bytes", "change", "percent", "bar"]
-"""The content of a column. All kinds but ``text`` and ``path`` are numbers, which are never cut.
+ColumnKind = Literal["text", "path", "whole", "number", "bytes", "change", "percent", "bar"]
+"""The content of a column. All kinds but ``text``, ``path`` and ``whole`` are numbers, never cut.
 
-A ``path`` loses its first parts if the line is too short. ``change`` is a signed difference in bytes.
-``bar`` is a ratio from 0 to 1.
+A ``path`` loses its first parts if the line is too short; a ``whole`` text wraps. ``change`` is a
+signed difference in bytes. ``bar`` is a ratio from 0 to 1.
 """
 
 FOCUS_ROWS: Final = 12

@@ -156,7 +156,8 @@ def fitted_table(table: sections.Table, width: int) -> RichTable:
             Text(printable(column.name, max(cells_wide, 1))),
             justify="right" if column.is_number else "left",
             header_style="dim",
-            no_wrap=True,
+            no_wrap=column.kind != "whole",
+            overflow="fold",
             width=max(cells_wide, 1),
         )
     for row in zip(*shown_cells, strict=True):
@@ -185,7 +186,7 @@ def _fit_bars(bars: list[sections.Cell], column: sections.TableColumn, width: in
 
 
 def _shorten(cell: Text, column: sections.TableColumn, width: int) -> Text:
-    if column.is_number or cell.cell_len <= width:
+    if column.is_number or column.kind == "whole" or cell.cell_len <= width:
         return cell
     shown = printable(cell.plain, width)
     if column.kind == "path":

@@ -109,6 +109,16 @@ def test_no_number_is_cut_at_any_width(name: str, width: int) -> None:
     assert not re.search(r"\d…\d", text)
 
 
+def test_a_narrow_terminal_wraps_the_facts_of_a_failure() -> None:
+    with (LOGS / "gpu_conv.log.gz").open("rb") as stream:
+        found = read_oom_log(stream, "gpu_conv")
+    text = shown(found, 60)
+    assert max(map(len, text.splitlines())) <= 60
+    full = found.document.failures[0].requested_by
+    assert len(full) > 60
+    assert full in re.sub(r"\s+", "", text)
+
+
 def hostile() -> OomReport:
     scene = Scene(
         PIECES.regions,
