@@ -85,7 +85,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   function renderHead() {
     head.replaceChildren(...used.map((column) => {
       const sorted = column.key === sort.key;
-      const made = element('th', { scope: 'col', class: `col-${column.kind}`, 'aria-sort': sorted ? (sort.descending ? 'descending' : 'ascending') : 'none' },
+      const made = element('th', { scope: 'col', class: `col-${column.kind} of-${column.key}`, 'aria-sort': sorted ? (sort.descending ? 'descending' : 'ascending') : 'none' },
         element('button', { type: 'button', title: column.title || `Sort by ${column.label.toLowerCase()}`, onclick: () => sortBy(column) },
           column.label, element('span', { class: 'arrow', 'aria-hidden': 'true', text: sorted ? (sort.descending ? ' ↓' : ' ↑') : '' })));
       made.style.minWidth = `${widest.get(column) || 0}px`;
@@ -148,7 +148,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
   function cellElement(column, row) {
     const value = column.value(row);
     const isName = column === columns[0];
-    const cell = element(isName ? 'th' : 'td', { scope: isName ? 'row' : null, class: `col-${column.kind}${isNumeric(column) ? ' num' : ''}` });
+    const cell = element(isName ? 'th' : 'td', { scope: isName ? 'row' : null, class: `col-${column.kind} of-${column.key}${isNumeric(column) ? ' num' : ''}` });
     if (value === null || value === undefined || value === '') return cell;
     if (column.kind === 'size' && !column.format) cell.append(sizeElement(value));
     else if (isNumeric(column)) cell.append(column.format ? column.format(value) : formatCount(value));
