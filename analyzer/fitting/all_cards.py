@@ -17,7 +17,13 @@ from analyzer.capture.process.launch import Progress
 from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.fitting.estimate_at_size import SizeEstimates, StepAccess, access_target
 from analyzer.fitting.fit_answer import CardAnswer, FitAnswer
-from analyzer.fitting.fit_target import FitQuestion, describe_card, describe_sizes, find_safe_size
+from analyzer.fitting.fit_target import (
+    FitQuestion,
+    describe_card,
+    describe_sizes,
+    find_most,
+    find_safe_size,
+)
 from analyzer.fitting.size_search import SizeCurve, SizeSearch
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 
@@ -46,7 +52,8 @@ def fit_all_cards(
                 largest = answer.largest if len(cards) == 1 else curve.size_at(limit.bytes)
                 safe = min(find_safe_size(curve, limit), largest)
                 wanted = None if question.wanted is None else question.wanted <= largest
-                row = describe_card(gpu, largest, safe, wanted)
+                most = max(find_most(curve, limit), largest)
+                row = describe_card(gpu, largest, safe, wanted, most)
                 rows.append(replace_fields(row, price=question.prices.get(gpu)))
     return _combine(answer, rows, question.wanted)
 
@@ -75,7 +82,10 @@ def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> F
     rows.sort(key=lambda row: (row.limit_bytes, row.id))
     limits = [row.limit_bytes for row in rows]
     sizes = [row.largest or 0 for row in rows]
-    headline = f"By estimate, batch {min(sizes)} to {max(sizes)} fits, depending on the card."
+    headline = (
+        f"By estimate, batch {min(sizes)} fits the smallest card ({rows[0].id}) and batch {max(sizes)} "
+        f"the largest ({rows[-1].id})."
+    )
     cheapest = note = ""
     if rows[0].price is not None:
         rows.sort(key=lambda row: ((row.largest or 0) < (wanted or 1), row.price))
@@ -83,7 +93,7 @@ def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> F
             cheapest = rows[0].id if rows[0].holds_wanted else ""
             headline = _state_cheapest(rows, wanted)
     elif len(rows) > 1:
-        note = " Sizes of most cards are interpolated; --gpu NAME estimates a card near its limit."
+        note = " --gpu NAME estimates one card near its own limit, and can run the result."
     return replace_fields(
         answer,
         cards=tuple(rows),

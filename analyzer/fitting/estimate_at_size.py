@@ -18,7 +18,7 @@ from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.explain.need import find_need
 from analyzer.explain.questions.peak_owner import peak_op
-from analyzer.fitting.fit_answer import AXIS_OF_N, CurvePoint, SizeFailure, insert_size
+from analyzer.fitting.fit_answer import AXIS_OF_N, CAUTION, CurvePoint, SizeFailure, insert_size
 from analyzer.model.contract.capture_request import (
     CaptureKind,
     CaptureOptions,
@@ -250,7 +250,7 @@ class SizeEstimates:
         swaps = any(op.type == _SWAP_OP for op in note.ops)
         if swaps:
             low, high = int(low / (1 + _SWAP_MARGIN)), int(high * (1 + _SWAP_MARGIN))
-        cautions = [f"Caution: {stated.stand_in}."] if stated and stated.stand_in else []
+        cautions = [f"{CAUTION}{stated.stand_in}."] if stated and stated.stand_in else []
         requested = None
         if stated is not None and stated.schedules:
             shown = stated.schedules[0]

@@ -16,6 +16,7 @@ from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import FailureKind
 
 FIT_VERSION: Final = 2
+CAUTION: Final = "Caution: "  # begins a note that outputs show above the answer
 
 AXIS_OF_N: Final = re.compile(r"(?<![A-Za-z0-9])(\d*)N(?![A-Za-z0-9])")
 """An axis that varies: ``N``, or a multiple of it, ``32N``."""
@@ -45,6 +46,7 @@ class CardAnswer(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int  # the part of its memory that TensorFlow's allocator may use
     largest: int | None  # as in ``FitAnswer``, interpolated between estimates; None if not searched
     safe: int | None
+    most: int | None = None  # larger sizes do not fit even with the lower bound of the need
     holds_wanted: bool | None  # whether the wanted size fits; None if none was given
     price: float | None = None  # per hour, from the user's table; None without one
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from analyzer.fitting.fit_answer import FitAnswer
+from analyzer.fitting.fit_answer import CAUTION, FitAnswer
 from analyzer.fitting.size_search import MOST_SIZE
 from analyzer.model.units import format_bytes, format_option_bytes
 from analyzer.report.actions import remedy_items, step_options
@@ -29,6 +29,7 @@ from analyzer.report.render.sections import (
 from analyzer.report.summary import versions_line
 
 _VERDICT_TONES: dict[str, Tone] = {"fits": "good", "likely fits": "good", "may not fit": "warning"}
+_FITS = Cell("fits", "good")
 
 
 def build_fit_document(answer: FitAnswer) -> Document:
@@ -49,6 +50,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
         headline=answer.headline,
         tone="good" if is_good else "bad",
         badge="predicted" if answer.confirmation is None else "predicted and run",
+        notices=tuple(note for note in answer.notes if note.startswith(CAUTION)),
         lead=tuple(lead),
         sections=tuple(_sections(answer)),
         footer=versions_line(answer.versions),
@@ -94,8 +96,8 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
         note = "each one was captured and estimated"
         items = remedy_items(answer.remedies)
         yield Section(f"Remedies at {answer.noun} {size}", items, note=note)
-    if answer.notes:
-        yield Section("Notes", tuple(Paragraph(note, "muted", "- ") for note in answer.notes))
+    if notes := [note for note in answer.notes if not note.startswith(CAUTION)]:
+        yield Section("Notes", tuple(Paragraph(note, "muted", "- ") for note in notes))
 
 
 def _figures(answer: FitAnswer) -> Figures:
@@ -107,9 +109,10 @@ def _figures(answer: FitAnswer) -> Figures:
     ]
     requested, allocated = answer.peak_requested_bytes, answer.peak_allocated_bytes
     if requested is not None:
+        peak = f"peak at {answer.noun} {label}"
         figures += [
-            Figure(f"requested peak at {label}", requested, path="peak_requested_bytes"),
-            Figure("allocated", allocated, path="peak_allocated_bytes"),
+            Figure("requested", requested, peak, path="peak_requested_bytes"),
+            Figure("allocated", allocated, peak, path="peak_allocated_bytes"),
         ]
     return Figures(tuple(figures))
 
@@ -121,10 +124,14 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
     bounds = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
     if answer.limit_of == "cards":
         yield (
-            f"The allocator may use {format_bytes(low)} to {format_bytes(high)}, depending on the "
-            f"card. The sizes are {'estimated' if answer.is_priced else 'interpolated'} for "
-            f"{'each card' if answer.is_priced else 'all cards from one card of each kind'}."
+            f"`{answer.noun}` is the expected largest size. `safe` also fits if the estimate is too low "
+            "by its bound; above `at most` nothing fits even if it is too high."
         )
+        if not answer.is_priced:
+            yield (
+                "Estimates near the limits of the smallest, the middle and the largest card of each "
+                "generation give a curve; the sizes of the other cards are read from it."
+            )
     else:
         origin = {
             "card": f" on {answer.card_name}",
@@ -212,27 +219,31 @@ def _chart(answer: FitAnswer) -> LineChart:
 
 def _card_table(answer: FitAnswer) -> Table:
     columns = [
-        TableColumn("--gpu", least=20),
+        TableColumn("--gpu", "whole", least=24),
         *([TableColumn("per hour", "number")] if answer.is_priced else []),
-        TableColumn("memory", "bytes"),
+        TableColumn("memory", "bytes", rank=2),
         TableColumn("limit", "bytes"),
     ]
     if answer.cards[0].largest is not None:
-        columns += [TableColumn(answer.noun, "number"), TableColumn("safe", "number")]
+        columns += [TableColumn(name, "number") for name in ("safe", answer.noun, "at most")]
     if answer.wanted:
         columns.append(TableColumn(f"{answer.noun} {answer.wanted}", least=4))
     rows: list[tuple[CellValue, ...]] = []
     for card in answer.cards:
         price = [] if card.price is None else [f"{card.price:g}"]
-        row: list[CellValue] = [card.id, *price, card.memory_bytes, card.limit_bytes]
+        row: list[CellValue] = [*price, card.memory_bytes, card.limit_bytes]
         if card.largest is not None:
-            row += [answer.label(card.largest), answer.label(card.safe or 0)]
+            row += map(answer.label, (card.safe or 0, card.largest, card.most or card.largest))
         if answer.wanted and card.holds_wanted is not None:
-            row.append(Cell("fits", "good") if card.holds_wanted else Cell("no", "muted"))
+            row.append(_FITS if card.holds_wanted else Cell("no", "muted"))
+        if rows and rows[-1][1:] == tuple(row):  # the same answer as the card before
+            row.insert(0, f"{rows.pop()[0]}, {card.id}")
+        else:
+            row.insert(0, card.id)
         rows.append(tuple(row))
     focus = None
     if answer.limit_of != "cards":
-        focus = next((place for place, card in enumerate(answer.cards) if card.holds_wanted), 0)
+        focus = next((place for place, row in enumerate(rows) if row[-1] == _FITS), 0)
     return Table(tuple(columns), tuple(rows), focus=focus)
 
 

@@ -170,6 +170,11 @@ def find_safe_size(curve: SizeCurve, limit: BoundedBytes) -> int:
     return curve.size_at(limit.range.low, lambda point: point.need_high_bytes)
 
 
+def find_most(curve: SizeCurve, limit: BoundedBytes) -> int:
+    """Return the largest size whose lower bound of the need fits the upper bound of the limit."""
+    return curve.size_at(limit.range.high, lambda point: point.need_low_bytes)
+
+
 def _add_peaks(answer: FitAnswer, curve: SizeCurve, limit: BoundedBytes) -> FitAnswer:
     """Return the answer with the peaks at its largest size, unless a run refuted them."""
     allocated = curve.value_at(answer.largest, lambda point: point.allocated_bytes)
@@ -195,8 +200,7 @@ def describe_sizes(
     step = nearest.note.step
     most = None
     if found.failing is not None and found.refused is None:
-        high = curve.size_at(limit.range.high, lambda point: point.need_low_bytes)
-        most = max(high, found.predicted)
+        most = max(find_most(curve, limit), found.predicted)
     is_batch = not question.varied.shapes
     fixed_bytes, bytes_per_example = fit_line(curve, limit) if is_batch else (None, None)
     return FitAnswer(
@@ -270,8 +274,9 @@ def _confirm(answer: FitAnswer, bracket: RunBracket) -> FitAnswer:
     late = [run for run in runs.values() if run.kind is FailureKind.TIMED_OUT]
     if late and not fitting:
         return replace_fields(answer, notes=(*answer.notes, f"Not confirmed. {late[0].detail}"))
-    if failing is None and answer.failing is not None and answer.failing > fitting:
-        failing = answer.failing  # by estimate, since the run of a larger size did not end
+    if failing is None:  # by estimate, since no larger size was run to its end
+        known = (answer.failing or 0, answer.largest + 1)
+        failing = next((size for size in known if size > fitting), None)
     failed, refused = runs.get(failing or 0), answer.refused
     if failed is not None and failed.kind is not FailureKind.OUT_OF_MEMORY:
         kind = failed.kind or FailureKind.OTHER
@@ -306,7 +311,11 @@ def _judge_cards(curve: SizeCurve, wanted: int) -> tuple[CardAnswer, ...]:
 
 
 def describe_card(
-    gpu: Gpu, largest: int | None, safe: int | None, holds_wanted: bool | None
+    gpu: Gpu,
+    largest: int | None,
+    safe: int | None,
+    holds_wanted: bool | None,
+    most: int | None = None,
 ) -> CardAnswer:
     """Return the answer for a card."""
     return CardAnswer(
@@ -316,5 +325,6 @@ def describe_card(
         limit_bytes=memory_limit(gpu).bytes,
         largest=largest,
         safe=safe,
+        most=most,
         holds_wanted=holds_wanted,
     )

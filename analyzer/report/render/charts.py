@@ -71,7 +71,8 @@ class _Scale:
 def draw_lines(chart: LineChart) -> Drawing:
     """Draw a line chart with scales, marks and a legend."""
     points = [point for line in chart.lines for point in line.points]
-    last, highest = max(x for x, _ in points), max(size_bytes for _, size_bytes in points)
+    last = max([*(x for x, _ in points), *(x for x, _, _ in chart.marks)])
+    highest = max(size_bytes for _, size_bytes in points)
     limit = chart.limit_bytes
     if limit is not None and limit > _LONGEST_OVERSHOOT * highest:
         limit = None
@@ -83,7 +84,7 @@ def draw_lines(chart: LineChart) -> Drawing:
         parts.append(_rule("limit", _LEFT, WIDTH - _RIGHT, scale.up(limit), scale.up(limit)))
         legend.append(("line-limit", "limit"))
     for x, look, name in chart.marks:
-        if chart.first_x <= x <= last:
+        if chart.first_x <= x:
             parts.append(_rule(look, scale.along(x), scale.along(x), _TOP, floor))
             legend.append((f"line-{look}", name))
     for line in chart.lines:

@@ -56,7 +56,7 @@ def cpu_doubts(plans: Iterable[BufferPlan], gpu: Gpu, why: CompilerUnavailable) 
     temp = max((plan.temp_bytes for plan in plans), default=0)
     reason = f"{why.message.rstrip('.')}; {why.hint}" if why.hint else why.message
     stand_in = (
-        f"XLA planned the memory for the CPU, not for {gpu.name}; it may be up to twice too high"
+        f"XLA planned for the CPU instead of {gpu.name}: the need may be up to twice too high"
     )
     return PlanDoubts(
         low_bytes=round(temp * (1 - _CPU_LOW)),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from analyzer.fitting.fit_answer import Confirmation, ConfirmingRun, FitAnswer, SizeFailure
 from analyzer.fitting.fit_document import add_headline, judge_size
+from analyzer.fitting.fit_target import _confirm
 from analyzer.fitting.size_search import MOST_RUNS, RunBracket, find_time_limit, tolerance_at
 from analyzer.model.errors import FailureKind, InputError
 
@@ -251,3 +252,12 @@ def test_the_wanted_size_is_judged_first() -> None:
     estimated = make_answer(None, 40, 41)
     sizes = [judge_size(estimated, size) for size in (36, 40, 41, 50)]
     assert sizes == ["fits", "likely fits", "may not fit", "does not fit"]
+
+
+def test_a_quick_confirmation_without_a_failing_run_names_the_next_size_by_estimate() -> None:
+    bracket = run_up_to(1000)
+    bracket.is_quick = True
+    bracket.runs[40], bracket.seconds = ConfirmingRun(size=40, ran=True), [100.0]
+    answer = add_headline(_confirm(make_answer(None, 40, None), bracket))
+    assert (answer.largest, answer.failing) == (40, 41)
+    assert "fits Tesla T4 (100.0 MiB); 41 may not fit by estimate." in answer.headline

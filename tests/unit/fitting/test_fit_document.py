@@ -136,6 +136,31 @@ def test_priced_cards_come_before_the_curve() -> None:
         assert "--gpu t4" in text.partition("Next: ")[2]
 
 
+def test_cards_with_the_same_answer_share_a_row() -> None:
+    card = replace(ANSWER.cards[0], largest=70, safe=64, most=80, holds_wanted=None)
+    names = ("rtx-3070-ti-laptop", "rtx-4060-ti-8gb", "v100s-32gb-pcie")
+    cards = [replace(card, id=name) for name in names]
+    cards.append(replace(card, id="t4", largest=71))
+    answer = replace(ANSWER, limit_of="cards", wanted=None, cards=tuple(cards))
+    for width in (60, 80, 160):
+        text = to_text(answer, width)
+        assert all(name in text for name in names)
+        assert text.count("64 70 80") == 1
+        assert "64 71 80" in text
+
+
+def test_a_caution_comes_before_the_answer() -> None:
+    text = to_text(replace(ANSWER, notes=("Caution: it may be wrong.", "A note.")))
+    assert text.index("! Caution: it may be wrong.") < text.index("Memory by batch size")
+    assert text.count("it may be wrong") == 1
+
+
+def test_the_chart_reaches_marks_above_its_curve() -> None:
+    page = to_html(replace(ANSWER, largest=60, failing=61))
+    assert "largest: batch 60" in page
+    assert "batch 61" in page
+
+
 def test_the_terminal_obeys_no_name() -> None:
     for width in (40, 120):
         assert "\x1b" not in to_text(ANSWER, width)
@@ -146,7 +171,8 @@ def test_the_text_states_runs_growth_and_the_prediction() -> None:
     assert "40 ran, 41 ran out of memory" in text
     assert "The estimate alone gave 41 as the largest." in text
     assert "about 5.00 MiB plus 1.00 MiB per example of the batch" in text
-    assert "requested peak at 40" in text
+    assert "requested 80.00 MiB, allocated 95.00 MiB" in text
+    assert "peak at batch 40" in to_html(ANSWER)
     assert "may fit" not in text
 
 
