@@ -229,7 +229,8 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
     wanted = _words(name)
     matches: dict[int, dict[Gpu, None]] = {}
     for card in cards:
-        for words in (_words(card.id), _words(card.name)):
+        size = f"{round(card.nominal_bytes / (1 << 30))}gb"  # as in "T4 16GB"
+        for words in (_words(f"{card.id} {size}"), _words(f"{card.name} {size}")):
             if wanted and wanted <= words:
                 more = sum(not _VARIANT.fullmatch(word) for word in words - wanted)
                 matches.setdefault(more, {})[card] = None

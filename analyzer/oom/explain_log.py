@@ -279,6 +279,8 @@ def _notes(records: LogRecords) -> Iterator[str]:
         yield write("pinned", times=times(len(pinned)), largest=Range.exactly(max(pinned)))
     if records.other_resources:
         yield write("other_resources", times=times(records.other_resources))
+    if not (records.failures or records.tolerated or records.refusals or records.other_resources):
+        yield write("nothing")
 
 
 _MOST_NAMES: Final = 4  # of one size

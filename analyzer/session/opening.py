@@ -145,7 +145,7 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
     note = read_run(file) if file.is_file() else None
     if note is None or not note.is_estimate:
         hint = suggest_command(path) or "Open a trace with `analyze trace`."
-        raise TraceError(f"{path} holds no estimate.", hint=hint)
+        raise TraceError(f"{path} holds neither an estimate nor a SavedModel.", hint=hint)
     analysis = predict_step(note, path, **options)
     return Result.of(analysis, build_document(analysis), path)
 

@@ -215,7 +215,7 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
         )
         return program
     raise TargetError(
-        f"{spec.path} cannot be loaded: {reason}",
+        f"{spec.path} cannot be loaded: {reason.rstrip('.')}.",
         hint="A model with custom objects needs its code: give file.py:name instead.",
     )
 

@@ -36,6 +36,7 @@ from analyzer.capture.xla.xla_dumps import add_dump_flags
 from analyzer.model.contract.capture_request import WatchRequest
 from analyzer.model.contract.child_messages import write_message
 from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.errors import InputError
 from analyzer.model.interrupts import (
     ENDING,
     EXIT_BASE,
@@ -67,6 +68,8 @@ class ScriptEnd:
 def run_script(request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:
     """Run a script to its end, or raise an InputError if ``out`` or the card cannot be used."""
     check_writable(out, force=force)
+    if request.script.endswith(".ipynb"):
+        read_notebook(request.script)
     environment = make_base_environment(log_level=None)
     options = request.options
     with make_staging_folder(out) as staging:
@@ -206,7 +209,7 @@ def read_notebook(path: str) -> str:
     Its lines are also what Python and the findings show for the notebook's path.
 
     Raises:
-        SystemExit: it is no notebook with code.
+        InputError: it is no notebook with code.
     """
     futures: list[str] = []
     cells: list[str] = []
@@ -218,10 +221,9 @@ def read_notebook(path: str) -> str:
                 code = "" if _FOREIGN_CELL.match(code) else _MAGIC.sub(r"\1pass  # \2", code)
                 cells.append(f"# cell {len(cells) + 1}\n{_FUTURE.sub('pass', code)}\n")
     except (ValueError, KeyError, TypeError) as error:
-        raise SystemExit(
-            f"{path} is not a notebook of format 4 ({type(error).__name__}). Convert it: "
-            f"jupyter nbconvert --to script {path}"
-        ) from None
+        hint = f"Convert it: jupyter nbconvert --to script {path}"
+        message = f"{path} is not a notebook of format 4 ({type(error).__name__})."
+        raise InputError(message, hint=hint) from None
     text = "\n".join(["; ".join([*futures, "display = print"]), "", *cells])
     lines = text.splitlines(keepends=True)
     linecache.cache[path] = (len(text), None, lines, path)  # None: never read from the file

@@ -188,6 +188,7 @@ def test_the_cells_of_a_notebook_run_as_a_script(tmp_path: Path) -> None:
     assert done.stdout == "42\n"
     assert 'File "book.ipynb", line' in done.stderr
     done = run(tmp_path, "[]", name="broken.ipynb")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "jupyter nbconvert --to script" in done.stderr
     assert "Traceback" not in done.stderr
 

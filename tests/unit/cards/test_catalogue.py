@@ -17,6 +17,8 @@ from analyzer.model.errors import InputError
     [
         ("t4", "t4"),
         ("Tesla T4", "t4"),
+        ("T4 16GB", "t4"),
+        ("rtx 4090 24g", "rtx-4090"),
         ("A100-80GB", "a100-80gb-sxm"),
         ("a100 80g pcie", "a100-80gb-pcie"),
         ("NVIDIA A100-SXM4-80GB", "a100-80gb-sxm"),

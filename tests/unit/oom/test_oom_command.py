@@ -52,6 +52,7 @@ def test_a_log_without_a_failure_is_code_0(tmp_path: Path) -> None:
     done = analyze("oom", str(log))
     assert done.code == 0
     assert done.out.startswith("No out-of-memory failure in this log.\n")
+    assert "python train.py > train.log 2>&1" in done.out
 
 
 @pytest.mark.parametrize("log", ["missing.log", "."])
