@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from analyzer.cli.outputs import PageOutputs
 from analyzer.model.errors import GrowthError, InputError
+from analyzer.report.actions import suggest_next
 from analyzer.report.diff_sections import allowed_growth, diff_document
 from analyzer.session.public_calls import diff as compare
 
@@ -30,7 +32,9 @@ def diff(
     outputs.show(
         difference.to_json,
         difference.to_html,
-        lambda: diff_document(difference.report),
+        lambda: replace(
+            diff_document(difference.report), next_command=suggest_next(difference.newer[0])
+        ),
         (markdown, difference.to_markdown),
     )
     if fail_on_increase and (excess := difference.exceeds(fail_on_increase)):

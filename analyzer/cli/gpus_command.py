@@ -154,5 +154,7 @@ def _print(listing: CardList) -> None:
         for one in listing.own
     )
     heading = "Cards: nominal memory, memory that CUDA reports, TensorFlow's default limit"
-    document = Document("", "", lead=lead, sections=(Section(heading, (Table(columns, rows),)),))
+    sections = (Section(heading, (Table(columns, rows),)),)
+    following = f"analyze fit train.py:build_model --gpu {listing.cards[0].id}"
+    document = Document("", "", lead=lead, sections=sections, next_command=following)
     print_answer(document, quiet=False)

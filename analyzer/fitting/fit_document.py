@@ -73,11 +73,12 @@ def append_answer(page: Document, answer: FitAnswer) -> Document:
 def _suggest_next(answer: FitAnswer) -> str:
     """Return the command that tries remedies, or that runs the safe batch if they were tried."""
     mode, jit = answer.mode, answer.jit
-    if answer.cheapest:
-        options = step_options(answer.wanted, mode, jit, answer.cheapest)
-        return shlex.join(("analyze", "fit", answer.target, *options))
-    if answer.limit_of == "cards" or answer.shape:
+    if answer.shape:
         return ""
+    if answer.limit_of == "cards":
+        card = next((one for one in answer.cards if one.holds_wanted), answer.cards[0])
+        options = step_options(answer.wanted, mode, jit, card.id)
+        return shlex.join(("analyze", "fit", answer.target, *options))
     if not answer.remedies:
         asked = step_options(None, mode, jit, answer.card)
         if answer.limit_of == "given":

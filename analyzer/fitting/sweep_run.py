@@ -9,6 +9,7 @@ import contextlib
 import csv
 import hashlib
 import io
+import shlex
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -37,6 +38,7 @@ from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import AnalyzerError, ExitCode, InputError
 from analyzer.model.units import parse_bytes
 from analyzer.model.version import __version__
+from analyzer.report.actions import step_options
 from analyzer.report.output_files import write_text
 from analyzer.report.render.sections import (
     Block,
@@ -274,7 +276,16 @@ def build_sweep_document(sweep: SweepFile) -> Document:
         lead=(Paragraph("Each cell is an estimate of the steady step; no step ran."),),
         sections=(Section("Predicted peak of the steady step", tuple(blocks)),),
         footer=versions_line(sweep.versions),
+        next_command=_suggest_next(sweep),
     )
+
+
+def _suggest_next(sweep: SweepFile) -> str:
+    """Return the command for the largest batch on the last card of the sweep."""
+    asked = sweep.cells[-1].question
+    card = "" if asked.card == CPU else asked.card
+    options = step_options(None, asked.mode, asked.jit, card)
+    return shlex.join(("analyze", "fit", asked.target, *options))
 
 
 def _answer_of(cell: SweepCell) -> str:

@@ -102,8 +102,8 @@ def _parts(failure: OomFailure, case: OomCase | None) -> Iterator[Section]:
     if figures := tuple(_figures(failure)):
         columns = (
             TableColumn("", least=27),
-            TableColumn("", "bytes"),
-            TableColumn("", "number", rank=1),
+            TableColumn("size", "bytes"),
+            TableColumn("in bytes", "number", rank=1),
         )
         yield Section("Figures", (Table(columns, figures),), level=2)
     total = sum(row.size_bytes for row in failure.holders)
@@ -173,7 +173,7 @@ def _figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
         if size is None or (name == "left_bytes" and failure.free_bytes is not None):
             continue
         ends = failure.ranges.get(name)
-        exact = f"{size:,} bytes" if ends is None else f"{ends[0]:,} to {ends[1]:,} bytes"
+        exact = f"{size:,}" if ends is None else f"{ends[0]:,} to {ends[1]:,}"
         yield label, size, Cell(exact, "muted")
 
 

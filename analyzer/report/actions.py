@@ -24,6 +24,9 @@ def suggest_next(report: ReportFile) -> str:
     target = report.target
     if target.kind == TargetKind.TRACE and not _is_jax(report):
         return shlex.join(("analyze", "trace", target.text, "--target", "train.py:build_model"))
+    if target.kind == TargetKind.SCRIPT and target.text.endswith((".py", ".ipynb")):
+        card = [] if report.device.kind == "gpu" else ["--gpu", "t4"]
+        return shlex.join(("analyze", "trace", target.text, *card))
     if report.kind is Kind.ESTIMATE:
         return repeat_command(report, "trace")
     return repeat_command(report, "estimate", "--what-if", "all")

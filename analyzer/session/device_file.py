@@ -107,6 +107,9 @@ _SOURCES: Final = {
 }
 
 
+_NEXT: Final = "analyze trace train.py"  # which tensors of a script use the memory
+
+
 def build_sections(document: DeviceFile) -> Document:
     """Return the account as sections."""
     sections = []
@@ -123,7 +126,13 @@ def build_sections(document: DeviceFile) -> Document:
         sections.append(Section("", tuple(map(Paragraph, document.notes))))
     phantom = "Simulated card: TensorFlow's own runtime without the memory of CUDA's libraries."
     lead = (Paragraph(phantom, "strong"),) if document.is_phantom else ()
-    return Document("", document.headline, lead=lead, sections=tuple(sections))
+    return Document(
+        "",
+        document.headline,
+        lead=lead,
+        sections=tuple(sections),
+        next_command=_NEXT if sections else "",
+    )
 
 
 def _card_section(card: CardAccount) -> Section:

@@ -80,7 +80,9 @@ def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     assert asked == [1, 2, 4]
     assert again == [1, 4, 32]
     assert [cell.allocated_bytes for cell in whole.cells] == [1024, 2024, 4024, 32_024]
-    assert build_sweep_document(whole).headline == "config: 4 cells, 3 fit, 1 do not fit"
+    document = build_sweep_document(whole)
+    assert document.headline == "config: 4 cells, 3 fit, 1 do not fit"
+    assert document.next_command.startswith(f"analyze fit {MODEL}")
     # AND a damaged cell is made anew
     file = next((tmp_path / "config" / "cells").iterdir())
     file.write_text("{")

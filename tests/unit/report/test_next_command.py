@@ -59,3 +59,26 @@ def test_no_command_or_code_for_tensorflow_follows_a_trace_of_jax() -> None:
 def test_the_terminal_ends_with_it() -> None:
     last = analyze("trace", sample_folder("cnn")).out.rstrip().splitlines()[-1]
     assert last.startswith("Next: analyze estimate ")
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", " --gpu t4"), ("gpu", "")])
+def test_a_script_is_followed_by_a_run_on_a_card(device: str, expected: str) -> None:
+    report = analyzer.open_trace(sample_folder("cnn")).report
+    target = replace_fields(report.target, kind=TargetKind.SCRIPT, text="my train.py")
+    of_script = replace_fields(
+        report, target=target, device=replace_fields(report.device, kind=device)
+    )
+    assert suggest_next(of_script) == f"analyze trace 'my train.py'{expected}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("diff", sample_folder("infer"), sample_folder("cnn")),
+        ("gpus", "a100"),
+    ],
+)
+def test_other_commands_end_with_it_too(words: tuple[str, ...]) -> None:
+    last = analyze(*words).out.rstrip().splitlines()[-1]
+    assert last.startswith("Next: analyze ")
+    assert options_exist(last.removeprefix("Next: "))

@@ -3,7 +3,7 @@
 function createCompare(container, comparison, state) {
   const { a, b, timelines } = comparison;
   const summary = element('table', { class: 'plain compare' },
-    element('thead', {}, element('tr', {}, ...[['', ''], ['first', a.label], ['second', b.label], ['difference', '']].map(([text, title]) => element('th', { scope: 'col', text, title: title.slice(0, 2000) })))),
+    element('thead', {}, element('tr', {}, ...[['', ''], ['difference', ''], ['first', a.label], ['second', b.label]].map(([text, title]) => element('th', { scope: 'col', text, title: title.slice(0, 2000) })))),
     element('tbody', {}, comparison.peak.map((row, place) => compareRow(row.number, row, `peak.${place}`)), comparison.categories.map((row, place) => compareRow(CATEGORY_LABELS[row.category] || row.category, row, `categories.${place}`, row.category))));
   const notes = comparison.notes.map((text) => element('p', { class: 'note', text: unbroken(text) }));
   const chartBox = element('div', { class: 'chart' });
@@ -58,9 +58,9 @@ function createCompare(container, comparison, state) {
       filters: [{ label: 'change', value: (row) => row.change }, ...(grouping === 'ops' ? [{ label: 'type', value: (row) => row.type || '' }] : [])],
       columns: [
         { key: 'name', label: grouping === 'layers' ? 'Layer' : 'Op', kind: 'text', grow: true, value: (row) => row.name || '(no layer)' },
+        { key: 'delta', label: 'Difference', csv: 'delta_bytes', kind: 'count', value: (row) => row.delta_bytes, format: formatDelta },
         { key: 'a', label: 'First', csv: 'a_bytes', kind: 'size', title: a.label.slice(0, 400), value: (row) => row.a_bytes },
         { key: 'b', label: 'Second', csv: 'b_bytes', kind: 'size', title: b.label.slice(0, 400), value: (row) => row.b_bytes },
-        { key: 'delta', label: 'Difference', csv: 'delta_bytes', kind: 'count', value: (row) => row.delta_bytes, format: formatDelta },
         { key: 'distance', label: 'Distance', csv: 'distance_bytes', kind: 'size', sum: false, hidden: true, value: (row) => Math.abs(row.delta_bytes) },
         { key: 'change', label: 'Change', kind: 'short', value: (row) => row.change },
       ],
@@ -78,7 +78,7 @@ function compareRow(label, row, path, category = null) {
   const sense = row.delta_bytes > 0 ? 'more' : row.delta_bytes < 0 ? 'less' : 'same';
   const delta = row.delta_bytes === null ? '–' : element('span', { class: `delta num ${sense}`, title: formatExactBytes(row.delta_bytes) },
     element('span', { text: changed ? formatDelta(row.delta_bytes) : 'same' }), ' ', element('span', { text: formatGrowth(row.delta_bytes, row.a_bytes) }));
-  return element('tr', {}, element('th', { scope: 'row' }, category ? swatchElement(category) : null, ` ${label}`), element('td', {}, size(row.a_bytes, 'a_bytes')), element('td', {}, size(row.b_bytes, 'b_bytes')), element('td', {}, delta));
+  return element('tr', {}, element('th', { scope: 'row' }, category ? swatchElement(category) : null, ` ${label}`), element('td', {}, delta), element('td', {}, size(row.a_bytes, 'a_bytes')), element('td', {}, size(row.b_bytes, 'b_bytes')));
 }
 
 // The difference in percent, or as a factor from 10 times on; empty for a tiny one.
