@@ -83,8 +83,8 @@ def _combine(answer: FitAnswer, rows: list[CardAnswer], wanted: int | None) -> F
     limits = [row.limit_bytes for row in rows]
     sizes = [row.largest or 0 for row in rows]
     headline = (
-        f"By estimate, batch {min(sizes)} fits the smallest card ({rows[0].id}) and batch {max(sizes)} "
-        f"the largest ({rows[-1].id})."
+        f"By estimate, batch {min(sizes):,} fits the smallest card ({rows[0].id}) and batch "
+        f"{max(sizes):,} the largest ({rows[-1].id})."
     )
     cheapest = note = ""
     if rows[0].price is not None:

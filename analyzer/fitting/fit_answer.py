@@ -184,8 +184,8 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return f'<iframe srcdoc="{page}" style="width: 100%; height: 640px; border: 0"></iframe>'
 
     def label(self, size: int) -> str:
-        """Return the text of a size: ``8``, ``tokens=64``, ``224,224,3``."""
-        return insert_size(self.shape, size) if self.shape else str(size)
+        """Return the text of a size: ``1,024``, ``tokens=64``, ``224,224,3``."""
+        return insert_size(self.shape, size) if self.shape else f"{size:,}"
 
 
 class LogAnswer(OomDocument, frozen=True, kw_only=True):

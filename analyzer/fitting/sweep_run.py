@@ -250,10 +250,10 @@ _FIGURES: Final = (
 _COLUMNS: Final = (
     TableColumn("model", "path", least=12),
     TableColumn("card", least=4),
-    TableColumn("remedy", least=6, rank=1),
+    TableColumn("remedy", least=6),
     TableColumn("batch", "number"),
     TableColumn("needs", "bytes"),
-    TableColumn("limit", "bytes"),
+    TableColumn("limit", "bytes", rank=1),
     TableColumn("fits", least=6),
     TableColumn("", "bar", rank=3),
     TableColumn("requested", "bytes", rank=2),

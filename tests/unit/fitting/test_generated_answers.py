@@ -123,17 +123,19 @@ def check_words(answer: FitAnswer) -> None:
     """Check the headline and the sentences against the sizes."""
     words = answer.headline if answer.wanted is None else answer.headline.partition(". ")[2]
     if answer.largest:
-        assert words.startswith(f"Batch {answer.largest} ")
+        assert words.startswith(f"Batch {answer.largest:,} ")
     else:
         assert "fit" in words
         assert not any(run.ran for run in answer.runs)
-    between = re.search(r"Sizes from (\d+) to (\d+) may fit", " ".join(explain_answer(answer)))
+    between = re.search(
+        r"Sizes from ([\d,]+) to ([\d,]+) may fit", " ".join(explain_answer(answer))
+    )
     if between is not None:
-        first, last = map(int, between.groups())
+        first, last = (int(one.replace(",", "")) for one in between.groups())
         assert answer.largest < first <= last
         assert all(judge_size(answer, size) == "may not fit" for size in (first, last))
-    safe = re.search(r"Batch (\d+) is safe", words)
-    assert safe is None or int(safe[1]) == answer.safe
+    safe = re.search(r"Batch ([\d,]+) is safe", words)
+    assert safe is None or safe[1] == f"{answer.safe:,}"
     assert build_fit_document(answer).headline == answer.headline
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders import ROOT
+from rich.console import Console
 from schemas import breaches
 
 from analyzer.fitting import sweep_run
@@ -102,7 +103,10 @@ def test_every_form_shows_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [cell["requested_bytes"] for cell in plain] == [2000, 2000]
     assert rows[1]["remedy"] == "' =1+1"
     document = build_sweep_document(sweep)
-    assert to_terminal(document, 80) is not None
+    for width in (60, 80):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(to_terminal(document, width), markup=False)
+        assert "=1+1" in console.file.getvalue()  # the remedy tells two rows apart
     page = to_page(document)
     assert page.count("2,000 bytes") == 2
 
