@@ -252,9 +252,9 @@ _COLUMNS: Final = (
     TableColumn("card", least=4),
     TableColumn("remedy", least=6),
     TableColumn("batch", "number"),
+    TableColumn("fits", least=6),
     TableColumn("needs", "bytes"),
     TableColumn("limit", "bytes", rank=1),
-    TableColumn("fits", least=6),
     TableColumn("", "bar", rank=3),
     TableColumn("requested", "bytes", rank=2),
     TableColumn("allocated", "bytes", rank=2),
@@ -311,6 +311,6 @@ def _row_of(cell: SweepCell, most_bytes: int) -> tuple[CellValue, ...]:
     share = None if cell.allocated_bytes is None else cell.allocated_bytes / most_bytes
     return (
         *(asked.target, asked.card, asked.remedy or NONE, asked.batch_size),
-        *(cell.need_bytes, cell.limit_bytes, Cell(word, _WORDS[word][1]), share),
+        *(Cell(word, _WORDS[word][1]), cell.need_bytes, cell.limit_bytes, share),
         *(cell.requested_bytes, cell.allocated_bytes),
     )

@@ -22,11 +22,11 @@ function createTensorTable(recording, state) {
       { key: 'category', label: 'Category', kind: 'category', value: categoryOf, format: (name) => CATEGORY_LABELS[name], swatch: categoryOf },
       { key: 'layer', label: 'Layer', kind: 'text', value: (b) => textOf('layer', b) },
       { key: 'op', label: 'Op', kind: 'text', value: (b) => textOf('op', b), hidden: true },
+      { key: 'born', label: 'Born', kind: 'count', value: (b) => columns.born[b] - 1, format: (i) => (i < 0 ? 'before' : formatCount(i)), title: 'Instant of birth' },
+      { key: 'dies', label: 'Freed', kind: 'count', value: (b) => columns.dies[b] - 1, format: (i) => (i + 1 >= recording.states ? 'after' : formatCount(i)), title: 'Instant of death' },
       { key: 'dtype', label: 'Dtype', kind: 'short', value: (b) => textOf('dtype', b) },
       { key: 'shape', label: 'Shape', kind: 'short', value: (b) => textOf('shape', b) },
       { key: 'why', label: 'Why it is alive', kind: 'text', value: (b) => textOf('why', b), title: 'Why it is alive at the peak' },
-      { key: 'born', label: 'Born', kind: 'count', value: (b) => columns.born[b] - 1, format: (i) => (i < 0 ? 'before' : formatCount(i)), title: 'Instant of birth' },
-      { key: 'dies', label: 'Freed', kind: 'count', value: (b) => columns.dies[b] - 1, format: (i) => (i + 1 >= recording.states ? 'after' : formatCount(i)), title: 'Instant of death' },
     ],
   });
 }
