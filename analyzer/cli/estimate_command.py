@@ -139,9 +139,8 @@ def _check_options(
             raise InputError(
                 f"--patch cannot edit {spec.text}, which is no Python file.", hint=hint
             )
-        if not capture.patch.parent.is_dir() or (
-            capture.patch.exists() and not capture.patch.is_dir()
-        ):
+        is_file = capture.patch.exists() and not capture.patch.is_dir()
+        if is_file or not capture.patch.parent.is_dir():
             raise InputError(f"{capture.patch} cannot be a folder.", hint="Name a new folder.")
         if not force and any(capture.patch.glob("*.patch")):
             raise InputError(f"{capture.patch} holds patches.", hint="Add --force to replace.")

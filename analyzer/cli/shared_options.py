@@ -42,9 +42,8 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         metavar = self.metavar or (None if self.min is None else "N")
         settings |= {"help": text, "metavar": metavar, "show_default": False}
         if self.is_argument:
-            return typer.Argument(
-                ... if default is inspect.Parameter.empty else default, **settings
-            )
+            wanted = ... if default is inspect.Parameter.empty else default
+            return typer.Argument(wanted, **settings)
         settings |= {"rich_help_panel": self.panel, "hidden": self.is_rare, "min": self.min}
         return typer.Option(default, *self.flags, **settings)
 
@@ -151,13 +150,12 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
         if isinstance(group, type) and is_dataclass(group):
             groups[parameter.name] = group
             hints = get_type_hints(group)
-            given = [
+            parameters += [
                 make(one.name, default=one.default, annotation=hints[one.name])
                 for one in fields(group)
             ]
         else:
-            given = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
-        parameters += given
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     parameters.append(make("help_all", default=False, annotation=bool))
     parameters = [
         one.replace(default=_describe(command.__name__, one.name, one.default))

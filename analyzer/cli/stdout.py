@@ -126,8 +126,7 @@ def terminal() -> Console:
     return Terminal(file=cast("IO[str]", _TrimmedStdout()), width=width, no_color=True)
 
 
-ProgressForm = Literal["none", "bar", "lines"]
-"""``bar`` shows nothing if stderr is no terminal."""
+ProgressForm = Literal["none", "bar", "lines"]  # ``bar`` shows nothing if stderr is no terminal
 
 _DELAY_S: Final = 2.0  # a command that ends sooner shows no bar
 
@@ -156,11 +155,8 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
     console = Console(stderr=True)
     stage = progress.TextColumn("{task.description}", table_column=Column())  # wraps
     length = progress.BarColumn(30 if console.width >= 120 else 8)
-    times = (
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(),
-    )
+    left = (progress.TextColumn("left"), progress.TimeRemainingColumn())
+    times = (progress.TimeElapsedColumn(), *left)
     bar = progress.Progress(stage, length, *times, console=console, transient=True)
     task = bar.add_task("starting", total=1.0)
     starter = threading.Timer(_DELAY_S, bar.start)

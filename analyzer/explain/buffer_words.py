@@ -28,10 +28,8 @@ TEXTS: Final = msgspec.toml.decode(
 
 def name_of(row: Mapping[str, Any]) -> str:
     """Return the buffer's variable, tensor, op or role, the first that is known."""
-    for key in ("variable", "tensor", "op", "role"):
-        if row[key]:
-            return str(row[key])
-    return "unnamed"
+    keys = ("variable", "tensor", "op", "role")
+    return next((str(row[key]) for key in keys if row[key]), "unnamed")
 
 
 def buffer_row(row: Mapping[str, Any], kind: type[_Row], **more: Any) -> _Row:

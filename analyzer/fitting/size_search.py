@@ -260,8 +260,7 @@ def _next_below_refusal(fitting: int, refused: int) -> int:
 
 MOST_RUNS: Final = 8  # runs at most; two if the prediction is right
 
-RUN_STEPS: Final = 3
-"""Steps of a run: the first allocates variables of the optimizer, the others repeat."""
+RUN_STEPS: Final = 3  # of a run: the first allocates variables of the optimizer, the others repeat
 
 _FIRST_STEP_DOWN: Final = 16
 """Divisor of the predicted size. If it and the safe size fail, go down by 1 / 16, then 4 / 16."""
@@ -349,7 +348,9 @@ class RunBracket:
             fitting, failing = self.fitting, self.failing
             if failing is not None and failing - fitting <= tolerance_at(fitting):
                 return
-            if self.is_quick and fitting and self._is_late(has_failing=failing is not None):
+            used_s, longest_s = sum(self.seconds), max(self.seconds, default=0.0)
+            is_late = used_s > _BRACKET_S if failing is not None else used_s + longest_s > _QUICK_S
+            if self.is_quick and fitting and is_late:
                 return
             if fitting and failing is None:
                 size, up = min(fitting + up, self.most), _STEP_GROWTH * up
@@ -367,11 +368,6 @@ class RunBracket:
             if size in self.runs:  # the largest size of all, or a run that did not end in time
                 return
             self._run(size)
-
-    def _is_late(self, *, has_failing: bool) -> bool:
-        if has_failing:
-            return sum(self.seconds) > _BRACKET_S
-        return sum(self.seconds) + max(self.seconds) > _QUICK_S
 
     def _run(self, size: int) -> None:
         start_s = time.monotonic()

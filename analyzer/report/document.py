@@ -30,7 +30,7 @@ from analyzer.model.contract.report.peak_figures import (
     TensorAtPeak,
 )
 from analyzer.model.contract.report.report_file import ReportFile
-from analyzer.model.recording.records import Step
+from analyzer.model.recording.records import REPORTED, Step
 from analyzer.model.recording.timeline import alive_at, category_codes
 from analyzer.model.units import format_bytes
 
@@ -73,11 +73,8 @@ def build_document(analysis: Analysis) -> ReportFile:
     recording, verdict, ever = analysis.recording, analysis.verdict, analysis.peak_ever
     requested, allocated = analysis.line.at(analysis.first - 1)
     return ReportFile(
-        kind=recording.kind,
-        target=recording.target,
-        device=recording.device,
+        **{name: getattr(recording, name) for name in REPORTED},
         step=recording.step_config,
-        allocator=recording.allocator,
         peak=_peak(analysis),
         peak_ever=PeakEver(
             requested_bytes=ever.requested_bytes,
@@ -101,17 +98,11 @@ def build_document(analysis: Analysis) -> ReportFile:
         fit=analysis.pool.fit,
         what_if=analysis.pool.what_if,
         findings=analysis.findings,
-        unmodelled=recording.unmodelled,
         uncertainty=stated_range(analysis),
         integrity=trust_figures(analysis),
-        warnings=recording.warnings,
-        notes=recording.notes,
-        phantom=recording.phantom,
         cards=card_uses(analysis),
-        error=recording.error,
         failure=failure_of(analysis),
         program=program_figures(recording),
-        versions=recording.versions,
     )
 
 

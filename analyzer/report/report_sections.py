@@ -33,8 +33,7 @@ from analyzer.report.summary import (
     what_if_words,
 )
 
-ROWS: Final = 12
-"""Rows of a table in the terminal."""
+ROWS: Final = 12  # of a table in the terminal
 
 _HOST_ROWS: Final = 10
 _SHOWN_STEPS: Final = 6

@@ -18,7 +18,7 @@ from analyzer.model.contract.report.writing import DIGESTS_FILE
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
-from analyzer.model.recording.records import Recording, Step
+from analyzer.model.recording.records import REPORTED, Recording, Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
 from analyzer.report.output_files import output_file
 from analyzer.tracing.parse.logdir import RUN_FILE
@@ -26,8 +26,7 @@ from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.parse.table_file import read_tables, write_tables
 from analyzer.tracing.sources.graph_join import index_note_graph
 
-TABLES_FILE: Final = "prediction.npz"
-"""The predicted tables, next to their report."""
+TABLES_FILE: Final = "prediction.npz"  # the predicted tables, next to their report
 
 _DAMAGED: Final = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError),
@@ -58,21 +57,14 @@ def read_analysis(folder: Path, report: ReportFile) -> Analysis:
 def _analysis(folder: Path, report: ReportFile, tables: dict[str, pd.DataFrame]) -> Analysis:
     _check(tables["allocations"], tables["events"], report)
     recording = Recording(
-        kind=report.kind,
-        target=report.target,
-        device=report.device,
+        **{name: getattr(report, name) for name in REPORTED},
         step_config=report.step,
-        allocator=report.allocator,
         steps=tuple(
             Step(index=row.index, number=row.number, first=row.first_instant, last=row.last_instant)
             for row in report.steps
         ),
         make_graph=lambda: build_graph(_structure(folder)),
         make_tensor_links=lambda: _structure(folder).tensor_links(),
-        warnings=report.warnings,
-        versions=report.versions,
-        notes=report.notes,
-        unmodelled=report.unmodelled,
         uncertainty=report.uncertainty,
         **tables,
     )

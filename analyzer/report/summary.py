@@ -16,8 +16,9 @@ from analyzer.report.render.sections import Figure, Tone
 _EQUAL_RATIO: Final = 0.01
 """Savings that differ by less than this share of the peak from run to run are shown as one number."""
 
-_TRIALS_RATIO: Final = 0.02
-"""Share of the highest peak above which the first step's trials are mentioned."""
+_TRIALS_RATIO: Final = (
+    0.02  # share of the highest peak above which the first step's trials are shown
+)
 
 _LONGEST_ERROR: Final = 300  # characters
 
@@ -254,16 +255,12 @@ def remedy_words(remedy: StepRemedy) -> tuple[str, str]:
     label = f"saves {saves}" if remedy.saves_bytes > 0 else saves
     if remedy.saves_bytes < 0:
         label = f"+{format_bytes(-remedy.saves_bytes)}"
-    parts = [f"peak {format_bytes(remedy.requested_bytes)}"]
-    if spread := spread_words(remedy):
-        parts.append(spread)
-    if remedy.fits is not None:
-        parts.append("fits the limit" if remedy.fits else "does not fit the limit")
-    if remedy.costs:
-        parts.append(f"costs: {remedy.costs}")
-    if remedy.patch or remedy.no_patch:
-        parts.append(f"patch: {remedy.patch or f'none. {remedy.no_patch}'}")
-    return label, "; ".join(parts)
+    fits = {True: "fits the limit", False: "does not fit the limit", None: ""}[remedy.fits]
+    costs = f"costs: {remedy.costs}" if remedy.costs else ""
+    patch = remedy.patch or (f"none. {remedy.no_patch}" if remedy.no_patch else "")
+    peak = f"peak {format_bytes(remedy.requested_bytes)}"
+    parts = (peak, spread_words(remedy), fits, costs, f"patch: {patch}" if patch else "")
+    return label, "; ".join(filter(None, parts))
 
 
 def spread_words(remedy: StepRemedy) -> str:

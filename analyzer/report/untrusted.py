@@ -25,8 +25,7 @@ _MARKDOWN_MARKS: Final = re.compile(r"([\\`*_\[\]|~])")
 _MARKDOWN_LINKS: Final = re.compile(r"(@|#(?=\d)|://|\bwww\.)")
 """GitHub turns these into links without markup: people, issues, addresses."""
 
-_JOINT: Final = "\u2060"
-"""A character without width that does not split a word."""
+_JOINT: Final = "\u2060"  # a character without width that does not split a word
 
 
 def is_control(character: str) -> bool:
@@ -100,7 +99,5 @@ def csv_cell(value: object) -> object:
 
 
 def _is_formula(text: str) -> bool:
-    for character in text:
-        if not is_control(character) and not character.isspace():
-            return unicodedata.normalize("NFKC", character)[:1] in _FORMULA_STARTS
-    return False
+    plain = (one for one in text if not (is_control(one) or one.isspace()))
+    return unicodedata.normalize("NFKC", next(plain, ""))[:1] in _FORMULA_STARTS

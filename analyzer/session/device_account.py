@@ -35,6 +35,9 @@ from analyzer.session.device_file import (
 _ASKED: Final = "asked-process"
 _OUTSIDE_POOL: Final = "outside the pool: CUDA context, libraries, kernels"
 _IDLE_POOL: Final = "in TensorFlow's pool, not in use"
+_OF_THE_CARD: Final = (
+    *("index", "name", "uuid", "total_bytes", "used_bytes", "free_bytes", "compute_mode"),
+)
 
 
 def account_from_driver(
@@ -160,13 +163,7 @@ def _account_for_card(
         free = max(card.free_bytes - context_bytes(), 0)
         would_take = max(0, free - system_reserve(free, gpu.compute_capability))
     return CardAccount(
-        index=card.index,
-        name=card.name,
-        uuid=card.uuid,
-        total_bytes=card.total_bytes,
-        used_bytes=card.used_bytes,
-        free_bytes=card.free_bytes,
-        compute_mode=card.compute_mode,
+        **{name: getattr(card, name) for name in _OF_THE_CARD},
         rows=rows,
         own_bytes=own,
         would_take_bytes=would_take,

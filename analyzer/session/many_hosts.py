@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 _OUTLIER_DEVIATIONS: Final = 3 * 1.4826
 """Median absolute deviations of an outlier: three standard deviations of a normal distribution."""
-_OUTLIER_SHARE: Final = 0.01
-"""A smaller difference from the median, relative to it, is never an outlier."""
+_OUTLIER_SHARE: Final = 0.01  # of the median; a smaller difference from it is never an outlier
 
 _SMALL_BYTES: Final = 4 << 20  # traces of this size are read faster than a process starts
 _WORKER_BYTES: Final = 400 << 20

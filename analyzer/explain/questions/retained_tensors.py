@@ -26,15 +26,7 @@ SEGMENTS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of segments
 
 _EVIDENCE_ROWS: Final = 20
 _LEAST_BYTES: Final = 4096  # of tensors that outlive the step
-_EVIDENCE: Final = [
-    "name",
-    "layer",
-    "shape",
-    "dtype",
-    "requested_bytes",
-    "waits_for",
-    "byte_seconds",
-]
+_SHOWN: Final = ("name", "layer", "shape", "dtype", "requested_bytes", "waits_for", "byte_seconds")
 
 
 def retained_rows(analysis: Analysis) -> list[RetainedTensor]:
@@ -90,9 +82,7 @@ def find_retained(analysis: Analysis) -> Iterator[Finding]:
         f"({total / peak:.0%} of the peak)",
         detail=" ".join(details),
         saves_bytes=saves or None,
-        evidence=tuple(
-            {key: getattr(row, key) for key in _EVIDENCE} for row in rows[:_EVIDENCE_ROWS]
-        ),
+        evidence=tuple({key: getattr(row, key) for key in _SHOWN} for row in rows[:_EVIDENCE_ROWS]),
     )
 
 
@@ -138,10 +128,8 @@ def find_recomputation(analysis: Analysis) -> Recomputation:
 
 def find_overdue(analysis: Analysis) -> Iterator[Finding]:
     """Report tensors that are alive at the peak after their last use."""
-    instant, times = (
-        analysis.peak.requested_instant,
-        analysis.recording.events["time_ps"].to_numpy(),
-    )
+    instant = analysis.peak.requested_instant
+    times = analysis.recording.events["time_ps"].to_numpy()
     if analysis.step is None or analysis.step.start_ps is None or not 0 <= instant < len(times):
         return
     alive = analysis.alive[

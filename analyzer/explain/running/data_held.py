@@ -28,6 +28,7 @@ _MANY: Final = 8  # batches in the first axis from which on a tensor seems to be
 _ROWS_OF_DATA: Final = 1000  # the same limit in rows, if the batch size is unknown
 
 _LEAST_STEPS: Final = 50  # steps from which on the host's growth is divided by kind
+_OF_THE_WATCH: Final = ("step", "where", "steps", "warmup", "ended", "whole_run", "micro_batches")
 
 
 def find_data(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
@@ -116,18 +117,12 @@ def program_figures(recording: Recording) -> ProgramFigures | None:
         device = structs.replace(device, trend="cannot tell")
     stride = -(-len(readings) // (MOST_READINGS - 1)) or 1
     return ProgramFigures(
-        step=watch.step,
-        where=watch.where,
-        steps=watch.steps,
-        warmup=watch.warmup,
+        **{name: getattr(watch, name) for name in _OF_THE_WATCH},
         device=device,
         host=growth.host,
         host_kinds=_measure_host_kinds(recording, watch),
         readings=(*readings[:-1:stride], *readings[-1:]),  # evenly spaced, with the last one
-        ended=watch.ended,
         own_peak_bytes=find_own_peak(recording),
-        whole_run=watch.whole_run,
-        micro_batches=watch.micro_batches,
     )
 
 

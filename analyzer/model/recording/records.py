@@ -131,6 +131,13 @@ class TensorLinks(Struct, frozen=True):
     facts: Mapping[str, tuple[str, str, str]]  # op -> type, layer, line of the user's code
 
 
+REPORTED: Final = (
+    *("kind", "target", "device", "allocator", "unmodelled", "warnings", "notes", "phantom"),
+    *("error", "versions"),
+)
+"""Fields that the report of a recording has too."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recording:
     """A sequence of allocations, measured or predicted."""

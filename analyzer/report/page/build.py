@@ -138,20 +138,12 @@ _PAGE: Final = "analyzer.report.page"
 SCRIPTS: Final = tuple(asset(_PAGE, "assets/scripts.txt").split())
 """Files of the page's script, in the order in which they are joined."""
 
-_OTHER_SIZES: Final = (
-    ("resident.allocated_bytes", "resident before the step, allocated"),
-    ("peak_ever.allocated_bytes", "highest peak, allocated"),
-    ("peak_ever.since_start_bytes", "highest peak since the start of the process, allocated"),
-    ("peak_ever.pool_bytes", "largest pool"),
-    ("fragmentation.internal_bytes", "waste inside chunks at the peak"),
-    ("fragmentation.external_bytes", "free but unusable at the peak"),
-    ("fragmentation.largest_free_bytes", "largest free chunk at the peak"),
-    ("device.memory_limit_bytes", "limit of the allocator"),
-)
+_OTHER_SIZES: Final = [
+    line.split(": ") for line in asset(_PAGE, "assets/other_sizes.txt").splitlines()
+]
 """Place in the report and label of the sizes at the end of the page."""
 
-STATIC_ROWS: Final = 25
-"""Rows of the tables that are HTML, for printing and for readers without script."""
+STATIC_ROWS: Final = 25  # of the tables that are HTML, for printing and readers without script
 
 _STEPS: Final = 40  # rows of the table of steps
 _UNMODELLED: Final = 20  # rows of the table of op types without a model
@@ -172,9 +164,7 @@ def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | N
         _PAGE,
         "assets/template.html",
         script=_script(),
-        title=report.target.name or "unnamed target",
         subtitle=step_words(report),
-        badge=summary.basis,
         footer=versions_line(report.versions),
         next_command=suggest_next(report),
         document=report,

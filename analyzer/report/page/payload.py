@@ -10,7 +10,6 @@ import base64
 import gzip
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -32,19 +31,20 @@ _UNSIGNED: Final = ("u1", "u2", "u4")
 _COMPRESSION_LEVEL: Final = 6  # of gzip: zlib's default
 
 
-@dataclass
 class StringTable:
-    """A table of texts without duplicates; columns store places in it. Place 0 is the empty text."""
+    """Texts without duplicates and the place of each, which columns store; 0 is the empty text."""
 
-    texts: list[str] = field(default_factory=lambda: [""])
-    places: dict[str, int] = field(default_factory=lambda: {"": 0})
+    def __init__(self) -> None:
+        self._places = {"": 0}
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts by place."""
+        return list(self._places)
 
     def place(self, text: str) -> int:
         """Return the place of ``text``; a new text is added."""
-        if text not in self.places:
-            self.places[text] = len(self.texts)
-            self.texts.append(text)
-        return self.places[text]
+        return self._places.setdefault(text, len(self._places))
 
     def encode(self, values: pd.Series[Any]) -> npt.NDArray[np.int64]:
         """Return the place of every value, shape (n,); a missing value is the empty text."""
@@ -255,8 +255,7 @@ def _reasons(
     """Return the place of the text that says why a buffer is alive, from the report's rows."""
     reasons = {
         (row.born, row.dies, row.requested_bytes): strings.place(row.why_alive)
-        for rows in (report.retained, report.tensors_at_peak)
-        for row in rows
+        for row in (*report.retained, *report.tensors_at_peak)
         if row.why_alive
     }
     keys = zip(table["born"], table["dies"], table["requested_bytes"], strict=True)

@@ -25,37 +25,19 @@ SHELL: Final = "analyzer.report.render"
 
 def to_page(document: Document) -> str:
     """Return a document as the text of one HTML file."""
-    return fill_page(
-        SHELL,
-        "assets/section_page.html",
-        document=document,
-        title=document.title,
-        subtitle=document.subtitle,
-        badge=document.badge,
-        footer=document.footer,
-        next_command=document.next_command,
-    )
+    return fill_page(SHELL, "assets/section_page.html", document=document)
 
 
 def fill_page(package: str, template: str, *, script: str = "", **values: Any) -> str:
     """Return the text of one HTML file.
 
-    The template extends ``assets/shell.html``, which needs the values ``title``, ``subtitle``,
-    ``badge``, ``footer`` and ``next_command``; ``script`` is JavaScript for ``{{ script }}``.
+    The template extends ``assets/shell.html``, and sets or gets the ``title``, ``subtitle``, ``badge``,
+    ``footer`` and ``next_command``; ``script`` is JavaScript for ``{{ script }}``.
     """
     style, theme = asset(SHELL, "assets/shared.css"), asset(SHELL, "assets/theme.js")
-    text = (
-        templates_of(package)
-        .get_template(template)
-        .render(
-            style=Markup(style),
-            theme_script=Markup(theme),
-            script=Markup(script),
-            policy=policy_of(style, (theme, script) if script else (theme,)),
-            **values,
-        )
-    )
-    return writable(text)
+    policy = policy_of(style, (theme, script) if script else (theme,))
+    values |= {"style": Markup(style), "theme_script": Markup(theme), "script": Markup(script)}
+    return writable(templates_of(package).get_template(template).render(policy=policy, **values))
 
 
 @cache
