@@ -47,8 +47,8 @@ SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
     "shape": (T + "network", {"shapes": {"": [10]}}, "does not fit the input's axes 8"),
     "two inputs, no name": (
         T + "two_inputs",
-        {"shapes": {"": [4]}},
-        "--shape names none of the 2 inputs. Write it as --shape NAME=4; the inputs: left, right.",
+        {"shapes": {"": [4, 4]}},
+        "--shape names none of the 2 inputs. Write it as --shape NAME=4,4; the inputs: left, right.",
     ),
     "run_eagerly, jit": (T + "run_eagerly", {"jit": True}, "is compiled with run_eagerly=True"),
     "infer, optimizer": (T + "compiled", {"mode": "infer", "optimizer": "sgd"}, "inference uses"),

@@ -41,6 +41,7 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
             ) from None
     load: dict[TargetKind, Callable[[TargetSpec, CaptureOptions], Any]] = {
         TargetKind.APPLICATION: _load_application,
+        TargetKind.PRESET: _load_preset,
         TargetKind.FILE: _load_from_code,
         TargetKind.MODULE: _load_from_code,
         TargetKind.KERAS_FILE: _load_keras_file,
@@ -143,15 +144,44 @@ def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:
         hint = suggest_names(spec.attribute, names) or f"It has {', '.join(names)}."
         raise TargetError(f"keras.applications has no {spec.attribute!r}.", hint=hint)
     shape = options.shapes.get("")
-    try:
+    with _convert_building(spec, "Applications take images: --shape 224,224,3." if shape else ""):
         return make(weights=None, **{"input_shape": shape} if shape else {})
+
+
+def _load_preset(spec: TargetSpec, options: CaptureOptions) -> Any:
+    """Return the language model of a keras-hub preset, else its backbone: its config, no weights."""
+    try:
+        import keras_hub
+    except ImportError as error:
+        hint = "Install it: pip install keras-hub."
+        raise TargetError(f"{spec.text} needs keras-hub: {error}.", hint=hint) from error
+    models, known = keras_hub.models, keras_hub.models.Backbone.presets
+    if "://" not in spec.path and spec.path not in known and not Path(spec.path).is_dir():
+        hint = suggest_names(spec.path, known) or "Give a preset's name, or a folder: hub:FOLDER."
+        raise TargetError(f"keras-hub has no preset {spec.path!r}.", hint=hint)
+    hint = "It needs the preset's config.json: from the network, or from a folder (hub:FOLDER)."
+    with _convert_building(spec, hint):
+        backbone = models.Backbone.from_preset(spec.path, load_weights=False)
+        kinds = _list_subclasses(models.CausalLM)
+        tasks = [kind for kind in kinds if kind.backbone_cls is type(backbone)]
+        return tasks[0](backbone=backbone, preprocessor=None) if tasks else backbone
+
+
+def _list_subclasses(kind: Any) -> list[Any]:
+    return [one for sub in kind.__subclasses__() for one in (sub, *_list_subclasses(sub))]
+
+
+@contextlib.contextmanager
+def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
+    try:
+        yield
     except tf.errors.ResourceExhaustedError:
         raise  # the weights do not fit: the result that the user asked for
     except Exception as error:
-        raise TargetError(
-            f"{spec.text} cannot be built: {describe_user_error(error)}",
-            hint="Applications take images: --shape 224,224,3." if shape else "",
-        ) from error
+        reason = describe_user_error(error)
+        if isinstance(error, OSError):  # of the network: with addresses and all attempts
+            reason = f"its config cannot be fetched ({type(error).__name__})."
+        raise TargetError(f"{spec.text} cannot be built: {reason}", hint=hint) from error
 
 
 def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
@@ -234,7 +264,7 @@ class _LoadedModel:
 
 def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
     check_honoured(spec.path, TargetForm.SAVED_MODEL, list_given_options(options))
-    if options.mode == "train":
+    if options.mode not in ("", "infer"):
         raise TargetError(
             f"{spec.path} is a SavedModel, which holds no training step.",
             hint="Use --mode infer, or give the model's code as file.py:name.",

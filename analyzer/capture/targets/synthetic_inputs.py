@@ -70,6 +70,20 @@ def make_values(data: Any) -> Any:
     return tf.nest.map_structure(lambda part: part and make_tensor(part.shape, part.dtype), data)
 
 
+def make_prompt(data: Mapping[str, BatchPart], open_tokens: int) -> dict[str, tf.Tensor]:
+    """Return inputs of a language model, with masks of a prompt that leaves a few tokens open."""
+    values: dict[str, tf.Tensor] = {}
+    for name, part in data.items():
+        if not name.endswith("padding_mask"):
+            values[name] = make_tensor(part.shape, part.dtype)
+            continue
+        tokens = part.shape[-1]
+        mask = tf.sequence_mask([max(tokens - open_tokens, 1)], tokens, part.dtype)
+        values[name] = tf.tile(mask, [part.shape[0], 1])
+        record_input(values[name])
+    return values
+
+
 def make_iterator(data: Any, strategy: Any) -> Any:
     """Return an iterator over a strategy's batches, each made when the step asks for it."""
 
@@ -192,10 +206,17 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str,
     unknown = sorted(name for name in options.shapes if name and name not in specs)
     if unknown:
         raise TargetError(f"There is no input {unknown[0]!r}.", hint=f"Its inputs: {inputs}.")
-    if "" in options.shapes and len(specs) != 1:
+    shared = options.shapes.get("")  # of every open input
+    open_inputs = {
+        name: axes
+        for name, axes in specs.items()
+        if len(specs) == 1 or None in (axes or (0, None))[1:]
+    }
+    ranks = {len(axes or ()) - 1 for axes in open_inputs.values()}
+    if shared is not None and len(specs) != 1 and ranks != {len(shared)}:
         raise TargetError(
             f"--shape names none of the {len(specs)} inputs.",
-            hint=f"Write it as --shape NAME={_format_axes(options.shapes[''])}; the inputs: {inputs}.",
+            hint=f"Write it as --shape NAME={_format_axes(shared)}; the inputs: {inputs}.",
         )
     batches = {name: axes and axes[0] for name, axes in specs.items() if axes != ()}
     asked = options.batch_size
@@ -207,10 +228,8 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str,
             hint="Leave it out, or leave the input's first axis open.",
             kind=FailureKind.FIXED_SIZE,
         )
-    return {
-        name: _fill_axes(name, axes, options, options.shapes.get(name, options.shapes.get("")))
-        for name, axes in specs.items()
-    }
+    shapes = dict.fromkeys(open_inputs, shared) | options.shapes
+    return {name: _fill_axes(name, axes, options, shapes.get(name)) for name, axes in specs.items()}
 
 
 def _fill_axes(
@@ -237,7 +256,7 @@ def _fill_axes(
     if None in rest:
         raise TargetError(
             f"The input {name!r} leaves axes open: {_format_axes(rest)}.",
-            hint=f"Fill them: --shape {name}={_format_axes(tuple(a or 128 for a in rest))}.",
+            hint=f"Fill them: --shape {_format_axes(tuple(a or 128 for a in rest))}.",
         )
     # Only the batch may still be open.
     return tuple(options.open_batch_size if axis is None else axis for axis in (*axes[:1], *rest))

@@ -3,6 +3,7 @@
 The text alone decides the kind of a target:
 
     keras:ResNet50                an application of keras.applications, without weights
+    hub:gemma_2b_en               a preset of keras-hub or its folder, without weights
     train.py:build, pkg.mod:step  a name in a file or a module
     model.keras, model.h5         a saved Keras model
     saved/                        a SavedModel folder
@@ -37,8 +38,8 @@ SCRIPT_SUFFIXES: Final = (".py", ".ipynb")
 """Files that ``trace`` runs: a script, or the cells of a notebook."""
 _MODULE_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _FORMS: Final = (
-    "Give keras:NAME, file.py:name, package.module:name, a .keras or .h5 file, a SavedModel "
-    "folder, a logdir or an .xplane.pb."
+    "Give keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or .h5 file, a "
+    "SavedModel folder, a logdir or an .xplane.pb."
 )
 
 
@@ -58,6 +59,10 @@ def parse_target(text: str, *, scripts: bool = False) -> TargetSpec:
         if not name.isidentifier():
             raise TargetError(f"{text!r} names no application.", hint="Write it as keras:ResNet50.")
         return TargetSpec(text=text, kind=TargetKind.APPLICATION, path="keras", attribute=name)
+    if text.startswith("hub:"):
+        if text == "hub:":
+            raise TargetError("hub: names no preset.", hint="Write it as hub:gemma_2b_en.")
+        return TargetSpec(text=text, kind=TargetKind.PRESET, path=text.removeprefix("hub:"))
     path = Path(text)
     if text and path.exists():
         return _parse_existing(text, path, scripts=scripts)

@@ -31,6 +31,7 @@ class TargetKind(Choice):
     """The kinds of target."""
 
     APPLICATION = "application"
+    PRESET = "preset"
     FILE = "file"
     MODULE = "module"
     KERAS_FILE = "keras-file"
