@@ -109,7 +109,7 @@ class StepOptions:
 
     def to_capture(self, **others: Any) -> CaptureOptions:
         """Return the options of a capture; ``others`` are fields that define no step."""
-        check_choice("--mode", self.mode, ("train", "infer"))
+        check_choice("--mode", self.mode, ("train", "infer", "generate"))
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "shape"}
         return CaptureOptions(**own, shapes=parse_shapes(self.shape or []), **others)
 

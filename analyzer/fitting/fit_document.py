@@ -38,7 +38,7 @@ def build_fit_document(answer: FitAnswer) -> Document:
     lead: list[Block] = [] if answer.limit_of == "cards" else [_figures(answer)]
     lead += [Paragraph(sentence) for sentence in explain_answer(answer)]
     step = (
-        "train" if answer.mode == "train" else "inference",
+        "inference" if answer.mode == "infer" else answer.mode,
         f"batch {answer.batch_size}" if answer.batch_size else "",
         answer.optimizer,
         answer.dtype_policy,

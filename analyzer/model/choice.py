@@ -19,6 +19,7 @@ class Category(Choice):
     OPTIMIZER_STATE = "optimizer_state"
     GRADIENT = "gradient"
     ACTIVATION = "activation"
+    KV_CACHE = "kv_cache"
     INPUT = "input"
     TEMPORARY = "temporary"
     WORKSPACE = "workspace"

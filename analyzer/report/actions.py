@@ -48,8 +48,8 @@ def repeat_command(report: ReportFile, command: str, *options: str, card: str = 
 def step_options(batch_size: int | None, mode: str, jit: bool | None, card: str) -> list[str]:
     """Return the options that repeat a step; ``card`` is empty for the CPU."""
     options = [] if batch_size is None else ["--batch-size", str(batch_size)]
-    if mode == "infer":
-        options += ["--mode", "infer"]
+    if mode in ("infer", "generate"):
+        options += ["--mode", mode]
     if card:
         options += ["--gpu", card]
     if jit is False and card:

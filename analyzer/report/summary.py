@@ -27,6 +27,7 @@ CATEGORY_LABELS: Final[dict[str, str]] = {
     "optimizer_state": "Optimizer state",
     "gradient": "Gradients",
     "activation": "Activations",
+    "kv_cache": "KV cache",
     "input": "Inputs",
     "temporary": "Temporaries",
     "workspace": "Workspace",

@@ -82,7 +82,7 @@ def trace(
         out: The run folder; default ``traces/NAME-TIME``. The result's ``folder`` opens in TensorBoard.
         force: Replace an earlier run in ``out``.
         steps, batch_size: Steps to trace, size of an open batch axis; None for the defaults.
-        mode: ``train`` or ``infer``; empty for the target's own.
+        mode: ``train``, ``infer`` or ``generate``; empty for the target's own.
         shapes: Axes of inputs by name; the key ``""`` stands for the only input.
         optimizer, loss: Of Keras; empty for the compiled ones or defaults that fit the output.
         jit: Compile with XLA, or not; None for the model's own choice.

@@ -59,6 +59,9 @@ class InferredSizes:
     outputs: Outputs
     least: Outputs
     sizes: tuple[DataSize, ...]
+    bounds: Mapping[
+        str, int
+    ]  # tensor that enters a loop -> its value, if it follows from the inputs
 
 
 def infer_sizes(
@@ -79,6 +82,7 @@ def infer_sizes(
         outputs={name: specs for one in sized for name, specs in one.outputs.items()},
         least={name: specs for one in sized for name, specs in one.least.items()},
         sizes=tuple(size for one in sized for size in one.sizes),
+        bounds={tensor: value for one in sized for tensor, value in one.bounds.items()},
     )
 
 
@@ -112,7 +116,10 @@ class _Sizing:
             ):
                 break
         least = self._infer_least()
-        return InferredSizes(outputs=self.outputs, least=least, sizes=tuple(self.sizes.values()))
+        sizes = tuple(self.sizes.values())
+        evaluator = Evaluator(self.graph_def, self.graph, self.function, self.given, self.outputs)
+        bounds = {tensor: int(value) for tensor, value in evaluator.evaluate_bounds().items()}
+        return InferredSizes(outputs=self.outputs, least=least, sizes=sizes, bounds=bounds)
 
     def _infer(self) -> None:
         """Infer the shapes; drop learnt shapes (of other ops of the same name) that contradict them."""

@@ -63,7 +63,8 @@ def read_step(
 ) -> StaticStep:
     """Return the ops of executed graphs, with the values and least shapes that matter as attributes.
 
-    ``value`` is the value of an argument that is one number: it may decide a loop. ``LEAST_SHAPES`` are
+    ``value`` is the value of an argument that is one number, or of a number that enters a loop: it may
+    decide the loop. ``LEAST_SHAPES`` are
     the shapes of an op's results if the data leave one element. If ``transposed``, images may have
     another order of axes than in the traced graphs.
     """
@@ -71,6 +72,8 @@ def read_step(
     sized = infer_sizes(function, partitions, given, assumed or {}, transposed=transposed)
     for op in read_executed_ops(partitions, sized.outputs, find_sources(function.graph)):
         attrs = {**op.attrs, **_describe_argument(op, given)}
+        if (bound := sized.bounds.get(f"{op.name}:0")) is not None:
+            attrs["value"] = {"dtype": op.outputs[0].dtype, "shape": [], "values": [bound]}
         if op.name in sized.least:
             attrs[LEAST_SHAPES] = [s.shape and list(s.shape) for s in sized.least[op.name]]
         ops.append(replace(op, attrs=attrs))

@@ -131,6 +131,16 @@ class Evaluator:
         }
         return self._evaluate(sorted(wanted), {})
 
+    def evaluate_bounds(self) -> dict[str, Any]:
+        """Return the single numbers that enter loops: a bound may follow from the inputs."""
+        wanted = {
+            get_tensor_name(node.input[0])
+            for node in self._nodes.values()
+            if node.op == "Enter" and self._is_number(node.input[0])
+        }
+        values = self._evaluate(sorted(wanted), {})
+        return {tensor: value for tensor, value in values.items() if value.size == 1}
+
     def _is_number(self, source: str) -> bool:
         spec, name = look_up_spec(self._outputs, source), get_node_name(source)
         return (

@@ -14,10 +14,10 @@ from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets import synthetic_inputs, target_spec
 from analyzer.capture.targets.default_losses import choose_losses, format_losses, make_labels
 from analyzer.capture.targets.keras_api import get_keras, has_own_step, is_compiled, is_keras_3
-from analyzer.capture.targets.model_changes import change_layers, rebuild_with_blocks
-from analyzer.capture.targets.step_program import Program, Promise, promise_use
+from analyzer.capture.targets.model_changes import change_layers, rebuild
+from analyzer.capture.targets.step_program import Program, Promise, is_tf_function, promise_use
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.run_note import StepConfig
+from analyzer.model.contract.run_note import Mode, StepConfig
 from analyzer.model.errors import InputError, TargetError
 
 _KERAS_2_JIT: Final = (
@@ -29,16 +29,20 @@ _KINDS: Final = {
 }
 """Kinds of objects that Keras looks up by name: the module, and examples for an error."""
 _MOST_PARTS: Final = 3  # inputs, labels and sample weights
+_OPEN_TOKENS: Final = 3  # generated after the prompt
 _KerasStep: TypeAlias = tuple[Callable[[], Any], Any, tuple[Any, ...], tuple[Any, ...]]
 """A step of Keras' own: its call, its ``tf.function`` (None if eager), the function's arguments, and the
 tensors that Python holds while the step runs."""
 
 
 def make_model_program(model: Any, options: CaptureOptions) -> Program:
-    """Return the training or inference step of ``model``."""
+    """Return the training, inference or generation step of ``model``."""
     messages: list[str] = []
-    model = rebuild_with_blocks(model, options.remedy)
-    train = (options.mode or "train") == "train"
+    model = rebuild(model, options.remedy)
+    mode: Mode = "train"
+    if options.mode in ("infer", "generate"):
+        mode = "infer" if options.mode == "infer" else "generate"
+    train = mode == "train"
     form = target_spec.TargetForm.MODEL if train else target_spec.TargetForm.INFERENCE
     target_spec.check_honoured(
         f"The model {model.name!r}", form, target_spec.list_given_options(options)
@@ -52,8 +56,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         _set_jit(model, options.jit)
     jit = bool(model.jit_compile) and not getattr(model, "run_eagerly", False)
     data = _make_data(model, inputs, outputs) if train else (inputs,)
-    make_step = _make_fit_step if train else _make_predict_step
-    call, function, arguments, values = make_step(model, data)
+    call, function, arguments, values = _STEPS[mode](model, data)
     optimizer = getattr(model, "optimizer", None) if train else None
     jit_reason = ""
     if options.gpu:
@@ -69,7 +72,7 @@ def make_model_program(model: Any, options: CaptureOptions) -> Program:
         promises=_make_promises(model, options) if train else [],
         jit_reason=jit_reason,
         config=StepConfig(
-            mode="train" if train else "infer",
+            mode=mode,
             jit=jit,
             batch_size=batch_size,
             optimizer=type(optimizer).__name__ if optimizer is not None else "",
@@ -103,10 +106,34 @@ def _make_predict_step(model: Any, data: Any) -> _KerasStep:
     )
 
 
+def _make_generate_step(model: Any, data: Any) -> _KerasStep:
+    """Return the step of keras-hub's ``generate``, with a prompt of all tokens but a few.
+
+    ``_build_cache`` makes the KV cache for all tokens, so the prompt's length changes no size.
+    """
+    if not hasattr(model, "make_generate_function"):
+        raise TargetError(
+            f"The model {model.name!r} has no generate().",
+            hint="--mode generate needs a CausalLM of keras-hub; or return (tf_function, args).",
+        )
+    model.generate_function = None
+    run = model.make_generate_function()
+    inputs = synthetic_inputs.make_prompt(data[0], _OPEN_TOKENS)
+    function = run if is_tf_function(run) else None
+    return lambda: run(inputs), function, (inputs,), tuple(inputs.values())
+
+
 def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
     iterator = synthetic_inputs.make_iterator(data, model.distribute_strategy)
     function = private.get_traced_function(run, "multi_step_on_iterator")
     return lambda: run(iterator), function, (iterator,), ()
+
+
+_STEPS: Final = {
+    "train": _make_fit_step,
+    "infer": _make_predict_step,
+    "generate": _make_generate_step,
+}
 
 
 def _make_trainable(

@@ -83,7 +83,7 @@ def find_largest(analysis: Analysis) -> Iterator[Finding]:
     alive, peak = analysis.alive, analysis.peak.requested_bytes
     step = analysis.recording.step_config
     is_skipped = alive["category"].isin({*PERSISTENT, Category.WORKSPACE.value})
-    if step.mode != "infer":
+    if not step.infers:
         is_skipped |= is_retained(alive)
     is_skipped |= (  # the sum of all memory from before the trace, no tensor
         (alive["category"] == Category.UNATTRIBUTED.value)

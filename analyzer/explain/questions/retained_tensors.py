@@ -31,7 +31,7 @@ _SHOWN: Final = ("name", "layer", "shape", "dtype", "requested_bytes", "waits_fo
 
 def retained_rows(analysis: Analysis) -> list[RetainedTensor]:
     """Return the activations alive at the peak that wait for the backward pass, largest first."""
-    if analysis.recording.step_config.mode == "infer":
+    if analysis.recording.step_config.infers:
         return []
     rows = []
     kept = analysis.alive[is_retained(analysis.alive)]

@@ -38,7 +38,7 @@ MOST_STEPS: Final = 500
 """Limit of the steps of an estimate; each is simulated from the start, several times."""
 
 DAMAGED: Final = "Repeat the capture, or move the .xplane.pb to another folder and open it alone."
-Mode = Literal["train", "infer", ""]  # training or inference; empty if unknown
+Mode = Literal["train", "infer", "generate", ""]  # empty if unknown
 GraphKind = Literal["executed", "traced", ""]  # the executor's or the traced graph; empty for none
 
 
@@ -53,6 +53,11 @@ class StepConfig:
     dtype_policy: Name = ""
     eager: bool = False  # whether it runs op by op
     own: bool = False  # whether it is the user's function, no model's training or inference
+
+    @property
+    def infers(self) -> bool:
+        """Whether it is a step of inference: one prediction, or the generation of tokens."""
+        return self.mode in ("infer", "generate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +219,6 @@ class RunFile:
     def is_estimate(self) -> bool:
         """Whether it is an estimate: nothing ran and the graph is the input of a prediction."""
         return self.kind == "static"
-
-    @property
-    def is_inference(self) -> bool:
-        """Whether the step is an inference step."""
-        return self.step.mode == "infer"
 
 
 def encode_run(run: RunFile) -> bytes:

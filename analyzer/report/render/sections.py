@@ -15,7 +15,7 @@ from analyzer.model.units import format_bytes, signed_bytes
 
 Tone = Literal[
     "plain", "strong", "muted", "good", "bad", "warning",
-    "parameter", "optimizer_state", "gradient", "activation",
+    "parameter", "optimizer_state", "gradient", "activation", "kv_cache",
     "input", "temporary", "workspace", "constant", "unattributed",
 ]  # fmt: skip
 """The look of a text: a weight, a judgement, or the colour of a category."""

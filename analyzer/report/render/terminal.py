@@ -40,6 +40,7 @@ STYLES: Final[dict[sections.Tone, str]] = {
     "optimizer_state": "cyan",
     "gradient": "magenta",
     "activation": "yellow",
+    "kv_cache": "bright_yellow",
     "input": "green",
     "temporary": "red",
     "workspace": "bright_red",

@@ -129,7 +129,7 @@ def _measured(
         compiled,
         structure,
         allocator=target.device.allocator,
-        infer=note.is_inference,
+        infer=note.step.infers,
     )
     if compiled:
         sharing = Sharing(structure, find_step_tensors(shown.allocations))
@@ -207,7 +207,7 @@ def _attribute(
     starts = find_first_births(table, backward & in_steps)
     tensors = match_outputs(table, structure)
     sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
-    infer = note.is_inference
+    infer = note.step.infers
     label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
     phases = np.zeros(len(table), dtype=np.int8)
     none = np.zeros(len(table), dtype=bool)

@@ -31,6 +31,7 @@ from analyzer.model.graph.graph_index import (
 )
 from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_reduce_roles
 from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import COPY_ROLE
 from analyzer.tracing.derive.op_names import FOLDED, FUSED_INTO
@@ -131,6 +132,7 @@ class _Values:
         self._gradients = _with_partial_sums(structure)
         self._gradient_ops = find_gradient_ops(structure)
         self._reduced = find_all_reduce_roles(structure)
+        self._cache = find_cache(structure) if infers else frozenset()
 
     def describe_buffer(
         self, op: Op, tensor: str, dtype: str, region: str, *, on_card: bool, is_alive: bool
@@ -153,6 +155,8 @@ class _Values:
         is_dropped &= not tensor or (bool(structure.evidence) and len(op.outputs) > 1)
         if is_convolution and on_card and (is_dropped or (is_scratch and is_temp)):
             return Category.WORKSPACE, COPY_ROLE
+        if tensor in self._cache:
+            return Category.KV_CACHE, CACHE_ROLE
         if op.type == ITERATOR:
             return Category.INPUT, BATCH_ROLE
         if op.type == "_Recv":

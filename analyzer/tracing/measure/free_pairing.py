@@ -12,12 +12,14 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from analyzer.model.contract.graph_note import op_types
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform, text_category
 from analyzer.model.recording.timeline import UNPAIRED, pair_events
 from analyzer.model.units import round_up
 from analyzer.tracing.parse.xplane import Span
 
+_COMPILED_ALONE: Final = op_types("XlaDynamicSlice XlaDynamicUpdateSlice")
 _TRIES: Final = 100_000  # limit of the search over all events
 
 
@@ -49,6 +51,26 @@ def sort_simultaneous_events(events: pd.DataFrame) -> pd.DataFrame:
     if (order == np.arange(len(events))).all():
         return events
     return events.iloc[order].reset_index(drop=True)
+
+
+def name_xla_requests(
+    events: pd.DataFrame, runs: pd.DataFrame, types: Mapping[str, str]
+) -> pd.DataFrame:
+    """Return ``events`` with the op of each request of an XLA op that is compiled alone.
+
+    XLA's requests name no op (``xla_compile_on_demand_op.cc``): they lie in the op's run, on its thread.
+    """
+    runs = runs[runs["op"].astype(object).map(types).isin(_COMPILED_ALONE)]
+    if runs.empty:
+        return events
+    names, times = np.array(events["op"].astype(object)), events["time_ps"].to_numpy()
+    unnamed = ((events["kind"] == 1) & (names == "")).to_numpy()
+    for thread, own in runs.groupby("thread"):
+        rows = np.flatnonzero(unnamed & (events["thread"] == thread).to_numpy())
+        place = np.searchsorted(own["start_ps"], times[rows], side="right") - 1
+        inside = (place >= 0) & (times[rows] <= own["end_ps"].to_numpy()[place])
+        names[rows[inside]] = own["op"].astype(object).to_numpy()[place[inside]]
+    return events.assign(op=pd.Categorical(names))
 
 
 def _chain(

@@ -28,6 +28,7 @@ from analyzer.tracing.measure.free_pairing import (
     add_earlier_buffers,
     find_steps,
     find_steps_of_births,
+    name_xla_requests,
     pair_frees,
     sort_simultaneous_events,
 )
@@ -120,6 +121,7 @@ def measure(
     ``note`` is None for a trace of another program; see ``open_measured`` for the other arguments.
     """
     events = sort_simultaneous_events(raw.events)
+    events = name_xla_requests(events, raw.op_runs, raw.op_types)
     main = choose_allocator(events, allocator)
     raw = replace(raw, events=events)
     raw = replace(raw, step_markers=_find_step_marks(raw, note) or find_run_spans(raw, main))
@@ -131,7 +133,7 @@ def measure(
     table, structure, join = find_graph(table, raw, note, steps, source)
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
     table, plans = modules.table, modules.plans
-    infer = note is not None and note.is_inference
+    infer = note is not None and note.step.infers
     shown = divide_temporaries(table, events, steps, plans, structure, allocator=main, infer=infer)
     if plans and structure is not None:
         sharing = Sharing(structure, find_step_tensors(shown.allocations))

@@ -39,7 +39,7 @@ def attribute(
     earlier = table["address"].isna().to_numpy()
     labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
     freers = find_freers(table, raw)
-    infer = note is not None and note.is_inference
+    infer = note is not None and note.step.infers
     in_steps = table["step"].notna().to_numpy()
     if note is not None:
         _label_noted(labels, table, raw, note, structure)

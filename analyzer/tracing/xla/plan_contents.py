@@ -35,6 +35,7 @@ from analyzer.model.graph.graph_index import (
     makes_activation,
 )
 from analyzer.model.graph.phases import Phase, is_in_gradient_scope
+from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conform
 from analyzer.tracing.parse.run_folder import RunNote
@@ -150,6 +151,7 @@ def label_holders(
 ) -> list[dict[str, str]]:
     """Return the attributing columns of ``ALLOCATIONS`` for each holder of a region."""
     makers, passing = {}, {}
+    cache = find_cache(structure) if structure is not None and infer else frozenset()
     if structure is not None:
         makers = dict.fromkeys((split_tensor(one)[0] for one in structure.gradients), True)
         passing = dict.fromkeys(find_gradient_ops(structure), True)
@@ -173,6 +175,8 @@ def label_holders(
             category, role = Category.TEMPORARY, "table of addresses"
         elif is_workspace(holder):
             category, role = Category.WORKSPACE, "workspace"
+        elif is_float(holder.dtype) and any(f"{name}:{k}" in cache for k in range(len(outputs))):
+            category, role = Category.KV_CACHE, CACHE_ROLE
         else:
             is_passed = structure is None or find_inlined(holder.op_name, passing) is not None
             is_value = bool(holder.op_name) and is_float(holder.dtype)

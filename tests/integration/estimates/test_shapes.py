@@ -128,6 +128,21 @@ def test_trips_that_a_list_of_counts_decides() -> None:
     assert not schedule.loops
 
 
+def test_trips_that_a_mask_decides() -> None:
+    # GIVEN a loop from the end of the shortest prompt to the last place, as keras-hub generates
+    @tf.function(autograph=False)
+    def step(x, mask):
+        left = mask.shape[1] - tf.reduce_min(tf.reduce_sum(mask, axis=-1))
+        loop = tf.while_loop(lambda *_: True, lambda h: [tf.tanh(h)], [x], maximum_iterations=left)
+        return loop[0]
+
+    mask = tf.sequence_mask([5, 9], 12, tf.int32)
+    found = _noted(step, tf.zeros((8, 8)), mask)
+    schedule = play(prepare(found.ops, [], threads=1))
+    assert sum(found.ops[node].type == "Tanh" for node in schedule.nodes) == 12 - 5
+    assert not schedule.loops
+
+
 def test_list_element_has_the_shape_that_was_put_in() -> None:
     # GIVEN a loop over an open batch, its costs in an array, and its gradient
     @tf.function(input_signature=[tf.TensorSpec((None, 4))], autograph=False)

@@ -6,7 +6,7 @@ import pandas as pd
 from builders import TraceBuilder, events_of
 
 from analyzer.model.recording.schema import ALLOCATIONS
-from analyzer.tracing.measure.free_pairing import pair_frees
+from analyzer.tracing.measure.free_pairing import name_xla_requests, pair_frees
 from analyzer.tracing.measure.measured_recording import open_measured
 
 
@@ -107,3 +107,12 @@ def test_every_column_of_an_allocation(tmp_path: Path) -> None:
         "category": "temporary",
         "role": "forward temporary",
     }
+
+
+def test_requests_of_an_op_that_xla_compiles_alone_get_its_name() -> None:
+    # GIVEN two requests without an op in the run of such an op, one of another thread, and one after it
+    events = events_of(*((1, 16 * n, 256) for n in range(4))).assign(op="", thread=[1, 2, 1, 1])
+    runs = pd.DataFrame({"op": ["write"], "start_ps": [0], "end_ps": [2], "thread": [1]})
+    named = name_xla_requests(events, runs, {"write": "XlaDynamicUpdateSlice"})
+    assert named["op"].tolist() == ["write", "", "write", ""]
+    assert name_xla_requests(events, runs, {"write": "AddV2"}) is events

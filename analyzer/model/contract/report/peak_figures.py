@@ -75,6 +75,7 @@ class CategoryBytes(ReportRecord, frozen=True, kw_only=True):
     optimizer_state: Total = 0
     gradient: Total = 0
     activation: Total = 0
+    kv_cache: Total = 0
     input: Total = 0
     temporary: Total = 0
     workspace: Total = 0

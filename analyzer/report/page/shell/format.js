@@ -3,7 +3,7 @@
 const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 const CATEGORY_LABELS = {
   parameter: 'Parameters', optimizer_state: 'Optimizer state', gradient: 'Gradients',
-  activation: 'Activations', input: 'Inputs', temporary: 'Temporaries',
+  activation: 'Activations', kv_cache: 'KV cache', input: 'Inputs', temporary: 'Temporaries',
   workspace: 'Workspace', constant: 'Constants', unattributed: 'Unattributed',
 };
 

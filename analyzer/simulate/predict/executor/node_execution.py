@@ -170,6 +170,7 @@ class NodeExecution:
         else:
             found = [self._access(node, values)]
             is_computable = not values or values[0] is not None or kind in INPUT_FREE
+            is_computable |= "value" in self._ops[node].attrs
             if outputs and found == [None] and is_computable:
                 found = [evaluate(self._ops[node], values, self._specs(node))]
         if found[:1] == [None] and node in self.decisions.watched:

@@ -77,7 +77,7 @@ INPUT_FREE: Final = _SOURCES | op_types(
 def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -> Value | None:
     """Return the value of an op's first output; None if it is unknown."""
     kind = op.type
-    if kind in _SOURCES:
+    if kind in _SOURCES or "value" in op.attrs:
         return _read_constant(op)
     if kind in _ASSUMED:
         return (_ASSUMED[kind],)
