@@ -208,6 +208,11 @@ def get_compile_arguments(model: Any) -> dict[str, Any]:
     return dict(getattr(getattr(model, "_compile_config", None), "config", None) or {})
 
 
+def forget_kernel(layer: Any) -> None:
+    """Remove the kernel of a layer that Keras has quantized, as its calibration does."""
+    del layer._kernel
+
+
 def get_last_layer(tensor: Any) -> Any:
     """Return the layer that makes a symbolic output; None if unknown."""
     return (getattr(tensor, "_keras_history", None) or [None])[0]

@@ -13,6 +13,7 @@ from msgspec.structs import replace as replace_fields
 from analyzer.capture.process.launch import Progress
 from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates, StepAccess, access_target
 from analyzer.fitting.remedy_plans import (
+    LISTING,
     RECOMPUTING,
     RemedyPlan,
     merge_options,
@@ -86,7 +87,8 @@ def try_remedies(
     unchanged, batch = trial.estimates(options, "unchanged"), options.open_batch_size
     before = unchanged.estimate_capture(batch, captured or unchanged.capture(batch))
     op_by_op = None
-    if RECOMPUTING in names and before.note.step.jit:  # that graph shows the order of the layers
+    needs_order = RECOMPUTING in names or LISTING in names
+    if needs_order and before.note.step.jit:  # a graph without XLA shows the order of the layers
         report("capturing the step op by op", 0.0)
         folder = trial.estimates(replace(options, jit=False), "op-by-op").capture(batch)
         op_by_op = read_run(folder / RUN_FILE)

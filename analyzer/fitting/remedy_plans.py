@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from analyzer.fitting.block_partition import best_plan, chain_of
+from analyzer.fitting.block_partition import ChainUnit, best_plan, chain_of
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -23,6 +23,7 @@ _ACCUMULABLE_BATCH: Final = 4
 
 RECOMPUTING: Final = "recompute-blocks"
 """The remedy that recomputes blocks of layers; it needs the order of the layers."""
+LISTING: Final = "remat-list-of-layers"
 
 _LEAST_UNITS: Final = 3  # fewest units of a chain for which blocks are recomputed
 _TYPE_IGNORE: Final = re.compile(r"  # type: ignore\[[\w-]+\]")
@@ -86,6 +87,7 @@ def remedy_names() -> tuple[str, ...]:
     return (
         *(row.id for row in table.remedies),
         "smaller-input",
+        LISTING,
         *(f"optimizer-{name.lower()}" for name in table.all_optimizers),
         RECOMPUTING,
     )
@@ -116,7 +118,7 @@ def plan_remedies(
         if conditions.issuperset(row.when):
             yield _plan_row(row, options, note)
     yield from _plan_smaller_input(options, note)
-    if note.step.mode == "infer":
+    if note.step.infers:
         return
     current = _optimizer_class(note)
     for name in table.all_optimizers:
@@ -135,7 +137,9 @@ def plan_remedies(
             options=own if note.step.own else replace(options, optimizer=key),
             is_named_only=name in table.larger_optimizers,
         )
-    yield from _plan_blocks(options, op_by_op or note)
+    units = chain_of(op_by_op or note)
+    yield from _plan_layers(options, units)
+    yield from _plan_blocks(options, units)
 
 
 def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
@@ -143,8 +147,8 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
     step, batch = note.step, options.open_batch_size
     has_ema = any("average" in variable.path for variable in note.variables)
     holds = {
-        "train": step.mode != "infer",
-        "infer": step.mode == "infer",
+        "train": not step.infers,
+        "infer": step.infers,
         "xla": bool(step.jit),
         "op-by-op": not step.jit,
         "several-examples": batch > 1,
@@ -176,9 +180,33 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
     )
 
 
-def _plan_blocks(options: CaptureOptions, note: RunNote) -> Iterator[RemedyPlan]:
+def _plan_layers(options: CaptureOptions, units: Sequence[ChainUnit]) -> Iterator[RemedyPlan]:
+    """Yield the layers to recompute one by one: those that keep half of the bytes for the gradient."""
+    names: list[str] = []
+    scope = (
+        'with keras.RematScope(mode="list_of_layers", layer_names={}):\n    model = make_model()'
+    )
+    left = sum(unit.kept_bytes for unit in units) / 2
+    for unit in sorted(units, key=lambda unit: -unit.kept_bytes):
+        if left > 0 and not unit.is_random:
+            names += unit.layers
+            left -= unit.kept_bytes
+    if not names:
+        return
+    yield RemedyPlan(
+        id=LISTING,
+        title=f"{len(names)} layers recomputed",
+        before=scope.format(names),
+        costs="these layers run twice",
+        kind="recomputation",
+        effort=3,
+        is_named_only=True,
+        options=replace(options, remedy=f"remat=list_of_layers>{'|'.join(names)}"),
+    )
+
+
+def _plan_blocks(options: CaptureOptions, units: Sequence[ChainUnit]) -> Iterator[RemedyPlan]:
     """Yield the blocks of layers to recompute, if the layers are a chain."""
-    units = chain_of(note)
     plan = best_plan(units) if len(units) >= _LEAST_UNITS else None
     if plan is None:
         return

@@ -7,9 +7,11 @@ A remedy is written ``KIND=VALUE``; several are separated by commas:
     lora=8              train low-rank updates of this rank only (``enable_lora`` of Keras' layers)
     quantize=int8       quantize the weights for inference (``quantize`` of Keras' models)
     remat=full          run the code that builds the model in ``keras.RematScope`` of this mode
+    remat=list_of_layers>a|b    the same for the layers ``a`` and ``b``
     ema=off, ema=on     the optimizer's moving average of the weights
     clip=off, clip=on   the optimizer's gradient clipping
     recompute=a>b|c>d   recompute the layers from ``a`` to ``b`` and from ``c`` to ``d`` as blocks
+    units=0.5           half the units and filters in each layer but the last of each output
     optimizer=sgd       another optimizer, for a custom step
 """
 
@@ -24,14 +26,15 @@ from unittest.mock import patch
 
 import keras
 
-from analyzer.capture.private_names import get_compile_arguments, get_layers
+from analyzer.capture.private_names import forget_kernel, get_compile_arguments, get_layers
+from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
 
 _ALL_BUT_LAST: Final = "all-but-last"
 _CLIPPING: Final = ("clipnorm", "clipvalue", "global_clipnorm")
 _NEED_MODEL: Final = {
-    **dict.fromkeys(("freeze", "lora", "quantize", "recompute"), ""),
+    **dict.fromkeys(("freeze", "lora", "quantize", "recompute", "units"), ""),
     **dict.fromkeys(("ema", "clip"), "off"),
 }
 """Remedies that need the model itself: kind -> value, or empty for any."""
@@ -47,6 +50,8 @@ _COMMON_OPTIONS: Final = frozenset(
     | {"ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"}
 )
 """Options that every optimizer takes: a replaced optimizer keeps them."""
+_SIZES: Final = {"units", "filters", "output_dim"}
+"""Arguments of Keras' layers that are a width of the model."""
 _WRAPPERS: Final = frozenset({"Optimizer", "LossScaleOptimizer", "MultiOptimizer"})
 """Optimizer classes without slots of their own."""
 
@@ -59,7 +64,9 @@ def apply_while_building(remedy: str, text: str) -> Iterator[None]:
     replaced = [""]
     with contextlib.ExitStack() as stack:
         if "remat" in parts:
-            stack.enter_context(keras.RematScope(mode=parts["remat"]))
+            mode, _, names = parts["remat"].partition(">")
+            layers = {"layer_names": names.split("|")} if names else {}
+            stack.enter_context(keras.RematScope(mode=mode, **layers))
         if "optimizer" in parts:
             replaced = stack.enter_context(_replace_optimizers(parts["optimizer"]))
         optimizers = stack.enter_context(_set_options(options))
@@ -138,28 +145,56 @@ def _replace_optimizers(name: str) -> Iterator[list[str]]:
         yield replaced
 
 
-def rebuild_with_blocks(model: Any, remedy: str) -> Any:
-    """Return the model with recomputed blocks; the model itself if the remedy has none."""
-    blocks = _split(remedy).get("recompute")
-    if blocks is None:
+def rebuild(model: Any, remedy: str) -> Any:
+    """Return the model with recomputed blocks or fewer units; the model itself if neither is asked."""
+    parts = _split(remedy)
+    if not parts.keys() & {"recompute", "units"}:
         return model
     if not isinstance(model, keras.Model) or not model.inputs:
         raise TargetError(f"The model {model.name!r} is not made of layers in a graph.")
     if type(model).train_step is not keras.Model.train_step:
         raise TargetError(f"A rebuilt {model.name!r} would lose the train_step of its own.")
     try:
-        rebuilt = recompute_blocks(model, [block.split(">") for block in blocks.split("|")])
+        rebuilt = _scale_units(model, float(parts["units"])) if "units" in parts else model
+        if "recompute" in parts:
+            blocks = [block.split(">") for block in parts["recompute"].split("|")]
+            rebuilt = recompute_blocks(rebuilt, blocks)
     except (ValueError, AttributeError, KeyError) as error:
-        raise TargetError(f"The model {model.name!r} cannot be rebuilt: {error}") from error
+        reason = describe_user_error(error)
+        raise TargetError(f"The model {model.name!r} cannot be rebuilt: {reason}") from error
     if model.compiled:
         rebuilt.compile(**get_compile_arguments(model))
     return rebuilt
 
 
+def _scale_units(model: Any, factor: float) -> Any:
+    """Return a copy with fewer units in each layer, except the last with units of each output."""
+    layers = get_layers(model, include_self=False)
+    sized = [layer for layer in layers if _SIZES & layer.get_config().keys()]
+    names = getattr(model, "output_names", None) or [model.layers[-1].name]
+    kept = set()
+    for name in names:
+        inner = get_layers(model.get_layer(name))[-1]
+        before = [layer for layer in layers[: layers.index(inner) + 1] if layer in sized]
+        kept |= {layer.name for layer in before[-1:]}
+    if len(sized) <= len(kept):
+        raise ValueError("no layer before the last one has units or filters")
+
+    def copy(layer: Any) -> Any:
+        config = layer.get_config()
+        for key in _SIZES & config.keys() if layer.name not in kept else ():
+            config[key] = max(int(config[key] * factor), 1)
+        return type(layer).from_config(config)
+
+    return keras.models.clone_model(model, clone_function=copy, recursive=True)
+
+
 def change_layers(model: Any, remedy: str) -> None:
     """Freeze layers, train low-rank updates, or quantize weights, before the model is compiled."""
     parts = _split(remedy)
-    if "quantize" in parts:
+    if parts.get("quantize") == "gptq":
+        _quantize_after_calibration(model)
+    elif "quantize" in parts:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about each layer without weights to quantize
             model.quantize(parts["quantize"])
@@ -173,6 +208,29 @@ def change_layers(model: Any, remedy: str) -> None:
         raise TargetError(f"The model {model.name!r} has fewer than two layers with weights.")
     for layer in weighted[:-1]:
         layer.trainable = False
+
+
+def _quantize_after_calibration(model: Any) -> None:
+    """Give layers the weights that they have after ``quantize("gptq")``, without calibration data.
+
+    The calibration replaces the kernel of each ``Dense`` and ``EinsumDense`` of the structure's blocks
+    (``gptq.py``: ``GPTQ.quantize_and_correct_layer``).
+    """
+    make = getattr(keras.quantizers, "GPTQConfig", None)
+    if make is None:
+        raise TargetError(f"Keras {keras.__version__} has no GPTQ.", hint="Keras 3.13 has it.")
+    structure = getattr(model, "get_quantization_layer_structure", lambda mode: None)("gptq")
+    if not structure:
+        raise TargetError(
+            f"The model {model.name!r} names no blocks to quantize.",
+            hint="GPTQ needs its get_quantization_layer_structure(), as keras-hub's models have it.",
+        )
+    for block in structure["sequential_blocks"]:
+        for layer in get_layers(block):
+            if isinstance(layer, keras.layers.Dense | keras.layers.EinsumDense):
+                layer.quantize("gptq", config=make(dataset=None, tokenizer=None))
+                forget_kernel(layer)
+                layer.is_gptq_calibrated = True
 
 
 def _train_low_rank(model: Any, rank: int) -> None:

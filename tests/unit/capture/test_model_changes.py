@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+
 import keras  # noqa: TID253
+import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253
 
@@ -10,7 +13,7 @@ from analyzer.capture.targets.model_changes import (
     apply_while_building,
     change_layers,
     check_step_remedy,
-    rebuild_with_blocks,
+    rebuild,
 )
 from analyzer.capture.targets.recomputed_blocks import recompute_blocks
 from analyzer.model.errors import TargetError
@@ -66,6 +69,58 @@ def test_weights_are_quantized() -> None:
     assert [layer.kernel.dtype for layer in model.layers[::2]] == ["int8", "int8"]
 
 
+class Blocks(keras.Sequential):  # type: ignore[misc]
+    """Tokens to a block of two layers, as a language model names its blocks to Keras' GPTQ."""
+
+    def get_quantization_layer_structure(self, mode: str) -> dict[str, list[keras.Layer]]:
+        return {"pre_block_layers": [self.layers[0]], "sequential_blocks": self.layers[1:]}
+
+
+def make_blocks() -> Blocks:
+    parts = [keras.layers.Embedding(50, 32), keras.layers.Dense(64), keras.layers.Dense(48)]
+    return Blocks([keras.Input((8,), dtype="int32"), *parts])
+
+
+@pytest.mark.tf
+@pytest.mark.skipif(not hasattr(keras.quantizers, "GPTQConfig"), reason="an older Keras")
+def test_gptq_leaves_the_weights_that_keras_leaves() -> None:
+    quantized, changed = make_blocks(), make_blocks()
+    tokens = np.arange(64) % 50
+    config = keras.quantizers.GPTQConfig([tokens] * 4, str.split, num_samples=2, sequence_length=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about layers without weights to quantize
+        quantized.quantize("gptq", config=config)
+    change_layers(changed, "quantize=gptq")
+    found, expected = (
+        sorted((one.dtype, tuple(one.shape)) for one in model.variables)
+        for model in (changed, quantized)
+    )
+    assert found == expected
+    assert changed(np.zeros((1, 8), "int32")).shape == (1, 8, 48)
+    with pytest.raises(TargetError, match="names no blocks to quantize"):
+        change_layers(make_dense(), "quantize=gptq")
+
+
+def make_two_heads(width: int) -> keras.Model:
+    inputs = keras.Input((16, 16, 3))
+    x = keras.layers.Conv2D(2 * width, 3, padding="same", activation="relu")(inputs)
+    x = keras.layers.Add()([x, keras.layers.Conv2D(2 * width, 1)(x)])
+    x = keras.layers.Dense(width)(keras.layers.GlobalAveragePooling2D()(x))
+    classes = keras.layers.Softmax()(keras.layers.Dense(10)(x))
+    return keras.Model(inputs, [classes, keras.layers.Dense(4, activation="tanh")(x)])
+
+
+def test_fewer_units_are_those_of_a_narrower_model() -> None:
+    found, expected = (
+        [tuple(one.shape) for one in model.variables]
+        for model in (rebuild(make_two_heads(8), "units=0.5"), make_two_heads(4))
+    )
+    assert found == expected
+    bare = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    with pytest.raises(TargetError, match="no layer before the last"):
+        rebuild(bare, "units=0.5")
+
+
 class Penalized(keras.Model):  # type: ignore[misc]
     """A model with a training step of its own."""
 
@@ -79,7 +134,7 @@ def test_model_with_own_train_step_is_not_rebuilt() -> None:
     numbers = keras.Input((4,))
     model = Penalized(numbers, keras.layers.Dense(2, name="a")(numbers))
     with pytest.raises(TargetError, match="train_step of its own"):
-        rebuild_with_blocks(model, "recompute=a>a")
+        rebuild(model, "recompute=a>a")
 
 
 def test_block_is_recomputed_after_the_next_block_has_its_gradients() -> None:
