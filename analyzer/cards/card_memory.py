@@ -1,7 +1,5 @@
 """How much of a card TensorFlow's allocator may use, and the memory of a process outside its pool."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -5,8 +5,6 @@ The environment variable ``TF_MEMORY_ANALYZER_CARDS`` names a file of the user's
 tables ``card``), so that child processes also know them; ``--gpu FILE`` sets it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import difflib

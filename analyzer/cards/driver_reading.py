@@ -1,7 +1,5 @@
 """Readings of NVML (``nvidia-ml-py``) and ``/proc`` about cards; they use no memory of a card."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """XLA's compiler for NVIDIA cards: its installation, its flags, and its description of a card."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import sys

@@ -6,8 +6,6 @@ Exit codes: 0 fine, 1 a bug of ours, 2 bad input, 3 over a limit, 4 grew against
 5 the traced step ran out of memory, 130 interrupted, 143 and 129 ended by SIGTERM and SIGHUP.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import re

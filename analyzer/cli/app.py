@@ -1,7 +1,5 @@
 """The Typer application. Each command's module is imported when the command runs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from importlib import import_module

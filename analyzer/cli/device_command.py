@@ -1,7 +1,5 @@
 """``analyze device``: a card's memory as TensorFlow and as the driver count it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from analyzer.cli import shared_options as options

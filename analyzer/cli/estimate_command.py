@@ -1,7 +1,5 @@
 """``analyze estimate TARGET``: predict the memory of a step without running it."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path

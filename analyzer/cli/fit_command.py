@@ -1,7 +1,5 @@
 """``analyze fit TARGET``: find the largest batch that fits, and changes that make more fit."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path

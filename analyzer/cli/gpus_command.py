@@ -1,7 +1,5 @@
 """``analyze gpus`` and ``--gpu list``: the catalogue of cards."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Output of a result: the terminal, and files named by options."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

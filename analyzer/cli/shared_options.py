@@ -1,7 +1,5 @@
 """Options that several commands share, alone and in groups."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace

@@ -1,7 +1,5 @@
 """``analyze sweep CONFIG.toml``: estimate every combination of models, batches, cards and remedies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from analyzer.cli.outputs import PageOutputs

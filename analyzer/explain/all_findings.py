@@ -3,8 +3,6 @@
 A step that does not fit comes first, then growth over steps, then severity, then the saving.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final

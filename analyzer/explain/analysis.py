@@ -3,8 +3,6 @@
 The steady step is the last one: the first one creates optimizer slots and traces functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -6,8 +6,6 @@ Names that only one side has are matched again without their trailing numbers, b
 twice numbers its ops differently.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from typing import Any, Final, get_args

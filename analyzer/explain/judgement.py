@@ -5,8 +5,6 @@ largest pool plus the same memory: the card's memory without the unused rest of 
 limit of the user is for the pool alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Final
 

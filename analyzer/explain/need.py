@@ -6,8 +6,6 @@ algorithms count if they fit: TensorFlow skips those that find no memory (``conv
 ``LaunchAutotunedConv``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ replay through the simulated allocator gives the pool. The replay is compared wi
 and is used only if all of them agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Final

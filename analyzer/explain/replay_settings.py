@@ -1,7 +1,5 @@
 """Allocator settings that the user asked about."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Whether a trace is complete, and if not, the reasons and their effect on the figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

@@ -4,8 +4,6 @@
 limit decide. The limit of the allocator that a capture happened to use gives no verdict.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

@@ -10,8 +10,6 @@ within 1 % of the lowest peak, the one with the fewest repeated ops wins. The sa
 estimated from a capture with these blocks.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

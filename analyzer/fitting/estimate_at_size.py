@@ -1,7 +1,5 @@
 """Estimate a step at one size: a need with bounds, or the reason why the size is not possible."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The functions ``analyzer.fit`` and ``analyzer.fits``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

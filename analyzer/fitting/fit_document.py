@@ -1,7 +1,5 @@
 """The answer of ``analyze fit`` as a document: paragraphs, tables and a chart."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from collections.abc import Iterator

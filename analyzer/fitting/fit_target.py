@@ -1,7 +1,5 @@
 """From a target and a limit to the largest size that fits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final

@@ -1,7 +1,5 @@
 """Estimate a step with remedies: each is a real change of the step, captured and estimated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations

@@ -3,8 +3,6 @@
 The table ``remedies.toml`` has most; smaller inputs and recomputed blocks depend on the model.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

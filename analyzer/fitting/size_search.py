@@ -6,8 +6,6 @@ between the two by interpolation, or by bisection if two estimates in a row lie 
 Runs at the predicted size and its neighbours confirm it, so that TensorFlow itself says which fit.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Write remedies as edits of the user's source, if the file has exactly one place for each edit."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 import os

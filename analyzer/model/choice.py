@@ -1,7 +1,5 @@
 """The base class of all enumerations that are written into files."""
 
-from __future__ import annotations
-
 from enum import Enum
 
 

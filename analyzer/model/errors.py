@@ -1,7 +1,5 @@
 """The errors of the package: one line says what is wrong, ``hint`` says what to do."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from enum import IntEnum

@@ -4,8 +4,6 @@ Ctrl-C, ``kill`` and a closed terminal unwind the stack, so that child processes
 temporary files are removed. A second signal does not interrupt a cleanup that has begun.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

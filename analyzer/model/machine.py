@@ -1,7 +1,5 @@
 """Cores and memory of this machine, with the calls that its system has."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -4,8 +4,6 @@ It is ``$TF_MEMORY_ANALYZER_CACHE`` (``off`` for none), else
 ``$XDG_CACHE_HOME/tf-memory-analyzer``. A cache that cannot be read or written counts as absent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from pathlib import Path

@@ -1,5 +1,3 @@
 """The package's version."""
 
-from __future__ import annotations
-
 __version__ = "0.1.0"

@@ -6,8 +6,6 @@ tenth less. So a request fails because the limit has no room, because free memor
 because the driver has no memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -4,8 +4,6 @@ The chunk list comes first, because the allocator searches it. If the list is in
 allocator's own figures replace it, with the precision that was printed.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A dump names no tensor. If a chunk has exactly the bytes of a model's tensor, ro
 be that tensor. Several tensors may have one size; all are named, long-lived ones first.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections import defaultdict

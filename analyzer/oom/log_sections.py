@@ -4,8 +4,6 @@ The page also draws the pool to scale: it is cut into rows like a text into line
 thousandth is still visible. The failed request is drawn below to the same scale.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 from typing import Final

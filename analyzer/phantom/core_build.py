@@ -1,7 +1,5 @@
 """Compile the core library of the simulated card. Standard library only: the wheel's build loads it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shlex

@@ -13,8 +13,6 @@ library with its own name and its first six arguments::
 Source: System V ABI with its AMD64 supplement, and the layouts in ``elf.h``.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from collections import Counter

@@ -5,8 +5,6 @@ It lies in the user's cache, one for each TensorFlow and each core: the core lib
 and links to the latter under the names of CUDA's libraries.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import mmap

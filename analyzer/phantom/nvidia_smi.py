@@ -5,8 +5,6 @@ standard library. ``PHANTOM_USE`` names a file with rows of a process id and 16 
 the process uses on each card (``publish`` in ``native/runtime/cards.c``).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The environment variables under which a child process sees simulated cards, not the machine's own."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shlex

@@ -1,7 +1,5 @@
 """Separate actions from observations: the changes of a step, each with code, saving and check."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Build the document of a difference between two steps."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Build the report of an analysis: typed records, which are the JSON, version 1."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from typing import Any, Final

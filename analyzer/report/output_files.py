@@ -5,8 +5,6 @@ Written in place are devices, pipes, standard output, and files that a rename wo
 links, of another owner, in a read-only folder, or mounted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

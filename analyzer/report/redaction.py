@@ -1,7 +1,5 @@
 """Remove names and paths from a result, so that it can be shared."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Build the document of a report: the answer first, then tables and findings, then its basis."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final

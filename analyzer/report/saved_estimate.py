@@ -1,7 +1,5 @@
 """Save the tables of a finished estimate in its folder, and read them back."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from dataclasses import replace

@@ -4,8 +4,6 @@ They are untrusted: a name may contain terminal controls, Markdown or Rich marku
 spreadsheet runs. HTML pages escape by their template engine; all other outputs use these functions.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from typing import Final

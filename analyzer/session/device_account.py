@@ -3,8 +3,6 @@
 A card's rows add up to its memory. Each has its source: TensorFlow, the driver, or their difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 

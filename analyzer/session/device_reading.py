@@ -1,7 +1,5 @@
 """Account for a card's memory: of this process, of another, of the machine, of a run, or measured."""
 
-from __future__ import annotations
-
 import io
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Run independent calls in processes of this machine or on a Dask cluster, through joblib."""
 
-from __future__ import annotations
-
 import signal
 import tempfile
 import warnings

@@ -9,8 +9,6 @@ The call gets variable handles without variables and empty tensors as arguments,
 of the model's size.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Mapping, Sequence

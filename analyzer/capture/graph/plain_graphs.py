@@ -1,7 +1,5 @@
 """Convert TensorFlow's graphs, traced or executed, to plain ops."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final

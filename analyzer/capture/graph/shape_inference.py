@@ -6,8 +6,6 @@ replaces, each argument states its shape, and each loop is cut open: a tensor ke
 loop, as ``tf.while_loop`` requires. Nothing runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Mapping, Sequence

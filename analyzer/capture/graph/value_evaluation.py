@@ -6,8 +6,6 @@ evaluated. A loop's forward pass puts tensors into lists and its backward pass t
 so the elements' shapes are inferred here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple

@@ -11,8 +11,6 @@ variable has its value at once. Inside a function that is being traced it is an
 afterwards (``polymorphic_function.py``). Slots of an optimizer that was not built before are made so.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

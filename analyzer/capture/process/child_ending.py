@@ -5,8 +5,6 @@ counts the processes that it killed because memory ran out, of the machine or of
 (``__oom_kill_process``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal

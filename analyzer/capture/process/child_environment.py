@@ -4,8 +4,6 @@ TensorFlow reads its variables when it is imported, before the target's file run
 ``TF_`` variables that the file sets at its top level are read from its source.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

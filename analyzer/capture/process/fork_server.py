@@ -7,8 +7,6 @@ to jemalloc, and both release their locks at a fork.
 Requests are paths, one a line, through a named pipe; the server ends when the writer closes it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import mmap

@@ -4,8 +4,6 @@ A new folder is renamed into place. If the folder exists (empty, mounted, or an 
 replaced), the parts of the run are moved into it; other files in it stay.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import errno

@@ -10,8 +10,6 @@ so all can be found. Elsewhere the child's process group is ended. This file nee
 library and imports nothing from the working folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import glob

@@ -4,8 +4,6 @@ TensorFlow reports the bytes in use, their peak and the limit, but not the size 
 driver reports the region around each tensor (``cuPointerGetAttribute``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

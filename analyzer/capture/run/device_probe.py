@@ -1,7 +1,5 @@
 """A child that uses a card in small steps and reports its memory after each (``analyze device``)."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -5,8 +5,6 @@ The graph does not say which tensors are gradients or which layer a name scope b
 capture. Their results do not change.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Find the live objects of some classes. Needs no TensorFlow."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

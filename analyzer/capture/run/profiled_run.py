@@ -1,7 +1,5 @@
 """Run a step several times under the profiler."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """Source lines of errors: the user's, a library's or ours, and their short form in messages."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import linecache

@@ -1,7 +1,5 @@
 """The plain-data result of a capture, from the live step: its note, its graph, and its failure."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A loss for each output of a model that is not compiled, and labels for each loss."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

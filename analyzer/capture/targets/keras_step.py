@@ -1,7 +1,5 @@
 """Make the training or inference step of a Keras model, compiling the model if needed."""
 
-from __future__ import annotations
-
 import dis
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias

@@ -15,8 +15,6 @@ A remedy is written ``KIND=VALUE``; several are separated by commas:
     optimizer=sgd       another optimizer, for a custom step
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import warnings

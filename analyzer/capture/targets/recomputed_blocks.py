@@ -10,8 +10,6 @@ gradients of weights then wait and keep their recomputed activations, while othe
 So here the gradient that goes on to earlier blocks waits for the gradients of the weights.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """Load the object that a target names and make it a step that can be called."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """A callable step, and checks that the traced step follows the options."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import itertools

@@ -4,8 +4,6 @@ TensorFlow's kernels make them: on a CPU, a tensor made from a NumPy array may s
 and would be missing from the allocator's statistics. In an estimate they take no memory.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence

@@ -11,8 +11,6 @@ The text alone decides the kind of a target:
     train.py                      a script, for commands that run scripts
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from importlib.resources import files

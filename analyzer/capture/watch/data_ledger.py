@@ -1,7 +1,5 @@
 """Data sets, tapes and models that a program made, by the line that made them."""
 
-from __future__ import annotations
-
 import math
 import weakref
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Every ``tf.function`` that a program calls: how often it was traced, and the reasons."""
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter, deque
 from collections.abc import Sequence

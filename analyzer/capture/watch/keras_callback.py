@@ -1,7 +1,5 @@
 """A Keras callback that watches the steps of ``fit`` or ``predict``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any, ClassVar

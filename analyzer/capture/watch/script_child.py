@@ -4,8 +4,6 @@ TensorFlow is imported by the script, not before, so that environment variables 
 effect. All modules that this one needs are imported before the script's folder is on ``sys.path``.
 """
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """One trace from the start of a program to the end of its traced steps, and its run folder."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from dataclasses import replace

@@ -9,8 +9,6 @@ variables included (``kConstantResource``). A value that passes through a branch
 branch constant: a variable that the step itself updates may become one, and then every step compiles.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

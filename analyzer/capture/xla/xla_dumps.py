@@ -3,8 +3,6 @@
 XLA reads ``XLA_FLAGS`` once, at the first compilation of a process; nothing here imports TensorFlow.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, Final

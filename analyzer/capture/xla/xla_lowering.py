@@ -9,8 +9,6 @@ process compiled anything (``xla_dumps``). Otherwise it is put together from two
 at the cost of a second compilation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat

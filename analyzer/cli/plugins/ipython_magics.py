@@ -6,8 +6,6 @@
 %device                       memory of this process: TensorFlow's and the driver's figures
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import os

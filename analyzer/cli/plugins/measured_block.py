@@ -1,7 +1,5 @@
 """Measure a block of code with TensorFlow's allocator: its peak, and the memory that it keeps."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Iterator

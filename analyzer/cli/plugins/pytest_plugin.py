@@ -8,8 +8,6 @@ allocator that a GPU uses, because only that one records each allocation in the 
 TensorFlow reads the setting when it creates its devices, after test collection.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable

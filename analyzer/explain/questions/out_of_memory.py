@@ -3,8 +3,6 @@
 The step is a traced one, or a later one of a program, whose live chunks have the note ``FailedStep``.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

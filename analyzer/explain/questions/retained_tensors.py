@@ -1,7 +1,5 @@
 """Findings about tensors that stay alive: for the backward pass, after their last use or step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 

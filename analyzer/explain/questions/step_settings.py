@@ -1,7 +1,5 @@
 """Findings about the step's settings, and about memory that ops and chunks take beside tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Data in memory: constants, tensors alive in all steps, tf.data stages; the program's figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

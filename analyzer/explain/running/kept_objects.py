@@ -1,7 +1,5 @@
 """Objects that hold memory (tapes, models, names, retraced functions), and varying shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Memory that grows from step to step, and the names that hold it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final, NamedTuple

@@ -6,8 +6,6 @@ is the median of the slopes between all pairs of floors (Theil 1950, Sen 1968), 
 95 % interval by Kendall's tau.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

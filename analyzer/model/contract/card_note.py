@@ -1,7 +1,5 @@
 """``card.json``, ``*.plan.gz`` (a line of JSON and an HloProto), compiler messages."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

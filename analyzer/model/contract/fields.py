@@ -1,7 +1,5 @@
 """Types of the records' fields; limits far above real values keep sums and products in 64 bits."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Final
 

@@ -1,7 +1,5 @@
 """``graph.json.gz``: the executed ops and the traced graph, like TensorFlow's nodes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

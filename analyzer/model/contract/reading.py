@@ -1,7 +1,5 @@
 """Reading of untrusted files: unpacked within a limit, decoded and checked."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import json

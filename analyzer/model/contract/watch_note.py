@@ -3,8 +3,6 @@
 A place is ``file:line`` of the user's code, empty if there is none.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypeVar
 

@@ -5,8 +5,6 @@ through control flow (``Switch``), or writes in place because no other op needs 
 (*forwarding*, which shows in a trace as an output without an allocation).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 

@@ -5,8 +5,6 @@ A loop carries the cache. Each token writes one place of it (``ops.slice_update`
 updated copies, and the sum of all layers count as cache.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op, op_types, split_tensor

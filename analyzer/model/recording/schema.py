@@ -7,8 +7,6 @@
 ``-1`` if it is from before the first event, ``dies`` the number of events if it is never freed.
 """
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """One line of an allocator's dump, or of a program's list of buffers, added to its record."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from msgspec import Struct

@@ -1,7 +1,5 @@
 """The tables of wordings, ``log_patterns.toml`` and ``component_failures.toml``, compiled."""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import files
 from typing import Final

@@ -4,8 +4,6 @@ Text of a trace reaches the page in two ways only, and both keep it text: throug
 escapes it, and as compressed data, which the script shows by ``textContent``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 from typing import Final

@@ -1,7 +1,5 @@
 """Draw line charts and stacked bars as inline SVG, in the colours of the shared style."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Write a document as Markdown in which no text of a trace is markup, a link or a mention."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from analyzer.report.render import sections

@@ -4,8 +4,6 @@ Untrusted text reaches a page through templates, which escape it. A Content-Secu
 the page's own scripts and style, by hash, and forbids all requests and forms.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ All output for users is built from these records; ``terminal``, ``markdown`` and
 them. Values are raw (bytes as integers, shares as ratios), texts unescaped; renderers format both.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Literal
 

@@ -11,8 +11,6 @@ The parts of a limit: the requested peak; rounding to multiples of 256 B; unspli
 out whole, up to twice the request; external bytes, free at the limit in chunks that are too small.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final

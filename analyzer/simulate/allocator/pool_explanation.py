@@ -1,7 +1,5 @@
 """The cause of each region, and the memory under other settings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Final
 

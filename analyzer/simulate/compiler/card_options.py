@@ -1,7 +1,5 @@
 """Options of the compilation for a card; a light module for the command line."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

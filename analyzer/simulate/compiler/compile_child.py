@@ -4,8 +4,6 @@ A child is needed because XLA reads its flags once per process, and a compiler t
 the command. The child dies with its parent; its folder with all files of XLA and ptxas is removed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

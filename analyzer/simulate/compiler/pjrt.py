@@ -6,8 +6,6 @@ answer there (``card_note``). Within major version 0 functions are only appended
 TensorFlow's wheel. Each argument struct begins with its size, for older and newer libraries.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

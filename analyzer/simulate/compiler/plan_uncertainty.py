@@ -1,7 +1,5 @@
 """The range of a step's peak around the plans of its compiled functions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ The plans are stored in the run folder (``card.json`` and one file per plan), so
 needs no compiler. A plan's file is a line of JSON (``PlanHead``) and the HloProto, in gzip.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence

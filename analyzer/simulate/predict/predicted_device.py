@@ -1,7 +1,5 @@
 """The device of a noted step: its kernels and its allocator."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

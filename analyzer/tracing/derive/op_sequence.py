@@ -6,8 +6,6 @@ user, unless the thread runs ops without any event (in place, without a kernel i
 threads began several ops since then, the op that began last shows only the time of the free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

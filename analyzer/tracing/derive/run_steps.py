@@ -1,7 +1,5 @@
 """Steps of a trace without step marks: runs of a function, of a compiled module, or eager updates."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final

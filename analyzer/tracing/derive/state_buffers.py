@@ -10,8 +10,6 @@ op that applies it or by the optimizer's scope. Old values that the steps free, 
 copy, have rows of their own. The remainder stays unknown.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence

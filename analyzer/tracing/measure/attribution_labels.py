@@ -1,7 +1,5 @@
 """The attribution columns of the allocations table, and the labels of variables and inputs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Final, TypeAlias

@@ -1,7 +1,5 @@
 """The consumers of a buffer, and the one that runs last."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """From a trace file and the capture's note to a ``Recording``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The attribution of a trace's allocations, from its marks, its note and its graph."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

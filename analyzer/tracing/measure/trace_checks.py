@@ -6,8 +6,6 @@ event; if the trace begins late, both differ by a constant. Further checks compa
 and shapes, and the marks of steps with the events and with the note of the capture.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias

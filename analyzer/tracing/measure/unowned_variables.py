@@ -4,8 +4,6 @@ A user-defined step may keep gradient accumulators, moving averages or momentum 
 graph shows the values that are written into them.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Final
 

@@ -5,8 +5,6 @@ or result size that depends on it is then wrong, and the reader has to know. Val
 computes in host memory (32-bit integers, shapes) are correct, and gradients count as finite.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Final

@@ -6,8 +6,6 @@ its buffer, a write copies it while another op reads it): the old buffer is the 
 freed, then the new one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 

@@ -15,8 +15,6 @@ requests bypass the op's context, so that they have no region in a trace:
     conv                     16    guards of the second one's
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Final

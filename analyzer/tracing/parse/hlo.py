@@ -5,8 +5,6 @@ Normally all temporaries share one allocation, each at its own offset, and reuse
 ranges do not overlap. The *heap trace* lists these ranges in the order of the schedule.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

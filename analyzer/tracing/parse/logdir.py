@@ -1,7 +1,5 @@
 """Search for traces in a file, a run folder or a TensorBoard logdir."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -3,8 +3,6 @@
 TensorFlow's and the profiler's generated modules would import TensorFlow. Other fields are skipped.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from functools import cache

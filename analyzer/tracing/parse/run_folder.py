@@ -1,7 +1,5 @@
 """The capture's note, with the graph and the plans that it names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final

@@ -5,8 +5,6 @@ write each allocation and free as an event ``MemoryAllocation`` or ``MemoryDeall
 statistics. The profiler does not sample these events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

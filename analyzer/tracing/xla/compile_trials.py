@@ -10,8 +10,6 @@ tried. All of it is freed before the module runs, so that only the first step re
 step needs much less than its trials.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 See ``compile_time_inputs`` for the reasons.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, Op, split_tensor

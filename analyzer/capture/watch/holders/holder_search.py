@@ -3,8 +3,6 @@
 Needs no TensorFlow.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import sys

@@ -3,8 +3,6 @@
 Needs no TensorFlow.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import linecache

@@ -1,7 +1,5 @@
 """The pool, memory limits, the verdict, the card, and a replay under other settings."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 from analyzer.model.choice import Choice

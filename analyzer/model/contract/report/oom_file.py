@@ -1,7 +1,5 @@
 """The output of ``analyze oom --json``. Version 1, see ``docs/oom.schema.json``."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 from analyzer.model.contract.fields import ReportRecord

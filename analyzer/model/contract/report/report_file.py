@@ -3,8 +3,6 @@
 New fields have defaults and unknown fields are ignored, so older and newer reports can be read.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 from msgspec import field

@@ -1,7 +1,5 @@
 """The subject of a report: kind, target, device, cards and errors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 

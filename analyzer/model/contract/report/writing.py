@@ -1,7 +1,5 @@
 """Conversion of reports to JSON and back."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -5,8 +5,6 @@ kernels (``tensorflow/core/kernels``, and the headers of the 2.21 wheel) and wer
 allocator's events. An op type without a rule counts as allocating its outputs and is reported.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

@@ -11,8 +11,6 @@ that must be reordered. With AVX2, products in traces have no scratchpad (57 pro
 and convolutions the same.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -6,8 +6,6 @@ workspace and a model of each time, calibrated on public traces. Timing errors a
 the choice uncertain, so each algorithm gets a probability.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.resources import files

@@ -17,8 +17,6 @@ unpublished layout.
 ``CreateRnnTempSpace`` in ``cuda_dnn.cc``). The backward pass allocates lengths and workspace last.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Final

@@ -11,8 +11,6 @@ rule was measured on a GPU. An op type without a rule is assumed to allocate eac
 reported as unmodelled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

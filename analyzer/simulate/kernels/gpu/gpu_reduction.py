@@ -5,8 +5,6 @@ for each remaining pattern (``reduction_gpu_kernels.cu.h`` of the 2.21 wheel, li
 CUB sums whole tensors; its scratch depends on the multiprocessors of the card (``blocks_in_flight``).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Final

@@ -1,7 +1,5 @@
 """Kernels that move, view or contract elements: slices, transposes, reductions, Einsum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

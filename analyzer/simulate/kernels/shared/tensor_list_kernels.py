@@ -4,8 +4,6 @@ A branch passes tensors to its gradient in optionals, which are modelled as list
 operation on the list; the executor tracks the elements (``predict/buffers/tensor_lists``).
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 

@@ -15,8 +15,6 @@ The parameters of the compiled module are the tensors of the call in order, then
 variables (``XlaCompiler::BuildArguments``).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from msgspec import Struct

@@ -7,8 +7,6 @@ element equals the one number that a whole tensor is compared with, so that Kera
 gradient sparse (it makes it dense if a denominator is zero).
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable

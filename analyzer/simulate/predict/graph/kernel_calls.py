@@ -5,8 +5,6 @@ The function runtime replaces each output up to 10 MiB of a stateless node whose
 (Without folding, the resident bytes of an autoencoder are 5.8 % too low.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

@@ -4,8 +4,6 @@ The outcome that needs most memory is shown, because it has to fit. The range st
 needs least. Each alternative is one schedule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final

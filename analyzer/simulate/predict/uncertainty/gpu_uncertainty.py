@@ -1,7 +1,5 @@
 """Uncertainty of a prediction for a GPU beside its schedule, in bytes and in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The allocators' events of a trace as columns; texts are stored as numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The names of one plane of a trace, as arrays for the lookup of many keys at once."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np
