@@ -160,6 +160,7 @@ def make_verdict(
         return verdict
     need = _answer_need(question, least, most, is_measured=facts.basis is Basis.MEASURED)
     outcome, headline = _answer(facts, question, need)
+    processes = question.whole.range.low // max(need.total.range.high, 1)
     return structs.replace(
         verdict,
         outcome=outcome,
@@ -168,6 +169,7 @@ def make_verdict(
         **_bounded("limit", question.whole),
         **_bounded("need", need.total),
         margin_bytes=question.whole.bytes - need.total.bytes,
+        processes=processes if question.limit_of is LimitOf.CARD else None,
         headline=headline,
     )
 

@@ -194,6 +194,12 @@ def need_words(report: ReportFile) -> Iterator[str]:
     if len(need.phases) > 1:
         peaks = (f"{phase} {size(most.bytes)}" for phase, most in need.phases.items())
         yield f"Requested at most: {', '.join(peaks)}."
+    processes = report.verdict and report.verdict.processes
+    if processes and processes > 1:  # each with a CUDA context; a growing pool may take more
+        yield (
+            f"{processes} such processes fit on the card at once, if each limits TensorFlow's pool to "
+            f"{size(need.pool.range.high)}; without a limit the first one takes the card."
+        )
     if need.skipped_bytes:
         yield (
             f"Trials of algorithms would take {size(need.skipped_bytes)} more; TensorFlow skips "

@@ -136,7 +136,7 @@ def test_a_trace_that_lost_its_last_parts_is_still_read(folder: Path) -> None:
 
 
 OPTIONS: dict[str, tuple[list[str], str]] = {
-    "mode": (["--mode", "fly"], "Use train or infer."),
+    "mode": (["--mode", "fly"], "Use train or infer or generate."),
     "device": (["--device", "tpu"], "Use cpu or gpu."),
     "shape": (["--shape", "image=a,b"], "is not a shape"),
     "shape of nothing": (["--shape", "image=0,3"], "has an axis below 1"),

@@ -112,6 +112,10 @@ def check_numbers(verdict: VerdictFigures) -> None:
     assert 0 <= verdict.need_low_bytes <= verdict.need_bytes <= verdict.need_high_bytes
     if verdict.limit_bytes is not None:
         assert verdict.margin_bytes == verdict.limit_bytes - verdict.need_bytes
+    assert (verdict.processes is not None) == (verdict.limit_of is LimitOf.CARD)
+    if verdict.processes is not None and verdict.limit_low_bytes and verdict.need_high_bytes:
+        room = verdict.limit_low_bytes - verdict.processes * verdict.need_high_bytes
+        assert 0 <= room < verdict.need_high_bytes
 
 
 def check_answer(verdict: VerdictFigures, facts: RunFacts) -> None:

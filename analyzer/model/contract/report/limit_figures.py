@@ -151,6 +151,7 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
     need_high_bytes: Total | None = None
     need: Need | None = None
     margin_bytes: Signed | None = None  # limit minus need; negative if the step does not fit
+    processes: Total | None = None  # with this need, at once on the card
     headline: Text
     cautions: tuple[Text, ...] = ()  # reasons to doubt the figures, the most important first
 
