@@ -13,15 +13,7 @@ from typing import Final
 
 from analyzer.capture.process.run_folders import make_default_path
 from analyzer.cli import shared_options as options
-from analyzer.cli.stdout import (
-    DASH,
-    ProgressForm,
-    check_open,
-    is_stdout,
-    printing,
-    terminal,
-    write_to_stdout,
-)
+from analyzer.cli import stdout
 from analyzer.model.contract.capture_request import TargetKind, TargetSpec
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.report.writing import REPORT_HTML
@@ -56,7 +48,7 @@ class PageOutputs:
     verbose: bool = False
 
     @property
-    def progress(self) -> ProgressForm:
+    def progress(self) -> stdout.ProgressForm:
         """How to show the progress."""
         return "lines" if self.verbose else "none" if self.quiet else "bar"
 
@@ -85,7 +77,7 @@ class PageOutputs:
         """With --open, show the page in the browser: the named one, a saved one, or a new one."""
         if not self.open_page:
             return
-        page = saved if self.html in (None, DASH) else self.html
+        page = saved if self.html in (None, stdout.DASH) else self.html
         if page is None or not page.is_file():
             page = Path(tempfile.mkdtemp(prefix="analyze-")) / REPORT_HTML
             write(page)
@@ -148,19 +140,19 @@ def check_paths(*paths: Path | None, force: bool, sources: tuple[Path, ...] = ()
     """Refuse files that cannot be written or are inputs; ask about files that exist."""
     named: set[str] = set()
     for path in filter(None, paths):
-        if path == DASH:
-            check_open()
+        if path == stdout.DASH:
+            stdout.check_open()
         else:
             _check_not_input(path, sources)
             check_output(path)
             if not is_regular(path):
                 continue  # a pipe or /dev/null takes several outputs
-        real = str(path) if path == DASH else os.path.realpath(path)
+        real = str(path) if path == stdout.DASH else os.path.realpath(path)
         if real in named:
-            name = "Standard output" if path == DASH else str(path)
+            name = "Standard output" if path == stdout.DASH else str(path)
             raise InputError(f"{name} is named twice.", hint="Give each output its own file.")
         named.add(real)
-        if path == DASH or force or not path.is_file() or not path.stat().st_size:
+        if path == stdout.DASH or force or not path.is_file() or not path.stat().st_size:
             continue
         if sys.stdin.isatty() and sys.stderr.isatty():
             print(f"{path} exists. Replace it? [y/N] ", end="", file=sys.stderr, flush=True)
@@ -182,13 +174,13 @@ def write_all(*writers: tuple[Path | None, Writer]) -> bool:
     """Write the files that are named and report each; return whether one of them was stdout."""
     has_stdout = False
     for path, write in writers:
-        if path == DASH:
+        if path == stdout.DASH:
             has_stdout = True
-            write_to_stdout(write)
+            stdout.write_to_stdout(write)
         elif path is not None:
             write(path)
             _report_written(path)
-            has_stdout = has_stdout or is_stdout(path)
+            has_stdout = has_stdout or stdout.is_stdout(path)
     return has_stdout
 
 
@@ -200,11 +192,11 @@ def print_answer(document: Document, *, quiet: bool, headline: str = "") -> None
     """Print a document, or with ``quiet`` only the headline; empty for the document's own."""
     from analyzer.report.render.terminal import print_terminal
 
-    with printing():
+    with stdout.printing():
         if quiet:
             print(printable(headline or document.headline, 1000))
         else:
-            print_terminal(document, terminal())
+            print_terminal(document, stdout.terminal())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

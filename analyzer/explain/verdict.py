@@ -14,14 +14,7 @@ from msgspec import structs
 
 from analyzer.explain.analysis import Analysis
 from analyzer.model.choice import Category
-from analyzer.model.contract.capture_request import (
-    ASSUMPTIONS,
-    BATCH_NORM_RESERVE,
-    PRODUCT_WORKSPACE,
-    RECURRENT_RESERVE,
-    WORKSPACE,
-    Assumption,
-)
+from analyzer.model.contract import capture_request
 from analyzer.model.contract.report.limit_figures import Basis, Fits, Outcome
 from analyzer.model.contract.report.peak_figures import StatedRange
 from analyzer.model.contract.report.subject import AssumedSetting
@@ -138,7 +131,7 @@ def with_assumed_settings(analysis: Analysis) -> Analysis:
     if recording.kind is not Kind.PHANTOM or card is None or note is None:
         return analysis
     settings = []
-    for one in ASSUMPTIONS:
+    for one in capture_request.ASSUMPTIONS:
         value = note.assumed.get(one.name, one.usual)
         share_bytes = _share(analysis.alive, one, value)
         settings.append(AssumedSetting(**structs.asdict(one), value=value, share_bytes=share_bytes))
@@ -146,18 +139,19 @@ def with_assumed_settings(analysis: Analysis) -> Analysis:
     return replace(analysis, recording=recording)
 
 
-def _share(alive: pd.DataFrame, assumption: Assumption, value: int) -> int:
+def _share(alive: pd.DataFrame, assumption: capture_request.Assumption, value: int) -> int:
     """Return the bytes of an assumption that are alive at the peak."""
     kinds = alive["op_type"].astype(str)
     is_assumed = (alive["requested_bytes"] == value) & (value > 0)
     rows = {
-        RECURRENT_RESERVE: (  # output 3: what the backward pass reads
+        capture_request.RECURRENT_RESERVE: (  # output 3: what the backward pass reads
             kinds.str.startswith("CudnnRNN")
             & ~kinds.str.contains("Backprop")
             & alive["tensor"].astype(str).str.endswith(":3")
         ),
-        WORKSPACE: (alive["category"] == Category.WORKSPACE.value) & (alive["role"] != COPY_ROLE),
-        PRODUCT_WORKSPACE: kinds.str.contains("MatMul") & is_assumed,
-        BATCH_NORM_RESERVE: kinds.str.contains("BatchNorm") & is_assumed,
+        capture_request.WORKSPACE: (alive["category"] == Category.WORKSPACE.value)
+        & (alive["role"] != COPY_ROLE),
+        capture_request.PRODUCT_WORKSPACE: kinds.str.contains("MatMul") & is_assumed,
+        capture_request.BATCH_NORM_RESERVE: kinds.str.contains("BatchNorm") & is_assumed,
     }.get(assumption)
     return 0 if rows is None else int(alive["requested_bytes"][rows].sum())

@@ -30,18 +30,9 @@ from analyzer.model.contract.report.oom_file import (
 from analyzer.model.graph.graph_index import find_inlined
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes, times
+from analyzer.oom import failure_case
 from analyzer.oom.causes import find_cause
 from analyzer.oom.dumped_state import compute_state, describe_sizes, sizes_in_use, write_sentence
-from analyzer.oom.failure_case import (
-    OomCase,
-    compute_size,
-    find_advice,
-    find_card_memory,
-    find_component,
-    find_fit_call,
-    is_limited,
-    size_without_type,
-)
 from analyzer.oom.log_records import (
     FailedAllocator,
     LoggedCard,
@@ -59,11 +50,11 @@ _SIZES: Final = ("limit", "in_use", "peak_in_use", "pool", "free", "largest_hole
 _TEXTS: Final = ("device", "op_type", "requested_by", "kernel", "source")
 
 
-def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[OomCase]]:
+def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[failure_case.OomCase]]:
     """Return the document of a log, and each failure's case in the same order, for the drawing."""
     cases = [_case_of(records, failure) for failure in records.failures]
     failures = tuple(map(_explain_failure, cases))
-    call = find_fit_call(cases[0]) if cases else None
+    call = failure_case.find_fit_call(cases[0]) if cases else None
     document = OomDocument(
         log=log,
         lines=records.lines,
@@ -81,8 +72,8 @@ def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[OomCas
     return document, cases
 
 
-def _case_of(records: LogRecords, failure: LoggedFailure) -> OomCase:
-    card, request = _card_of(records, failure), compute_size(failure)
+def _case_of(records: LogRecords, failure: LoggedFailure) -> failure_case.OomCase:
+    card, request = _card_of(records, failure), failure_case.compute_size(failure)
     chunk = None
     if request is not None:
         is_exact_size = failure.kind is FailedAllocator.ASYNC
@@ -92,7 +83,7 @@ def _case_of(records: LogRecords, failure: LoggedFailure) -> OomCase:
         before = [run for run in records.refusals if run.line <= failure.line]
         refusals = [run for run in before if run.is_host and run.tag == failure.tag]
     chunk_bytes = chunk.low if chunk is not None and chunk.is_exact else None
-    return OomCase(
+    return failure_case.OomCase(
         failure=failure,
         request=request,
         state=compute_state(failure, card),
@@ -115,7 +106,7 @@ def _card_of(records: LogRecords, failure: LoggedFailure) -> LoggedCard | None:
     return next((card for card in cards if str(card.index) == number[1]), None)
 
 
-def _explain_failure(case: OomCase) -> OomFailure:
+def _explain_failure(case: failure_case.OomCase) -> OomFailure:
     failure, state = case.failure, case.state
     verdict = find_cause(case)
     sizes = {f"{name}_bytes": getattr(state, name) for name in _SIZES}
@@ -129,7 +120,7 @@ def _explain_failure(case: OomCase) -> OomFailure:
         told=max(failure.reports, 1),
         process=failure.tag,
         kind=str(failure.kind),
-        component=find_component(failure),
+        component=failure_case.find_component(failure),
         allocator=failure.allocator or failure.dump.allocator or None,
         op=failure.op or failure.requested_by or failure.op_type or None,
         asked=_request_of(case),
@@ -147,16 +138,16 @@ def _explain_failure(case: OomCase) -> OomFailure:
         holders=tuple(_holders(case)),
         stories=tuple(describe_sizes(case.sizes, case.in_use_bytes)),
         sizes=tuple(case.sizes[:_MOST_SIZES]),
-        remedies=tuple(find_advice(case, verdict.id)),
+        remedies=tuple(failure_case.find_advice(case, verdict.id)),
         compiled=_xla_plan(failure),
         tensors_by_node=tuple(OomHolder(node, size.middle) for node, size in failure.usage),
         words=failure.text[:_LONGEST],
     )
 
 
-def _request_of(case: OomCase) -> AskedFor | None:
+def _request_of(case: failure_case.OomCase) -> AskedFor | None:
     request, tensor = case.request, case.failure.tensor
-    bare = size_without_type(tensor)
+    bare = failure_case.size_without_type(tensor)
     if request is None and bare is not None:
         basis = "the shape, with 4 bytes per element; the log does not give its type"
         requested, likely_bytes = bare, 4 * bare.low
@@ -179,7 +170,7 @@ def _request_of(case: OomCase) -> AskedFor | None:
     )
 
 
-def _card_figures(case: OomCase) -> OomCard | None:
+def _card_figures(case: failure_case.OomCase) -> OomCard | None:
     card, failure, total = case.card or LoggedCard(0), case.failure, case.card_total
     if case.card is None and failure.card_total is None:
         return None
@@ -192,7 +183,7 @@ def _card_figures(case: OomCase) -> OomCard | None:
     )
 
 
-def _holders(case: OomCase) -> Iterator[OomHolder]:
+def _holders(case: failure_case.OomCase) -> Iterator[OomHolder]:
     state, failure, total = case.state, case.failure, case.card_total
     if failure.component:
         return
@@ -252,10 +243,10 @@ def _describe_pool_refusals(runs: list[RefusalRun], cards: list[LoggedCard]) -> 
     count = times(sum(run.times for run in runs))
     words = write_sentence("headline", "refused", times=count, sizes=sizes)
     for card in cards:
-        total = find_card_memory(card)
+        total = failure_case.find_card_memory(card)
         if card.total is not None and card.free is not None:
             return words + write_sentence("headline", "free_at_start", free=card.free, total=total)
-        if is_limited(card.limit, total):
+        if failure_case.is_limited(card.limit, total):
             return words + write_sentence("headline", "low_limit", limit=card.limit, total=total)
     return words
 

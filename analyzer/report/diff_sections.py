@@ -7,13 +7,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from analyzer.explain.comparison import KIND_WORDS, compare
-from analyzer.model.contract.report.report_file import (
-    BytesOfBoth,
-    DiffFile,
-    LayerOfBoth,
-    PeakOfBoth,
-    ReportFile,
-)
+from analyzer.model.contract.report import report_file
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes, parse_bytes
@@ -44,7 +38,7 @@ _CHANGE_TONES: Final[dict[str, Tone]] = {
 }
 
 
-def diff_document(report: DiffFile) -> Document:
+def diff_document(report: report_file.DiffFile) -> Document:
     """Return a difference of two steps as the terminal shows it."""
     peak = [(row.number, row) for row in report.peak]
     categories = [(row.category, row) for row in report.categories]
@@ -61,7 +55,7 @@ def diff_document(report: DiffFile) -> Document:
     )
 
 
-def diff_summary(report: DiffFile, newer: ReportFile) -> Document:
+def diff_summary(report: report_file.DiffFile, newer: report_file.ReportFile) -> Document:
     """Return the summary of a difference for a pull request, with the verdict of the second step."""
     summary, document = summarize(newer), diff_document(report)
     return replace(
@@ -72,12 +66,12 @@ def diff_summary(report: DiffFile, newer: ReportFile) -> Document:
     )
 
 
-def _both(rows: Sequence[tuple[str, BytesOfBoth]]) -> Table:
+def _both(rows: Sequence[tuple[str, report_file.BytesOfBoth]]) -> Table:
     cells = tuple((name.replace("_", " "), *_cells(row)) for name, row in rows)
     return Table((TableColumn("", least=16), *_COLUMNS), cells)
 
 
-def _changes(title: str, rows: Sequence[LayerOfBoth]) -> Section:
+def _changes(title: str, rows: Sequence[report_file.LayerOfBoth]) -> Section:
     changed = [row for row in rows if row.change != "same"]
     if not changed:
         return Section("", (Paragraph(f"{title}: all {len(rows)} are the same.", "muted"),))
@@ -94,7 +88,7 @@ def _changes(title: str, rows: Sequence[LayerOfBoth]) -> Section:
     return Section(f"{title} that differ: {len(changed)} of {len(rows)}", (table,))
 
 
-def _cells(row: BytesOfBoth) -> tuple[CellValue, ...]:
+def _cells(row: report_file.BytesOfBoth) -> tuple[CellValue, ...]:
     a, b, delta = row.a_bytes, row.b_bytes, row.delta_bytes
     sizes = ("-" if a is None else a, "-" if b is None else b)
     if delta is None:
@@ -109,14 +103,14 @@ def _share(ratio: float) -> str:
     return f"{ratio:+.1%}" if ratio < 10 else f"{1 + ratio:.0f} x"
 
 
-Side = tuple[ReportFile, Recording]
+Side = tuple[report_file.ReportFile, Recording]
 
 
 @dataclass(frozen=True, eq=False)
 class Diff(ReportOutput):
     """The difference of two steps at their peaks; the page shows ``newer``, the second, in full."""
 
-    report: DiffFile
+    report: report_file.DiffFile
     newer: Side = field(repr=False)
 
     @property
@@ -125,7 +119,7 @@ class Diff(ReportOutput):
         return self._requested.delta_bytes or 0
 
     @property
-    def _requested(self) -> PeakOfBoth:
+    def _requested(self) -> report_file.PeakOfBoth:
         return next(row for row in self.report.peak if row.number == "requested")
 
     def exceeds(self, allowed: str) -> str:

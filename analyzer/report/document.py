@@ -16,17 +16,8 @@ from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trace_start_ps, trust_figures
 from analyzer.explain.verdict import FITS, stated_range
 from analyzer.model.choice import Category
+from analyzer.model.contract.report import peak_figures
 from analyzer.model.contract.report.limit_figures import FragmentationFigures, PoolLimits
-from analyzer.model.contract.report.peak_figures import (
-    CategoryBytes,
-    LayerBytes,
-    LiveBytes,
-    OpBytes,
-    PeakEver,
-    PeakFigures,
-    StepPeak,
-    TensorAtPeak,
-)
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.recording.records import REPORTED, Step
 from analyzer.model.recording.timeline import alive_at, category_codes
@@ -74,7 +65,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         **{name: getattr(recording, name) for name in REPORTED},
         step=recording.step_config,
         peak=_peak(analysis),
-        peak_ever=PeakEver(
+        peak_ever=peak_figures.PeakEver(
             requested_bytes=ever.requested_bytes,
             allocated_bytes=ever.allocated_bytes,
             pool_bytes=analysis.pool.pool_ever_bytes,
@@ -83,8 +74,8 @@ def build_document(analysis: Analysis) -> ReportFile:
             since_start_bytes=find_counter_peak(recording),
         ),
         steps=_steps(analysis),
-        resident=LiveBytes(requested_bytes=requested, allocated_bytes=allocated),
-        categories_at_peak=CategoryBytes.of(analysis.categories),
+        resident=peak_figures.LiveBytes(requested_bytes=requested, allocated_bytes=allocated),
+        categories_at_peak=peak_figures.CategoryBytes.of(analysis.categories),
         layers=layer_rows(analysis),
         ops=op_rows(analysis),
         tensors_at_peak=tensor_rows(analysis),
@@ -104,14 +95,14 @@ def build_document(analysis: Analysis) -> ReportFile:
     )
 
 
-def _peak(analysis: Analysis) -> PeakFigures:
+def _peak(analysis: Analysis) -> peak_figures.PeakFigures:
     peak, recording = analysis.peak, analysis.recording
     op, layer, source = peak_op(analysis)
     time_ps, at = None, peak.allocated_instant
     if recording.kind.ran and at >= 0:
         time_ps = int(recording.events["time_ps"].iloc[at])
     start_ps = trace_start_ps(recording)
-    return PeakFigures(
+    return peak_figures.PeakFigures(
         requested_bytes=peak.requested_bytes,
         allocated_bytes=peak.allocated_bytes,
         pool_bytes=analysis.pool.pool_bytes,
@@ -137,10 +128,10 @@ def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
     return f"step {inside[-1]}" if inside else "between steps"
 
 
-def _steps(analysis: Analysis) -> tuple[StepPeak, ...]:
+def _steps(analysis: Analysis) -> tuple[peak_figures.StepPeak, ...]:
     line = analysis.line
     return tuple(
-        StepPeak(
+        peak_figures.StepPeak(
             index=step.index,
             number=step.number,
             requested_bytes=int(line.requested[inside].max()),
@@ -170,7 +161,7 @@ def _fragmentation(analysis: Analysis) -> FragmentationFigures:
     )
 
 
-def tensor_rows(analysis: Analysis) -> tuple[TensorAtPeak, ...]:
+def tensor_rows(analysis: Analysis) -> tuple[peak_figures.TensorAtPeak, ...]:
     """Return the buffers alive at the requested peak, largest first."""
     alive = analysis.alive.sort_values(
         ["requested_bytes", "born"], ascending=[False, True], kind="stable"
@@ -179,7 +170,7 @@ def tensor_rows(analysis: Analysis) -> tuple[TensorAtPeak, ...]:
     return tuple(
         buffer_row(
             row,
-            TensorAtPeak,
+            peak_figures.TensorAtPeak,
             born=int(row["born"]),
             dies=int(row["dies"]),
             why_alive=why_alive(row, analysis.uses.get(int(index)), end=end),
@@ -188,7 +179,7 @@ def tensor_rows(analysis: Analysis) -> tuple[TensorAtPeak, ...]:
     )
 
 
-def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
+def op_rows(analysis: Analysis) -> tuple[peak_figures.OpBytes, ...]:
     """Return the bytes of each op in the steady step, and those alive at the peak."""
     rows = analysis.rows
     inside = rows[rows["born"].between(analysis.first, analysis.last) & (rows["op"] != "")]
@@ -207,12 +198,12 @@ def op_rows(analysis: Analysis) -> tuple[OpBytes, ...]:
     largest = by_category.sort_values().reset_index().drop_duplicates("op", keep="last")
     category_of = dict(zip(largest["op"], largest["category"], strict=True))
     return tuple(
-        OpBytes(name=str(op), category=Category(category_of[op]), **about[op], **sizes)
+        peak_figures.OpBytes(name=str(op), category=Category(category_of[op]), **about[op], **sizes)
         for op, sizes in sums.astype(int).to_dict("index").items()
     )
 
 
-def layer_rows(analysis: Analysis) -> tuple[LayerBytes, ...]:
+def layer_rows(analysis: Analysis) -> tuple[peak_figures.LayerBytes, ...]:
     """Return the requested bytes of each layer alive at the peak, by category."""
     kinds = ["layer", "category"]
     sums = analysis.alive.groupby(kinds, observed=True)["requested_bytes"].sum()
@@ -220,7 +211,7 @@ def layer_rows(analysis: Analysis) -> tuple[LayerBytes, ...]:
     for (layer, category), size_bytes in sums.items():
         layers[str(layer)][str(category)] = int(size_bytes)
     rows = [
-        LayerBytes(layer=layer, **categories, total_bytes=sum(categories.values()))
+        peak_figures.LayerBytes(layer=layer, **categories, total_bytes=sum(categories.values()))
         for layer, categories in layers.items()
     ]
     return tuple(sorted(rows, key=lambda row: -row.total_bytes))

@@ -14,13 +14,8 @@ from analyzer.capture.watch.script_launch import ScriptEnd, run_script
 from analyzer.cards import check_limit, find_gpu
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec, WatchRequest
+from analyzer.model.contract.report import writing
 from analyzer.model.contract.report.subject import Kind
-from analyzer.model.contract.report.writing import (
-    DIGESTS_FILE,
-    REPORT_HTML,
-    REPORT_JSON,
-    encode_digests,
-)
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import CompilerUnavailable, TraceError
 from analyzer.model.interrupts import ignore_repetition
@@ -153,13 +148,13 @@ def predict_folder(
 
 def save_report(result: Result, folder: Path) -> Result:
     """Write the report into a run folder; return the result."""
-    result.to_json(folder / REPORT_JSON)
-    result.to_html(folder / REPORT_HTML)
+    result.to_json(folder / writing.REPORT_JSON)
+    result.to_html(folder / writing.REPORT_HTML)
     if result.report.kind is Kind.ESTIMATE:
         from analyzer.report.saved_estimate import save_tables
 
         save_tables(result.recording, folder)
     elif result.report.what_if is not None:
         return result  # without digests: the next command explains the trace without these settings
-    write_text(folder / DIGESTS_FILE, encode_digests(folder).decode())
+    write_text(folder / writing.DIGESTS_FILE, writing.encode_digests(folder).decode())
     return result

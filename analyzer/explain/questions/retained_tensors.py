@@ -6,15 +6,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import pandas as pd
 
+from analyzer.explain import buffer_words
 from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
-from analyzer.explain.buffer_words import (
-    TEXTS,
-    buffer_row,
-    describe_buffer,
-    describe_largest,
-    is_retained,
-    why_alive,
-)
 from analyzer.model.choice import Category
 from analyzer.model.contract.report.peak_figures import RetainedTensor
 from analyzer.model.recording.records import Finding, Severity
@@ -32,16 +25,16 @@ def retained_rows(analysis: Analysis) -> list[RetainedTensor]:
     if analysis.recording.step_config.infers:
         return []
     rows = []
-    kept = analysis.alive[is_retained(analysis.alive)]
+    kept = analysis.alive[buffer_words.is_retained(analysis.alive)]
     for index, row in kept.sort_values("requested_bytes", ascending=False).iterrows():
         use, held_s = analysis.uses.get(int(index)), None
         if not pd.isna(row["born_ps"]) and not pd.isna(row["dies_ps"]):
             held_s = (int(row["dies_ps"]) - int(row["born_ps"])) / 1e12
-        retained = buffer_row(
+        retained = buffer_words.buffer_row(
             row,
             RetainedTensor,
             waits_for="" if use is None else use.waits_for,
-            why_alive=why_alive(row, use),
+            why_alive=buffer_words.why_alive(row, use),
             held_s=held_s,
             byte_seconds=None if held_s is None else int(row["requested_bytes"]) * held_s,
             born=int(row["born"]),
@@ -102,7 +95,7 @@ def find_recomputation(analysis: Analysis) -> Recomputation:
     """
     rows = analysis.rows
     inside = (rows["born"] >= analysis.first) & (rows["born"] <= analysis.last)
-    chosen = inside & is_retained(rows) & (rows["variable"] == "")
+    chosen = inside & buffer_words.is_retained(rows) & (rows["variable"] == "")
     kept = rows[chosen].sort_values("born", kind="stable")
     if kept.empty:
         return Recomputation()
@@ -147,10 +140,10 @@ def find_overdue(analysis: Analysis) -> Iterator[Finding]:
         id="overdue-tensors",
         severity=severity_of(saves, analysis.peak.requested_bytes),
         title=f"{total} of the peak are held by tensors that no later op uses",
-        detail=TEXTS["overdue-tensors"].format(count=len(overdue)),
+        detail=buffer_words.TEXTS["overdue-tensors"].format(count=len(overdue)),
         saves_bytes=saves,
         evidence=tuple(
-            describe_buffer(
+            buffer_words.describe_buffer(
                 row,
                 last_use=analysis.uses[int(index)].waits_for,
                 overdue_s=(int(times[instant]) - used[int(index)]) / 1e12,
@@ -179,9 +172,9 @@ def find_survivors(analysis: Analysis) -> Iterator[Finding]:
         id="alive-after-step",
         severity=severity_of(saves, analysis.peak.requested_bytes),
         title=f"{format_bytes(total)} of the step's tensors outlive the step",
-        detail=TEXTS["alive-after-step"].format(count=len(left), step=step.index),
+        detail=buffer_words.TEXTS["alive-after-step"].format(count=len(left), step=step.index),
         saves_bytes=saves or None,
-        evidence=describe_largest(left),
+        evidence=buffer_words.describe_largest(left),
     )
 
 
@@ -199,7 +192,7 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
         id="growth-per-step",
         severity=Severity.HIGH if rise >= 2**20 else Severity.LOW,
         title=f"Memory grows by {format_bytes(rise)} a step",
-        detail=TEXTS["growth-per-step"],
+        detail=buffer_words.TEXTS["growth-per-step"],
         saves_bytes=rise,
-        evidence=describe_largest(new),
+        evidence=buffer_words.describe_largest(new),
     )

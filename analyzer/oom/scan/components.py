@@ -13,19 +13,8 @@ from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.model.units import parse_bytes
+from analyzer.oom import log_records
 from analyzer.oom.failure_case import find_framework
-from analyzer.oom.log_records import (
-    ComponentRow,
-    FailedAllocator,
-    LoggedFailure,
-    LogRecords,
-    OutOf,
-    RequestedTensor,
-    XlaBuffers,
-    parse_count,
-    parse_rounded,
-    parse_shape,
-)
 from analyzer.oom.scan.dump_lines import LogProcess, add_buffer
 from analyzer.oom.scan.lines import LogMessage
 from analyzer.oom.scan.patterns import COMPONENTS, compile_pattern, find, read_groups
@@ -68,7 +57,7 @@ def take_unknown(reader: LogReader, process: LogProcess, message: LogMessage) ->
         _add_report(reader, process, message, _UNKNOWN, match)
 
 
-def finish_components(records: LogRecords) -> None:
+def finish_components(records: log_records.LogRecords) -> None:
     """Remove reports that memory did not cause, and warnings before another failure."""
     records.failures[:] = [one for one in records.failures if "other_reason" not in one.figures]
     others = [one for one in records.failures if not one.is_warning or one.is_killed]
@@ -82,7 +71,7 @@ def finish_components(records: LogRecords) -> None:
             free, total = figures.get("free"), figures.get("total")
             dump.limit, dump.used = figures.get("limit"), figures.get("used")
             dump.largest_free = figures.get("hole")
-            if failure.memory is OutOf.TPU:
+            if failure.memory is log_records.OutOf.TPU:
                 dump.free = free
             else:
                 failure.card_free = None if free is None else free.middle
@@ -94,7 +83,7 @@ def _add_report(
 ) -> None:
     row, text = COMPONENTS[name], message.text
     last = next((one for one in reversed(reader.records.failures) if one.tag == process.tag), None)
-    is_unclear = row.memory is OutOf.UNCLEAR
+    is_unclear = row.memory is log_records.OutOf.UNCLEAR
     is_clearer = not is_unclear or bool(row.facts)
     if row.is_kill and not is_clearer and last is not None:
         last.is_killed = True  # the consequence of a known failure
@@ -103,7 +92,7 @@ def _add_report(
     if last is None or not _is_same(last, row, _read_figures(name, text).get("request")):
         last = reader.add_failure(process, message, row.kind, text.strip()[:_LONGEST], reports=0)
         last.has_error_text = True
-    is_replaced = last.memory is OutOf.UNCLEAR and is_clearer
+    is_replaced = last.memory is log_records.OutOf.UNCLEAR and is_clearer
     if is_unclear and last.figures:
         is_replaced = False
     if not last.component or is_replaced or _is_general(last):
@@ -111,32 +100,34 @@ def _add_report(
     last.is_killed |= row.is_kill and not row.is_warning
     last.reports += 1
     _add_names(last, process, match, "TensorFlow" if message.file else "the framework")
-    if row.memory is OutOf.TPU:
-        last.device, last.xla = "TPU", last.xla or XlaBuffers()
+    if row.memory is log_records.OutOf.TPU:
+        last.device, last.xla = "TPU", last.xla or log_records.XlaBuffers()
     process.error = process.component = last
     process.component_name, process.component_lines = name, row.lines
     _add_figures(last, process, text, is_limited=row.is_kill)
 
 
-def _is_same(last: LoggedFailure, row: ComponentRow, request: Range | None) -> bool:
+def _is_same(
+    last: log_records.LoggedFailure, row: log_records.ComponentRow, request: Range | None
+) -> bool:
     """Return whether a row reports a known failure again; ``request`` is in the row's line."""
     if row.is_kill and last.is_killed:
         return True
     is_same = last.component == row.component
-    is_library = not row.component and last.kind is FailedAllocator.LIBRARY
-    is_more_precise = _is_general(last) and row.memory is OutOf.CARD
+    is_library = not row.component and last.kind is log_records.FailedAllocator.LIBRARY
+    is_more_precise = _is_general(last) and row.memory is log_records.OutOf.CARD
     if not (is_same or is_library or is_more_precise) or not last.component:
         return False
     return row.is_warning or request is None or last.figures.get("request", request) == request
 
 
-def _is_general(failure: LoggedFailure) -> bool:
+def _is_general(failure: log_records.LoggedFailure) -> bool:
     """Return whether only CUDA's own words are known, which any framework may print."""
     return failure.component == "CUDA" and not failure.figures
 
 
 def _add_names(
-    failure: LoggedFailure, process: LogProcess, match: re.Match[str], default: str
+    failure: log_records.LoggedFailure, process: LogProcess, match: re.Match[str], default: str
 ) -> None:
     groups = read_groups(match)
     framework = find_framework(process.framework)
@@ -144,19 +135,19 @@ def _add_names(
         library = _LIBRARIES.get(groups.get("library", "").lower(), "A CUDA library")
         failure.component = library
         failure.title = failure.title.format(library=library, framework=framework or default)
-    if framework and failure.kind is FailedAllocator.LIBRARY:
+    if framework and failure.kind is log_records.FailedAllocator.LIBRARY:
         failure.component = f"{failure.component.partition(' (')[0]} ({framework})"
     failure.source = failure.source or process.frame
     if "shape" in groups:
-        shape, dtype = parse_shape(groups["shape"]), groups["dtype"]
+        shape, dtype = log_records.parse_shape(groups["shape"]), groups["dtype"]
         size_bytes = tensor_bytes(numpy_name(dtype), shape)
-        failure.tensor = RequestedTensor(shape=shape, dtype=dtype)
+        failure.tensor = log_records.RequestedTensor(shape=shape, dtype=dtype)
         if size_bytes is not None:
             failure.figures["request"] = failure.tensor.size = Range.exactly(size_bytes)
 
 
 def _add_figures(
-    failure: LoggedFailure, process: LogProcess, text: str, *, is_limited: bool
+    failure: log_records.LoggedFailure, process: LogProcess, text: str, *, is_limited: bool
 ) -> bool:
     """Add the figures of a line, and a limit stated before; return whether there are any."""
     figures = _read_figures(process.component_name, text)
@@ -186,8 +177,8 @@ def _parse_figure(group: str, text: str) -> Range | None:
     if group.startswith("quantity"):
         return _parse_quantity(text)
     if group.endswith("_kib"):
-        return Range.exactly(parse_count(text) * 1024)
-    size = parse_rounded(f"{text}GiB" if group.endswith("_gib") else text)
+        return Range.exactly(log_records.parse_count(text) * 1024)
+    size = log_records.parse_rounded(f"{text}GiB" if group.endswith("_gib") else text)
     is_nonsense = size is not None and group == "total" and size.low >= 1 << 50
     return None if is_nonsense else size  # a driver in error reports a total of 2 ** 64 - 1
 

@@ -21,20 +21,13 @@ from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows
 from analyzer.model.units import format_bytes
+from analyzer.report import report_sections
 from analyzer.report.actions import change_items, observation_items, repeat_command, suggest_next
 from analyzer.report.diff_sections import diff_document
 from analyzer.report.page.payload import pack, payload
 from analyzer.report.render.charts import ChartLine, LineChart, draw_lines, draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
 from analyzer.report.render.sections import Cell, CellValue, Drawing, Section, Table, TableColumn
-from analyzer.report.report_sections import (
-    hosts_lead,
-    hosts_section,
-    layers_section,
-    steps_section,
-    tensors_section,
-    what_if_lines,
-)
 from analyzer.report.summary import (
     CATEGORY_LABELS,
     OUTCOME_TONES,
@@ -155,9 +148,9 @@ def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | N
     shares = [(f"fill-{share.category}", share.ratio) for share in summary.shares]
     static = list(diff_document(comparison).sections[:2]) if comparison is not None else []
     if report.tensors_at_peak:
-        static.append(tensors_section(report, STATIC_ROWS))
+        static.append(report_sections.tensors_section(report, STATIC_ROWS))
     if any(row.layer for row in report.layers):
-        static.append(layers_section(report, STATIC_ROWS))
+        static.append(report_sections.layers_section(report, STATIC_ROWS))
     return fill_page(
         _PAGE,
         "assets/template.html",
@@ -170,11 +163,11 @@ def render(report: ReportFile, recording: Recording, *, comparison: DiffFile | N
         changes=change_items(report),
         observations=observation_items(report),
         error_line=error_line("" if report.error is None else report.error.message),
-        what_if=tuple(what_if_lines(report)),
+        what_if=tuple(report_sections.what_if_lines(report)),
         categories=CATEGORY_LABELS,
         comparison=comparison,
-        hosts_lead=() if hosts is None else tuple(hosts_lead(hosts)),
-        hosts=None if hosts is None else hosts_section(hosts, _ALL_HOSTS),
+        hosts_lead=() if hosts is None else tuple(report_sections.hosts_lead(hosts)),
+        hosts=None if hosts is None else report_sections.hosts_section(hosts, _ALL_HOSTS),
         others=tuple(_other_sections(report)),
         static=static,
         stack=draw_shares(shares, "Categories at the peak, listed below"),
@@ -201,7 +194,7 @@ def render_inline(
 
 def _other_sections(report: ReportFile) -> Iterator[Section]:
     if report.steps:
-        yield steps_section(report, _STEPS)
+        yield report_sections.steps_section(report, _STEPS)
     rows: list[tuple[CellValue, ...]] = []
     for path, label in _OTHER_SIZES:
         part, _, name = path.partition(".")
