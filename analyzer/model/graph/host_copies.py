@@ -2,9 +2,7 @@
 
 A GPU kernel may read or write a tensor in host memory (``HostMemory`` in its registration): shapes,
 axes, resource handles, lists, and most ``int32`` tensors ("a special GPU kernel for int32":
-``cwise_op_*.cc``, ``constant_op.cc``, ``pack_op.cc``). The lists come from the registrations in
-``tensorflow/core/kernels``, because TensorFlow's CPU build does not contain them.
-
+``cwise_op_*.cc``, ``constant_op.cc``, ``pack_op.cc``); the lists come from these registrations.
 TensorFlow inserts a copy for a kernel that reads in the other memory (``EnsureMemoryTypes`` in
 ``memory_types.cc``, or ``_Send`` and ``_Recv`` of the partitioner). Between CPU devices of one
 process both ends of such a pair share one buffer (``IntraProcessRendezvous``).
@@ -162,9 +160,7 @@ def _find_pair_key(op: Op) -> tuple[str, str, str] | None:
 PACKED_ROLE: Final = "gradients packed for the all-reduce"
 REDUCED_ROLE: Final = "all-reduced gradients"
 
-COLLECTIVES: Final = op_types(
-    "CollectiveReduce CollectiveReduceV2 CollectiveReduceV3 NcclAllReduce"
-)
+COLLECTIVES: Final = _TABLES["types"]["collectives"]
 _VIEWS: Final = op_types("Identity Reshape Squeeze ExpandDims")
 
 
@@ -212,13 +208,7 @@ ITERATOR: Final = "IteratorGetNext"  # op type that takes the next batch of a da
 INPUT_TYPES: Final = ARGUMENT_TYPES | {ITERATOR, "Placeholder"}
 """Op types whose outputs are inputs of the step."""
 
-MOVES: Final = op_types(
-    "Cast Transpose ConjugateTranspose Reverse ReverseV2 DeepCopy Copy CopyHost"
-)
-"""Op types that copy their first input."""
-
-SCALES: Final = op_types("Add AddV2 Sub Mul Div RealDiv DivNoNan")
-"""Op types of two inputs that copy one if the other is a scalar."""
+MOVES, SCALES = _TABLES["types"]["moves"], _TABLES["types"]["scales"]
 
 
 def find_copies_of_inputs(structure: GraphIndex) -> dict[str, str]:

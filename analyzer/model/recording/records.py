@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
@@ -63,17 +65,9 @@ class DamageReason(Choice):
     FAILURE_FITS = "failure-fits"
 
 
-_DAMAGE_TEXTS: Final = {
-    DamageReason.LOST_EVENTS: "memory events contradict earlier ones, so events are missing or altered",
-    DamageReason.ALTERED_EVENTS: "allocations have a size that contradicts their request or shape",
-    DamageReason.UNREADABLE_EVENTS: "events cannot be read",
-    DamageReason.LOST_BEGINNING: "memory is in use before the first event of the process",
-    DamageReason.LOST_END: "steps ran ops after the last memory event",
-    DamageReason.STEP_MARKS: "step marks are missing or misplaced",
-    DamageReason.CAPTURE_MARKS: "marks of the capture are missing or misplaced",
-    DamageReason.VARIABLES: "variables are not in the buffers that the capture saw",
-    DamageReason.FAILURE_FITS: "the request that failed would have fitted after the last event",
-}
+_DAMAGE_TEXTS: Final = msgspec.toml.decode(
+    (files("analyzer.model.recording") / "damages.toml").read_bytes(), type=dict[DamageReason, str]
+)
 
 
 class Damage(Struct, frozen=True, kw_only=True):

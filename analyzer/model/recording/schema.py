@@ -88,32 +88,6 @@ class TextNumbers:
         return list(self._numbers)
 
 
-class TextColumn:
-    """A column of texts; its cells are read and written like those of a list."""
-
-    def __init__(self, count: int, text: str = "") -> None:
-        """Start with the same text in all rows."""
-        self._texts = np.full(count, text, object)
-
-    def __getitem__(self, row: int) -> str:
-        return str(self._texts[row])
-
-    def __setitem__(self, row: int, text: str) -> None:
-        self._texts[row] = text
-
-    def fill(self, rows: npt.NDArray[np.bool_], text: str) -> None:
-        """Write a text into the rows of a mask, shape ``(n,)``."""
-        self._texts[rows] = text
-
-    def equal(self, text: str) -> npt.NDArray[np.bool_]:
-        """Return which rows contain a text, shape ``(n,)``."""
-        return np.asarray(self._texts == text, bool)
-
-    def category(self) -> pd.Categorical:
-        """Return the column for a table."""
-        return pd.Categorical(self._texts)
-
-
 def text_category(numbers: npt.NDArray[Any], texts: list[str]) -> pd.Categorical:
     """Return a categorical column of texts by number, with those that occur as sorted categories."""
     seen = np.flatnonzero(np.bincount(numbers, minlength=len(texts))).tolist()

@@ -10,8 +10,9 @@ from analyzer.model.contract.capture_request import LikeNote, MeasuredConvolutio
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.kernels.gpu.convolution_algorithms import PASSES
 from analyzer.simulate.kernels.gpu.cudnn_calls import LIMIT_VARIABLE
-from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
+from analyzer.simulate.kernels.gpu.gpu_kernels import OP_TYPES, gpu_device
 from analyzer.simulate.kernels.kernel_device import KernelDevice, cpu_device
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, Workspace
 from analyzer.tracing.parse.run_folder import RunNote
@@ -42,13 +43,7 @@ def target_of(note: RunNote) -> Target:
 
 
 CONVOLUTION_KINDS: Final = {
-    "Conv2D": "forward",
-    "_FusedConv2D": "forward",
-    "Conv3D": "forward",
-    "Conv2DBackpropInput": "input",
-    "Conv3DBackpropInputV2": "input",
-    "Conv2DBackpropFilter": "filter",
-    "Conv3DBackpropFilterV2": "filter",
+    op_type: name.partition("_")[0] for name in PASSES for op_type in OP_TYPES[name]
 }
 """Op type of a convolution -> its kind (``MeasuredConvolution``)."""
 

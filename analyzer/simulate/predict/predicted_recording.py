@@ -120,7 +120,7 @@ def _measured(
     if target.gpu is not None and not is_whole(note, compiled):
         limit = target.options.memory_limit_bytes
         uncertainty = add_gpu_uncertainty(uncertainty, prediction, chosen.played, limit)
-    ran = {prediction.prepared.wiring.ops[node].name for node in schedule.nodes}
+    names = [prediction.prepared.wiring.ops[node].name for node in schedule.nodes]
     table, events, options = place(table, chosen.played.instants, target.options)
     shown = divide_temporaries(
         table,
@@ -150,7 +150,7 @@ def _measured(
         make_graph=partial(build_graph, structure),
         make_tensor_links=structure.tensor_links,
         warnings=(
-            *describe_run_sizes(note, ran, prediction.least_bytes),
+            *describe_run_sizes(note, set(names), prediction.least_bytes),
             *find_warnings(prediction, schedule),
         ),
         recompiled_functions=find_recompiled_functions(note, compiled),
@@ -159,7 +159,9 @@ def _measured(
         unmodelled=find_unmodelled(prediction.prepared),
         uncertainty=uncertainty,
     )
-    return Measured(recording, structure, sharing, _op_runs(prediction, schedule), note)
+    order = np.arange(len(names), dtype=np.int64)  # times are ranks
+    runs = pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
+    return Measured(recording, structure, sharing, runs, note)
 
 
 def is_whole(note: RunNote, compiled: Mapping[str, BufferPlan]) -> bool:
@@ -213,13 +215,6 @@ def _attribute(
     none = np.zeros(len(table), dtype=bool)
     label_eager(labels, table, played.steps, phases, {}, none, infer=infer, jit=False)
     return labels.apply(table), sharing
-
-
-def _op_runs(prediction: Prediction, schedule: Schedule) -> pd.DataFrame:
-    """Return the order in which the ops run; times are ranks."""
-    ops, order = prediction.prepared.wiring.ops, np.arange(len(schedule.nodes), dtype=np.int64)
-    names = [ops[node].name for node in schedule.nodes]
-    return pd.DataFrame({"op": names, "start_ps": order, "end_ps": order, "thread": 0})
 
 
 def find_unmodelled(prepared: Prepared) -> tuple[UnmodelledType, ...]:

@@ -363,10 +363,9 @@ def _choose_shown(
     near = int(NEAR * prediction.peak_bytes)
     peak_bytes = median_low([layout.peak_bytes for layout in own])
     before_bytes = median_low([layout.before_bytes for layout in own])
-
-    def measure_distance(layout: Layout) -> int:
-        return abs(layout.peak_bytes - peak_bytes) + abs(layout.before_bytes - before_bytes)
-
     alike = [layout for layout in own if layout.schedule in starts]
     alike = [one for one in alike if abs(one.schedule.peak_bytes - prediction.peak_bytes) <= near]
-    return min(alike, key=measure_distance).schedule
+    distances = [
+        abs(one.peak_bytes - peak_bytes) + abs(one.before_bytes - before_bytes) for one in alike
+    ]
+    return alike[distances.index(min(distances))].schedule

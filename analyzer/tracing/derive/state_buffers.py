@@ -3,11 +3,8 @@
 The gradient of a parameter has its size. A buffer that exists before the first step, outlives it and
 has this size is a parameter; further ones, created later, are its optimizer slots. In an update, Keras'
 optimizers write new values of slots with ``assign`` and ``assign_add``, and of parameters
-with ``assign_sub`` (SGD with momentum: ``assign_add``); see ``keras/src/optimizers``.
-
-Memory from before the trace is divided the same way: a parameter for each gradient, and its slots by the
-op that applies it or by the optimizer's scope. Old values that the steps free, and variables that they
-copy, have rows of their own. The remainder stays unknown.
+with ``assign_sub`` (SGD with momentum: ``assign_add``); see ``keras/src/optimizers``. Memory from before
+the trace is divided the same way; old values and copied variables have rows of their own.
 """
 
 import re
@@ -19,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import split_tensor
+from analyzer.model.contract.graph_note import read_op_types, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, conform
@@ -47,22 +44,11 @@ _NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
 _OLD_PARAMETER: Final = (Category.PARAMETER, "old value of a parameter")
 _OLD_SLOT: Final = (Category.OPTIMIZER_STATE, "old value of a slot")
 
-_SLOTS: Final = {
-    **dict.fromkeys(("GradientDescent", "ProximalGradientDescent"), 0),
-    **dict.fromkeys(("Momentum", "KerasMomentum", "Adagrad", "AdagradV2"), 1),
-    **dict.fromkeys(("ProximalAdagrad", "AddSign", "PowerSign"), 1),
-    **dict.fromkeys(("Adam", "AdaMax", "Adadelta", "RMSProp", "Ftrl", "FtrlV2"), 2),
-    **dict.fromkeys(("AdamWithAmsgrad", "CenteredRMSProp"), 3),
-}
-"""Optimizer in the name of an op ``ResourceApply...`` -> its slots with the parameter's shape
-(``training_ops.cc``)."""
-_IN_PLACE: Final = {
-    **dict.fromkeys(("adam", "adamw", "nadam", "lamb"), 2),
-    **dict.fromkeys(("adagrad", "adamax", "ftrl"), 1),
-    **dict.fromkeys(("sgd", "rmsprop", "adadelta", "lion"), 0),
-}
-"""Scope of Keras' optimizer without ``_`` and number -> slots that ``assign_add`` changes in place
-(``update_step`` in ``keras/src/optimizers``). Others, such as momentum, get new buffers in each step."""
+_SLOTS, _IN_PLACE = (
+    {name: int(slots) for slots, names in table.items() for name in names}
+    for table in read_op_types("analyzer.tracing.derive", "optimizer_slots.toml").values()
+)
+"""Optimizer -> its number of slots; the file describes both tables."""
 
 
 def take_parts(table: pd.DataFrame, parts: pd.DataFrame, allocator: str) -> pd.DataFrame:

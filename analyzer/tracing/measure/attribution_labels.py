@@ -12,7 +12,6 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.host_copies import ITERATOR
-from analyzer.model.recording.schema import TextColumn
 from analyzer.tracing.derive.op_sequence import RECEIVED
 from analyzer.tracing.measure.variable_buffers import Holding
 from analyzer.tracing.parse.run_folder import RunNote
@@ -34,9 +33,9 @@ class Labels:
 
     def __init__(self, count: int) -> None:
         """Start with ``count`` unattributed buffers."""
-        self.category = TextColumn(count, Category.UNATTRIBUTED.value)
-        self.op_type, self.layer, self.source = (TextColumn(count) for _ in range(3))
-        self.tensor, self.variable, self.role = (TextColumn(count) for _ in range(3))
+        self.category = np.full(count, Category.UNATTRIBUTED.value, object)
+        self.op_type, self.layer, self.source = (np.full(count, "", object) for _ in range(3))
+        self.tensor, self.variable, self.role = (np.full(count, "", object) for _ in range(3))
         self._turns_at, self._turns = np.zeros(count, np.int64), np.zeros(count, bool)
         self.specs: dict[int, TensorSpec] = {}  # of rows for which the trace may have none
 
@@ -51,16 +50,15 @@ class Labels:
 
     def fill(self, rows: Mask, category: Category, role: str) -> None:
         """Set the category of the buffers in a mask, shape ``(n,)``."""
-        self.category.fill(rows, category.value)
-        self.role.fill(rows, role)
+        self.category[rows], self.role[rows] = category.value, role
 
     def is_open(self, row: int) -> bool:
         """Say whether the buffer has no category yet."""
-        return self.category[row] == Category.UNATTRIBUTED.value
+        return bool(self.category[row] == Category.UNATTRIBUTED.value)
 
     def open_rows(self) -> Mask:
         """Return which buffers have no category, shape ``(n,)``."""
-        return self.category.equal(Category.UNATTRIBUTED.value)
+        return np.asarray(self.category == Category.UNATTRIBUTED.value, bool)
 
     def apply(self, allocations: pd.DataFrame) -> pd.DataFrame:
         """Return ``allocations`` with these columns."""
@@ -73,8 +71,7 @@ class Labels:
                 dtype=pd.Categorical(dtype), shape=pd.Categorical(shape)
             )
         turns_at = pd.arrays.IntegerArray(self._turns_at, ~self._turns)
-        texts: dict[str, TextColumn] = {name: getattr(self, name) for name in _TEXTS}
-        columns = {name: column.category() for name, column in texts.items()}
+        columns = {name: pd.Categorical(getattr(self, name)) for name in _TEXTS}
         return allocations.assign(**columns, turns_at=turns_at)
 
 

@@ -57,8 +57,8 @@ def attribute(
         label_graph(labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts)
         lives = Lifetimes(table, steps, {})
         is_scalar = (table["shape"].astype(str) == "[]").to_numpy()
-        results = labels.role.equal(ALIVE_ROLE) & is_scalar  # such as a metric
-        results |= labels.role.equal("forward temporary")
+        results = (labels.role == ALIVE_ROLE) & is_scalar  # such as a metric
+        results |= labels.role == "forward temporary"
         labels.fill(results & lives.inside & ~lives.short, Category.TEMPORARY, "outlives the step")
         label_batches(labels, table, structure, python)
     born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
@@ -69,7 +69,7 @@ def attribute(
     # The innermost call of a layer decides.
     for span in sorted(find_marks(raw.markers, "layer"), key=lambda one: one.start_ps - one.end_ps):
         inside = (born_ps >= span.start_ps) & (born_ps <= span.end_ps)
-        labels.layer.fill(inside & labels.variable.equal(""), str(span.stats.get("path", "")))
+        labels.layer[inside & (labels.variable == "")] = str(span.stats.get("path", ""))
     if note is not None:
         _label_gradients(labels, table, raw, note)
         _label_held(labels, table, raw, note)
@@ -145,7 +145,7 @@ def _label_gradients(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: R
     marks.sort()
     if note.watch is not None and note.watch.micro_batches > 1:
         for name in {labels.variable[row] for row in gradients} - {""}:
-            labels.fill(labels.variable.equal(name), Category.GRADIENT, _ACCUMULATOR)
+            labels.fill(labels.variable == name, Category.GRADIENT, _ACCUMULATOR)
         born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
         ends = np.append(marks, np.iinfo(np.int64).max)
         survives = ends[np.searchsorted(marks, born, side="right")] < dies

@@ -9,17 +9,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from analyzer.model.contract.graph_note import Op, op_types, split_tensor
+from analyzer.model.contract.graph_note import Op, read_op_types, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 
-_SIZED: Final = op_types(
-    """
-    Where Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 DynamicPartition
-    NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4
-    """
-)
-"""Op types whose result size depends on the values of input 0. On a card a kernel counts them and the
-result is read back (``WhereGPUOp``, ``UniqueOpGPU``)."""
+_TYPES: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")["types"]
+_SIZED: Final = _TYPES["sized_by_values"]
 
 _DECIDE: Final = {
     **dict.fromkeys(("Switch", "RefSwitch"), 1),
@@ -31,15 +25,7 @@ _DECIDE: Final = {
 _TRUTHS_IN: Final = {"TensorScatterUpdate": (0, 2), "Fill": (1,)}
 """Op type -> the inputs that contain the values of its result."""
 
-_TRANSPARENT: Final = op_types(
-    """
-    Identity Reshape Squeeze ExpandDims Pack Cast
-    All Any LogicalAnd LogicalOr LogicalNot Less LessEqual Greater GreaterEqual Equal NotEqual
-    Enter Merge NextIteration Exit Switch LoopCond
-    """
-)
-"""Views, logic, comparisons and control flow: op types that pass values on."""
-_KNOWN: Final = op_types("Const HostConst IsFinite Shape ShapeN Size Rank")
+_TRANSPARENT, _KNOWN = _TYPES["pass_values"], _TYPES["known_values"]
 _RECEIVES: Final = ("_Recv", "_HostRecv")
 _NUMBER: Final = re.compile(r"/_\d+$")
 _ON_HOST: Final = ("int32", "string", "resource", "variant")

@@ -1,24 +1,18 @@
 """Workspaces of convolutions: the algorithm, layout copies, and trials of algorithms.
 
 cuDNN's kernels have the algorithm in their names. The workspace of an algorithm lives while its kernels
-are launched.
-
-At its first call a convolution tries cuDNN's algorithms (``AutotuneUnfusedConv`` and
+are launched. At its first call a convolution tries cuDNN's algorithms (``AutotuneUnfusedConv`` and
 ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``): on a guarded copy of its result, which is left out without
-memory for it (``WrapRedzoneBestEffort``), and with guards around each algorithm's workspace. These
-requests bypass the op's context, so that they have no region in a trace:
-
-    op              region  MiB
-    conv            temp     20    the padded input
-    conv                     42    a guarded copy of a result of 26; optional
-    conv                     16    guards of the first algorithm's workspace, freed at once
-    conv                     16    guards of the second one's
+memory for it (``WrapRedzoneBestEffort``), and with guards around each algorithm's workspace (16 MiB
+without one). These requests bypass the op's context, so that they have no region in a trace.
 """
 
 import re
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Final
 
+import msgspec
 import numpy as np
 import pandas as pd
 
@@ -29,19 +23,12 @@ from analyzer.model.recording.timeline import HOST_ALLOCATORS
 from analyzer.tracing.derive.op_names import GUARDS_BYTES
 from analyzer.tracing.parse.wire.plane_names import split_annotation
 
-_ALGORITHMS: Final = tuple(
-    (re.compile(pattern), name)
-    for pattern, name in (
-        (r"winograd_nonfused", "Winograd, not fused"),
-        (r"winograd", "Winograd"),
-        (r"fft2d_\w+_(32x32|64x64)|regular_fft|vector_fft", "FFT with tiles"),
-        (r"fft2d|fft1d|_g?cgemm_", "FFT"),
-        (r"explicit_convolve|im2col", "explicit GEMM"),
-        (r"[hsi]884|[hsi]1688|[hsi]16816|[hsi]8816|tensorop|xmma", "tensor cores"),
-        (r"wgrad_alg0|scudnn|implicit_convolve|implicit_gemm|cask_cudnn", "implicit GEMM"),
-    )
-)
-"""Part of a kernel's name -> cuDNN's algorithm (``cudnnConvolutionFwdAlgo_t``); the first match."""
+_TABLE: Final = (files("analyzer.tracing.measure") / "cudnn_kernels.toml").read_bytes()
+_ALGORITHMS: Final = {
+    name: re.compile(pattern)
+    for name, pattern in msgspec.toml.decode(_TABLE, type=dict[str, str]).items()
+}
+"""cuDNN's algorithm -> part of its kernels' names; the first match counts."""
 
 
 def label_workspaces(table: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
@@ -76,7 +63,8 @@ def label_workspaces(table: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame
 
 def find_algorithm(kernels: Sequence[str]) -> str:
     """Return cuDNN's algorithm of some kernels; empty if unknown."""
-    return next((name for pattern, name in _ALGORITHMS if any(map(pattern.search, kernels))), "")
+    found = (name for name, part in _ALGORITHMS.items() if any(map(part.search, kernels)))
+    return next(found, "")
 
 
 def mark_trials(table: pd.DataFrame) -> pd.DataFrame:

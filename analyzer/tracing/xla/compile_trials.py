@@ -1,13 +1,11 @@
 """Requests of XLA's autotuner while it compiles a module for a card.
 
-The autotuner takes products, convolutions and fusions out of the module, compiles each in every
-known way (algorithms of cuBLAS and cuDNN, tilings of Triton) and runs them on the card
-(``AutotunerPass``; ``GpuProfiler`` in ``xla/backends/gpu/autotuner/``). The operands lie between
-guards of 8 MiB on each side, which detect writes outside the operand (``RedzoneBuffers``,
-``xla_gpu_redzone_padding_bytes``). The first result is kept and compared with each further one
-(``check_buffers``). Equal instructions are tried once, and an instruction with one way is not
-tried. All of it is freed before the module runs, so that only the first step requests it; a small
-step needs much less than its trials.
+The autotuner takes products, convolutions and fusions out of the module, compiles each in every known
+way (algorithms of cuBLAS and cuDNN, tilings of Triton) and runs them on the card (``AutotunerPass``;
+``GpuProfiler`` in ``xla/backends/gpu/autotuner/``). Guards around each operand detect writes outside of
+it (``RedzoneBuffers``). The first result is kept and compared with each further one (``check_buffers``).
+Equal instructions are tried once; an instruction with one way is not. All of it is freed before the
+module runs, so that only the first step requests it.
 """
 
 import math
@@ -15,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from analyzer.model.contract.graph_note import read_op_types
 from analyzer.tracing.parse.hlo import Hlo, Instruction
 
 GUARD_BYTES: Final = 8 << 20
@@ -29,19 +28,7 @@ _WORKSPACE_BYTES: Final = {False: 4 << 20, True: 32 << 20}
 (``GemmWorkspaceRewriteVisitor`` in ``gemm_rewriter.cc``)."""
 _CONVOLUTION: Final = "__cudnn$conv"
 _PRODUCT: Final = "__cublas$"
-_OPCODES: Final = """
-    bitcast-convert concatenate convolution custom-call dynamic-slice dynamic-update-slice fft gather
-    map pad reduce-window reverse rng rng-bit-generator rng-get-and-update-state scatter
-    select-and-scatter sort stochastic-convert triangular-solve cholesky complex real imag is-finite
-    sign round-nearest-afz round-nearest-even popcnt count-leading-zeros
-"""
-_NOT_IN_TRITON: Final = frozenset(_OPCODES.split())
-"""Opcodes that Triton's emitter does not support (``IsTritonSupportedInstruction``, ``support.cc``)."""
-
-_NO_TYPE_OF_TRITON: Final = frozenset(
-    ["uint8", "uint16", "uint32", "uint64", "complex64", "complex128"]
-)
-"""Element types that it does not support (``IsTritonSupportedDataType``)."""
+_NOT_IN_TRITON: Final = read_op_types("analyzer.tracing.xla", "not_in_triton.toml")["triton"]
 
 _CUSTOM: Final = "kCustom"
 _MOVES: Final = frozenset({"transpose", "bitcast", "reshape", "broadcast", "slice"})
@@ -103,7 +90,7 @@ def _has_two_ways(
     (``TryFindTopKBestTilingsForFusion``, ``SymbolicTileAnalysis``).
     """
     dtypes = {dtype for part in body for dtype, _ in part.shapes.values()}
-    if opcodes & _NOT_IN_TRITON or dtypes & _NO_TYPE_OF_TRITON:
+    if opcodes & _NOT_IN_TRITON["opcodes"] or dtypes & _NOT_IN_TRITON["dtypes"]:
         return False
     if not opcodes & ({"transpose"} if fusion.fusion_kind == _CUSTOM else {"reduce", "transpose"}):
         return False

@@ -1,14 +1,11 @@
 """Convolutions, products and poolings on a CPU: oneDNN's kernels and TensorFlow's own.
 
-oneDNN (``_Mkl*``) handles float32 and, if the processor supports it, bfloat16. TensorFlow's own kernels
-handle float16 and float64, and all types on a processor without oneDNN.
-
-Each primitive of oneDNN needs a *scratchpad*, which the kernel allocates as a temporary. Its size
-depends on the blocking for the processor and the number of intra-op threads. This file has the sizes
-of the AVX-512 ``brgemm`` primitives (``src/cpu/x64/brgemm_*``, ``matmul/brgemm_matmul_utils.cpp`` of
-oneDNN 3): pointers to the blocks of a batch, one page per thread, and one copy per thread of a matrix
-that must be reordered. With AVX2, products in traces have no scratchpad (57 products of an encoder),
-and convolutions the same.
+oneDNN (``_Mkl*``) handles float32 and, if the processor supports it, bfloat16; TensorFlow's own kernels
+all else. A primitive of oneDNN needs a *scratchpad*, which the kernel allocates as a temporary. The
+sizes here are of the AVX-512 ``brgemm`` primitives (``src/cpu/x64/brgemm_*``,
+``matmul/brgemm_matmul_utils.cpp`` of oneDNN 3): pointers to the blocks of a batch, one page per thread,
+and one copy per thread of a matrix that must be reordered. With AVX2, products in traces have no
+scratchpad (57 products of an encoder), and convolutions the same.
 """
 
 import math
@@ -61,7 +58,8 @@ def plan_matmul(call: Call) -> MemoryPlan:
     elements = rows * out[1] + depth * (rows + out[1])
     is_small = item_bytes * elements < 1.01 * (call.processor.l2_bytes or _USUAL_L2_BYTES)
     threads = 1 if is_small else call.threads
-    return plan_allocation(call, after_bytes=(_scratch_bytes(call, left, transposes, threads),))
+    scratch = matmul_scratch_bytes(left, transposes, threads=threads, item_bytes=item_bytes)
+    return plan_allocation(call, after_bytes=(scratch,))
 
 
 def plan_batch_matmul(call: Call) -> MemoryPlan:
@@ -70,20 +68,13 @@ def plan_batch_matmul(call: Call) -> MemoryPlan:
     if left is None or len(left) < 2 or not call.processor.has_avx512:
         return plan_allocation(call)
     transposes = bool(call.attr("adj_x")), bool(call.attr("adj_y"))
-    scratch = _scratch_bytes(call, left, transposes, call.threads)
+    item_bytes = call.item_bytes()
+    scratch = matmul_scratch_bytes(left, transposes, threads=call.threads, item_bytes=item_bytes)
     return plan_allocation(call, after_bytes=(scratch,))
 
 
-def _scratch_bytes(
-    call: Call, left: tuple[int, ...], transposes: tuple[bool, bool], threads: int
-) -> int:
-    return matmul_scratch_bytes(
-        left, transposes=transposes, threads=threads, item_bytes=call.item_bytes()
-    )
-
-
 def matmul_scratch_bytes(
-    left: tuple[int, ...], *, transposes: tuple[bool, bool], threads: int, item_bytes: int
+    left: tuple[int, ...], transposes: tuple[bool, bool], *, threads: int, item_bytes: int
 ) -> int:
     """Return the bytes of the scratchpad of a batched product.
 
@@ -113,7 +104,7 @@ def matmul_scratch_bytes(
 
 def plan_einsum(call: Call) -> MemoryPlan:
     """Plan an ``Einsum`` whose product needs the scratchpad of a batched product."""
-    scratch = partial(_scratch_bytes, call, threads=call.threads)
+    scratch = partial(matmul_scratch_bytes, threads=call.threads, item_bytes=call.item_bytes())
     return layout.plan_einsum(call, scratch if call.processor.has_avx512 else None)
 
 

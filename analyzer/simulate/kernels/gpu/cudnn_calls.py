@@ -4,17 +4,12 @@ TensorFlow stores filters as height, width, in, out. cuDNN needs out, in, height
 height, width, in), so each call copies the filter. cuDNN computes in NHWC only with tensor cores
 (``ComputeInNhwcEnabled`` in ``conv_ops_gpu.h``); otherwise a node in NHWC copies its tensors to NCHW.
 Sources: ``conv_ops_impl.h`` of the 2.21 wheel, lines 780 to 1200; ``conv_grad_input_ops.cc`` and
-``conv_grad_filter_ops.cc``.
+``conv_grad_filter_ops.cc``. The first call of a shape tries cuDNN's algorithms; later calls use the
+fastest, or if its workspace does not fit one without (``AllocateScratchOrFallback``).
 
-The first call of a shape tries cuDNN's algorithms (``convolution_algorithms``) with guards around each
-workspace; later calls use the fastest. If its workspace does not fit, TensorFlow falls back to an
-algorithm without one (``AllocateScratchOrFallback`` in ``conv_ops_gpu.h``).
-
-A recurrent layer is one kernel. cuDNN stores data for the backward pass in a *reserve space* of
-unpublished layout.
-``cudnn_rnn_ops.cc``: ``CudnnRNNForwardOp`` allocates the results, then the length of each sequence
-(``seq_lengths``, 4 bytes each), then the workspace (a temporary), then the reserve space (output 3;
-``CreateRnnTempSpace`` in ``cuda_dnn.cc``). The backward pass allocates lengths and workspace last.
+For a recurrent layer ``CudnnRNNForwardOp`` (``cudnn_rnn_ops.cc``) allocates the results, the length of
+each sequence (4 bytes), the workspace (a temporary), and the *reserve space* for the backward pass
+(output 3; ``CreateRnnTempSpace`` in ``cuda_dnn.cc``). That pass allocates lengths and workspace last.
 """
 
 import math
@@ -167,24 +162,17 @@ def _find_workspaces(
     return workspace, tuple(size_bytes + _GUARDS_BYTES for size_bytes in sizes_bytes)
 
 
-def _computes_channels_last(dtype: str, capability: tuple[int, int]) -> bool:
-    """Return whether cuDNN computes in NHWC, with tensor cores (``ComputeInNhwcEnabled``)."""
-    if dtype == "float16":
-        return capability >= (7, 0)
-    return dtype in ("bfloat16", "float32") and capability >= (8, 0)
+_CHANNELS_LAST_FROM: Final = {"float16": (7, 0), "bfloat16": (8, 0), "float32": (8, 0)}
+"""First capability for which cuDNN computes in NHWC, with tensor cores (``ComputeInNhwcEnabled``)."""
 
 
 def _describe(
-    call: Call,
-    card: DnnCard,
-    direction: str,
-    shapes: tuple[tuple[int, ...], ...],
-    *,
-    last: bool,
+    call: Call, card: DnnCard, direction: str, shapes: tuple[tuple[int, ...], ...], *, last: bool
 ) -> Convolution:
     """Return the convolution as cuDNN sees it: channels before axes, symmetric padding."""
     image, kernel, result = shapes
-    dtype, capability = call.op.outputs[0].dtype, card.gpu.compute_capability
+    dtype = call.op.outputs[0].dtype
+    tensor_cores = _CHANNELS_LAST_FROM.get(dtype)
     axes = range(1, len(image) - 1) if last else range(2, len(image))
     depth = image[-1 if last else 1]
     padded = (
@@ -200,7 +188,9 @@ def _describe(
         stride=max(map(int, call.attr("strides") or (1,))),
         dilation=max(map(int, call.attr("dilations") or (1,))),
         dtype=dtype,
-        channels_last=last and _computes_channels_last(dtype, capability),
+        channels_last=last
+        and tensor_cores is not None
+        and card.gpu.compute_capability >= tensor_cores,
     )
 
 

@@ -4,11 +4,8 @@ Most kernels do the same as on a CPU: they share the base class or the op (``Res
 ``ConcatBaseOp``, ``AddNOp``), and the element-wise kernels, which MLIR generates, forward an input with
 the same ``forward_input`` (``tf_framework_c_interface.cc``). This table holds the differences:
 temporaries of cuDNN and CUB, and tensors in host memory (``host_copies``). Products run in cuBLAS,
-whose workspace lies outside the pool.
-
-The rules are read from TensorFlow's source and checked with its GPU runtime on a simulated card; no
-rule was measured on a GPU. An op type without a rule is assumed to allocate each output, and is
-reported as unmodelled.
+whose workspace lies outside the pool. The rules are read from TensorFlow's source and checked with its
+GPU runtime on a simulated card. An op type without a rule counts as allocating, and is reported.
 """
 
 from collections.abc import Mapping
@@ -47,9 +44,9 @@ SCRATCH_BYTES: Final = 1028
 """Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device
 (``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``)."""
 
-_TYPES: Final = read_op_types("analyzer.simulate.kernels.gpu", "card_op_types.toml")["types"]
+OP_TYPES: Final = read_op_types("analyzer.simulate.kernels.gpu", "card_op_types.toml")["types"]
 
-_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - _TYPES["works_on_copies"]) | _TYPES["as_on_cpu"]
+_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - OP_TYPES["works_on_copies"]) | OP_TYPES["as_on_cpu"]
 """Op types whose kernels on a card have the effect of those on the CPU."""
 
 
@@ -142,7 +139,7 @@ def _plan_copy_to_host(call: Call) -> MemoryPlan:
 def _make_rules(card: DnnCard) -> dict[str, Rule]:
     blocks = gpu_reduction.blocks_in_flight(card.gpu)
     return assign_rules(
-        _TYPES,
+        OP_TYPES,
         allocating=plan_allocation,
         scans=partial(plan_allocation, after_bytes=(gpu_reduction.CUB_BYTES,)),
         **{

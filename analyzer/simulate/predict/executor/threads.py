@@ -2,19 +2,15 @@
 
 Of several threads, each has a deque of its own and steals from the back of another's when it is idle
 (Eigen's ``ThreadPoolTempl``), and a kernel takes time: its inputs and temporaries live while other
-threads allocate. Only ratios of durations count, and these within a factor of a few: each schedule
-scales every kind of op and every run by chance. The rates are of two cores with AVX-512 and stand for
-any machine; rates for each kind of kernel would not predict peaks better (accuracy list).
+threads allocate. Only ratios of durations count, within a factor of a few: each schedule scales every
+kind of op and every run by chance. The rates are of two cores with AVX-512 and stand for any machine.
 
-A kernel on a card only launches its computation. The executor counts it as inexpensive
-(``OpKernel::OpKernel`` in ``op_kernel.cc``) and one thread launches all of them. A copy between the
-memories is asynchronous (``RecvOp`` is an ``AsyncOpKernel``) and frees its thread at once. One thread
-outside the pool notices that it is over and hands its successors to the pool (``EventMgr`` in
-``device_event_mgr.cc``: of its two threads one polls and one calls back). Nodes that end while it
-sleeps or is busy therefore continue one after the other, from the front of the calling thread's deque
-or the back of the polling thread's.
-
-Not modelled: a full deque, and chunks of tasks.
+A kernel on a card only launches its computation: it is inexpensive (``OpKernel::OpKernel`` in
+``op_kernel.cc``), and one thread launches all. A copy between the memories is asynchronous (``RecvOp``
+is an ``AsyncOpKernel``) and frees its thread at once. One thread outside the pool notices its end and
+hands its successors to the pool (``EventMgr`` in ``device_event_mgr.cc``: one polls, one calls back).
+Nodes that end while it sleeps or is busy continue one after the other, from the front of the calling
+thread's deque or the back of the polling thread's. Not modelled: a full deque, and chunks of tasks.
 """
 
 from __future__ import annotations

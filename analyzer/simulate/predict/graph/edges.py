@@ -307,8 +307,15 @@ def wire_all(
         built = create_in_order(consumers, _places_of(ops, rewritten))
         if len(built) != len(ops):
             raise InputError("The graph has a cycle outside its loops.")
-        edges = _edges_of(built, inputs, control)
-        wirings.append(Wiring(ops, inputs, control, *edges, expensive))
+        data_out: list[list[tuple[int, int, int]]] = [[] for _ in built]
+        control_out: list[list[int]] = [[] for _ in built]
+        for node in built:
+            for slot, (source, output) in enumerate(inputs[node]):
+                data_out[source].append((node, output, slot))
+            for source in control[node]:
+                control_out[source].append(node)
+        roots = [node for node in built if not sources[node]]
+        wirings.append(Wiring(ops, inputs, control, data_out, control_out, roots, expensive))
     return wirings
 
 
@@ -350,19 +357,3 @@ def _places_of(ops: Sequence[Op], rewritten: list[int]) -> list[tuple[int, int]]
         else (1, places.get(node, node))
         for node, op in enumerate(ops)
     ]
-
-
-def _edges_of(
-    built: Sequence[int],
-    inputs: Sequence[Sequence[tuple[int, int]]],
-    control: Sequence[Sequence[int]],
-) -> tuple[list[list[tuple[int, int, int]]], list[list[int]], list[int]]:
-    """Return the out-edges and the roots, which follow from the order of the nodes' creation."""
-    data_out: list[list[tuple[int, int, int]]] = [[] for _ in built]
-    control_out: list[list[int]] = [[] for _ in built]
-    for node in built:
-        for slot, (source, output) in enumerate(inputs[node]):
-            data_out[source].append((node, output, slot))
-        for source in control[node]:
-            control_out[source].append(node)
-    return data_out, control_out, [n for n in built if not inputs[n] and not control[n]]

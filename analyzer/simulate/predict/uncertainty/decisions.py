@@ -84,18 +84,15 @@ def decide(
 
 def with_least_shapes(ops: Sequence[Op]) -> list[Op] | None:
     """Return the graph with one element for each data-dependent size; None without any."""
-    if not any(LEAST_SHAPES in op.attrs for op in ops):
-        return None
-    reduced = []
-    for op in ops:
+    reduced = list(ops)
+    for node, op in enumerate(ops):
         if LEAST_SHAPES in op.attrs:
             pairs = zip(op.outputs, op.attrs[LEAST_SHAPES], strict=False)
             outputs = (
                 TensorSpec(s.dtype, None if least is None else tuple(least)) for s, least in pairs
             )
-            op = replace(op, outputs=tuple(outputs))
-        reduced.append(op)
-    return reduced
+            reduced[node] = replace(op, outputs=tuple(outputs))
+    return None if reduced == list(ops) else reduced
 
 
 def check_assumptions(note: RunNote, decisions: Sequence[Decision]) -> None:

@@ -32,8 +32,9 @@ def add_gpu_uncertainty(
 ) -> StatedRange:
     """Return the range with cuDNN's workspaces, for a graph optimized for the limit."""
     schedule, aside_bytes = played.schedule, played.aside_bytes
-    limits = {"limit_bytes": limit_bytes, "aside_bytes": aside_bytes}
-    workspace = find_workspaces(prediction, schedule, **limits)
+    workspace = find_workspaces(
+        prediction, schedule, limit_bytes=limit_bytes, aside_bytes=aside_bytes
+    )
     because = list(base.because)
     below = above = 0
     if workspace is not None:

@@ -1,7 +1,9 @@
 """The names of one plane of a trace, as arrays for the lookup of many keys at once."""
 
+from importlib.resources import files
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from analyzer.model.recording.schema import TextNumbers
@@ -17,36 +19,13 @@ WATCHED_STEP: Final = "watched_step"
 XLA_STATS: Final = frozenset({"hlo_module", "hlo_op"})
 """Statistics of events of compiled modules (``kHloModule`` and ``kHloOp`` in ``xplane_schema.cc``)."""
 
-INTEGER_STATS: Final = {
-    "addr": "address",
-    "requested_bytes": "requested_bytes",
-    "allocation_bytes": "allocated_bytes",
-    "bytes_allocated": "in_use_bytes",
-    "bytes_available": "available_bytes",
-    "peak_bytes_in_use": "peak_in_use_bytes",
-    "id": "run_id",
-    "data_type": "dtype",
-    "device_ordinal": "device",
-    "index_on_host": "device",
-    "bytes_reserved": "reserved_bytes",
-}
-"""Statistic of a memory event -> column of the events table. A TPU's events name their device
-instead of an allocator and reserve memory for the running program (``GenerateMemoryProfile`` in XProf's
-``xplane_to_memory_profile.cc``); both are folded into the others."""
-
-TEXT_STATS: Final = {
-    "allocator_name": "allocator",
-    "tf_op": "op",
-    "region_type": "region",
-    "shape": "shape",
-}
-REAL_STATS: Final = {"fragmentation": "fragmentation"}
-COLUMNS: Final = (
-    "",
-    *dict.fromkeys(INTEGER_STATS.values()),
-    *TEXT_STATS.values(),
-    *REAL_STATS.values(),
-)
+INTEGER_STATS, TEXT_STATS, REAL_STATS = msgspec.toml.decode(
+    (files("analyzer.tracing.parse.wire") / "event_statistics.toml").read_bytes(),
+    type=dict[str, dict[str, str]],
+).values()
+"""Statistic of a memory event -> column of the events table."""
+_STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
+COLUMNS: Final = ("", *dict.fromkeys(_STATS.values()))
 """The number of a column is its position here; 0 is none."""
 
 _MARK: Final = MARKER_PREFIX.encode()
@@ -60,7 +39,6 @@ _KINDS: Final = {
     b"ExecutorState::Process": EXECUTOR,
     b"ExecutorDoneCallback": EXECUTOR,
 }
-_STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
 
 
 class PlaneNames:
