@@ -80,11 +80,6 @@ def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[s
             )
 
 
-def call_flat(function: Any, arguments: list[Any], captures: list[Any]) -> None:
-    """Call a ``ConcreteFunction`` with other tensors instead of its captures."""
-    function._call_flat(arguments, captures)
-
-
 @contextlib.contextmanager
 def build_executors_anew(number: int) -> Iterator[None]:
     """Let TensorFlow build an executor for each function that is called, also if it ran before.
@@ -196,13 +191,6 @@ def set_chosen_jit(model: Any, value: bool | None) -> None:
     model._jit_compile = value
 
 
-def has_own_weights(layer: Any) -> bool:
-    """Say whether a layer itself has trainable weights, in Keras 3 or 2."""
-    return bool(
-        getattr(layer, "_trainable_variables", None) or getattr(layer, "_trainable_weights", None)
-    )
-
-
 def get_compile_arguments(model: Any) -> dict[str, Any]:
     """Return the arguments of ``compile`` of a Keras 3 model."""
     return dict(getattr(getattr(model, "_compile_config", None), "config", None) or {})
@@ -234,11 +222,6 @@ def is_jit_compiled(function: Any) -> bool:
     return bool(getattr(function, "_jit_compile", False))
 
 
-def get_gradient_accumulators(optimizer: Any) -> list[Any]:
-    """Return the variables in which an optimizer accumulates gradients."""
-    return list(getattr(optimizer, "_accumulated_gradients", None) or ())
-
-
 def _make_reader(*names: str, default: Any = None) -> Callable[..., Any]:
     """Return a function that reads the first of these attributes; the default if there is none."""
 
@@ -248,6 +231,9 @@ def _make_reader(*names: str, default: Any = None) -> Callable[..., Any]:
     return read
 
 
+get_flat_call = _make_reader("_call_flat")  # calls a function with other tensors than its captures
+get_own_weights = _make_reader("_trainable_variables", "_trainable_weights")  # in Keras 3, or 2
+get_gradient_accumulators = _make_reader("_accumulated_gradients")  # an optimizer's variables
 holds_recording = _make_reader("_tape")  # the record of a ``GradientTape``, while it holds one
 get_functions = _make_reader("_functions", default={})  # the functions inside a graph, by name
 get_handle_data = _make_reader("_handle_data")  # dtype and shape behind a resource handle

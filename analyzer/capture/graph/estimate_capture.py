@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from numpy.linalg import LinAlgError
 from analyzer.capture import private_names as private
 from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph
 from analyzer.capture.graph.gpu_graph import build_gpu_graph, pretend_gpu
-from analyzer.capture.graph.plain_graphs import read_inner_ops
+from analyzer.capture.graph.plain_graphs import count_bytes, read_inner_ops
 from analyzer.capture.initializers.hollow_variables import (
     build_slots,
     record_births,
@@ -64,7 +63,7 @@ def capture_unrun_step(
     """
     folder = Path.cwd()
     try:
-        return _capture(make, report, options, dump, hollow=True)
+        return capture_graph(make, report, options, dump, hollow=True)
     except (TargetError, tf.errors.OpError) as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, _ZEROS_ERRORS):
@@ -73,25 +72,21 @@ def capture_unrun_step(
             raise
     os.chdir(folder)  # the code of the target may have changed it
     keras.utils.clear_session()
-    capture = _capture(make, report, options, dump, hollow=False)
+    capture = capture_graph(make, report, options, dump)
     message = "The model's code reads its weights, so they were allocated in full."
     capture.run = replace(capture.run, notes=(*capture.run.notes, message))
     return capture
 
 
-def capture_unrun_live_step(make: Callable[[], Program], options: CaptureOptions) -> Captured:
-    """Capture the graph of a step in this process, with its variables as they are."""
-    return _capture(make, lambda stage, share: None, options, None, hollow=False)
-
-
-def _capture(
+def capture_graph(
     make: Callable[[], Program],
     report: Callable[[str, float], None],
     options: CaptureOptions,
-    dump: Path | None,
+    dump: Path | None = None,
     *,
-    hollow: bool,
+    hollow: bool = False,
 ) -> Captured:
+    """Capture the graph of a step, with the variables as they are unless they are ``hollow``."""
     gpu = find_gpu(options.gpu) if options.gpu else None
     with contextlib.ExitStack() as stack:
         stack.enter_context(pretend_gpu(cudnn=not options.jit) if gpu else contextlib.nullcontext())
@@ -249,23 +244,16 @@ def _describe_first_bound(program: Program) -> str:
     variables = {id(one): one for model in program.models for one in model.variables}
     for optimizer in program.optimizers:
         variables |= {id(one): one for one in get_optimizer_variables(optimizer)}
-    low_bytes = high_bytes = sum(map(_count_bytes, variables.values()))
+    low_bytes = high_bytes = sum(map(count_bytes, variables.values()))
     if not low_bytes:
         return ""
     is_training = program.config.mode == "train"
     for model in program.models:
         if is_training:
-            high_bytes += sum(map(_count_bytes, model.trainable_variables))
+            high_bytes += sum(map(count_bytes, model.trainable_variables))
         outputs = [
             out for layer in private.get_layers(model) for out in private.get_layer_outputs(layer)
         ]
-        outputs_bytes = sum(_count_bytes(out, program.config.batch_size or 1) for out in outputs)
+        outputs_bytes = sum(count_bytes(out, program.config.batch_size or 1) for out in outputs)
         high_bytes += (1 + is_training) * outputs_bytes
     return f"; first bound: {format_bytes(low_bytes)} to roughly {format_bytes(high_bytes)}"
-
-
-def _count_bytes(tensor: Any, batch: int = 1) -> int:
-    """Return the bytes of a variable or a symbolic tensor; an open axis counts as the batch."""
-    axes = (batch if axis is None else int(axis) for axis in tensor.shape)
-    dtype = tf.as_dtype(str(getattr(tensor.dtype, "name", tensor.dtype)))
-    return math.prod(axes) * int(dtype.size)

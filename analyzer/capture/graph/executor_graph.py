@@ -2,11 +2,8 @@
 
 A concrete function is called with a cancelled cancellation manager. TensorFlow then does everything that
 precedes a run (grappler, placement, partitioning, oneDNN's rewrites, kernels and executor) and refuses
-to start: *Function was cancelled before it was started*. The run metadata holds the graph, with the same
-nodes in the same order as for a step that runs.
-
-The call gets variable handles without variables and empty tensors as arguments, so it allocates nothing
-of the model's size.
+to start. The run metadata holds the graph, with the same nodes in the same order as for a step that
+runs. The call gets handles without variables and empty tensors, so it allocates nothing of their size.
 """
 
 import contextlib
@@ -108,7 +105,7 @@ def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:
         with contextlib.suppress(tf.errors.CancelledError):
             with private.cancellation.CancellationManagerContext(manager):
                 with private.build_executors_anew(next(_numbers)):
-                    private.call_flat(function, feeds, captured)
+                    private.get_flat_call(function)(feeds, captured)
         metadata = _collect()
     except tf.errors.OpError as error:
         raise TargetError(f"The step's graph cannot be built: {error.message}") from None

@@ -1,11 +1,10 @@
 """Get the graph that a GPU's executor would run, on a machine without the GPU.
 
 TensorFlow optimises a function's graph for a *virtual cluster* that describes the devices by their
-properties only (``grappler::VirtualCluster``; ``optimize_function_graph_utils`` makes one from the real
-devices). Here the same optimiser gets a cluster with the named card. It chooses NCHW or NHWC for the
-card's architecture, fuses convolutions for cuDNN, inlines nested functions and lowers branches and
-loops. Nothing runs. TensorFlow's CPU build registers no GPU kernels: ``host_copies`` lists the ops
-without one, and inserts the copies between host and card.
+properties only (``optimize_function_graph_utils`` makes one from the real devices). Here it gets a
+cluster with the named card: it chooses NCHW or NHWC for the card's architecture, fuses convolutions for
+cuDNN, inlines nested functions and lowers branches and loops. Nothing runs. TensorFlow's CPU build
+registers no GPU kernels: ``host_copies`` lists the ops without one, and inserts the copies.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Convert TensorFlow's graphs, traced or executed, to plain ops."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, Final
@@ -156,6 +157,13 @@ def get_shape(tensor: Any) -> tuple[int, ...] | None:
     return tuple(-1 if axis is None else int(axis) for axis in tensor.shape.as_list())
 
 
+def count_bytes(tensor: Any, batch: int = 1) -> int:
+    """Return the bytes of a variable or a symbolic tensor; an open axis counts as the batch."""
+    axes = (batch if axis is None else int(axis) for axis in tensor.shape)
+    dtype = tf.as_dtype(str(getattr(tensor.dtype, "name", tensor.dtype)))
+    return math.prod(axes) * int(dtype.size)
+
+
 def read_traced_ops(graph: Any, sources: Mapping[str, str]) -> list[Op]:
     """Return the ops of a traced graph and of the functions that it calls."""
     ops: dict[str, Op] = {}
@@ -210,7 +218,7 @@ def read_traced_graphs(function: Any) -> list[TracedGraph]:
         TracedGraph(
             names.get(id(nested), ""),
             tuple(
-                TracedOp(op.name, tuple(tensor.name for tensor in op.inputs), _list_callees(op))
+                TracedOp(op.name, tuple(tensor.name for tensor in op.inputs), list_callees(op))
                 for op in nested.get_operations()
             ),
         )
@@ -218,7 +226,8 @@ def read_traced_graphs(function: Any) -> list[TracedGraph]:
     ]
 
 
-def _list_callees(op: Any) -> tuple[str, ...]:
+def list_callees(op: Any) -> tuple[str, ...]:
+    """Return the names of the functions that an op calls."""
     if not (op.outputs or op.inputs) or not ("Call" in op.type or op.type in _CALLERS):
         return ()
     callees: list[str] = []

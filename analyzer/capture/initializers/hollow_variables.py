@@ -2,13 +2,11 @@
 
 In the block of ``record_births``, a variable made by an initializer of Keras 3, Keras 2 or TensorFlow
 gets zeros without memory; the initializer is traced instead of run. An assigned value is checked for its
-shape and dropped, because values do not matter for memory. Small variables are real: Python may read
-them (a learning rate, a step counter).
+shape and dropped. Small variables are real: Python may read them (a learning rate, a step counter).
 
-TensorFlow makes variables in two ways. Outside of a function, or lifted out of it by ``init_scope``, a
-variable has its value at once. Inside a function that is being traced it is an
-``UnliftedInitializerVariable``: the first tracing computes its initial value, and it is assigned
-afterwards (``polymorphic_function.py``). Slots of an optimizer that was not built before are made so.
+Outside of a function, or lifted out of it by ``init_scope``, a variable has its value at once. Inside a
+function that is being traced, as slots, it is an ``UnliftedInitializerVariable``: the first tracing
+computes its initial value, and it is assigned afterwards (``polymorphic_function.py``).
 """
 
 import contextlib
@@ -290,10 +288,9 @@ _numbers = itertools.count()
 def sort_slots_by_creation(births: list[Birth]) -> list[Birth]:
     """Return the births with the slots last, in the order in which their buffers are made.
 
-    TensorFlow collects their initial values in one function and optimises its graph before it runs. The
-    optimiser merges equal values and orders the remaining constants in its own way. The same function is
-    built here and its graph read. Of slots that share a buffer at first, the slot of the remaining
-    constant comes first.
+    TensorFlow collects their initial values in one function, whose optimiser merges equal values and
+    orders the remaining constants in its own way. The same function is built here and its graph read.
+    Of slots that share a buffer at first, the slot of the remaining constant comes first.
     """
     slots = [birth for birth in births if birth.is_slot]
     others = [birth for birth in births if not birth.is_slot]

@@ -75,9 +75,11 @@ def _watch_call(
     with tf.Graph().as_default() as graph:
         initializer(shape, dtype=dtype)
     watch = _Watch([op for op in graph.get_operations() if _runs_eagerly(op)], host_dtypes)
+    # In the small shape equal axes stay equal, longer axes stay longer.
+    ranks = {size: rank for rank, size in enumerate(sorted({s for s in shape if s > 1}), start=2)}
     op_callbacks.add_op_callback(watch.on_op)
     try:
-        value = initializer(_shrink_shape(shape), dtype=dtype)
+        value = initializer(tuple(ranks.get(size, size) for size in shape), dtype=dtype)
         root = watch.buffers.get(id(value))
     finally:
         op_callbacks.remove_op_callback(watch.on_op)
@@ -93,12 +95,6 @@ def _runs_eagerly(op: Any) -> bool:
     if value is None:
         return str(op.type) != "Placeholder"
     return bool(value.dtype.is_floating and value.shape.rank)
-
-
-def _shrink_shape(shape: Any) -> tuple[int, ...]:
-    """Return a small shape: equal axes stay equal, longer axes stay longer."""
-    ranks = {size: rank for rank, size in enumerate(sorted({s for s in shape if s > 1}), start=2)}
-    return tuple(ranks.get(size, size) for size in shape)
 
 
 @dataclass
@@ -192,7 +188,11 @@ class StandIns:
         if size_bytes < least or dtype in (tf.bool, tf.string):
             return tf.zeros(list(shape), dtype)
         if self._buffer is None or int(self._buffer.shape[0]) < size_bytes:
-            self._buffer = _map_bytes(-(-size_bytes // _ROW_BYTES) * _ROW_BYTES)
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+            mapped = mmap.mmap(-1, -(-size_bytes // _ROW_BYTES) * _ROW_BYTES, flags=flags)
+            # Addresses that get memory only when they are written.
+            array = np.frombuffer(mapped, dtype=np.uint8)
+            self._buffer = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
         flat = self._buffer[:size_bytes]
         if dtype.size > 1:
             flat = tf.reshape(flat, [-1, dtype.size])
@@ -226,34 +226,17 @@ class StandIns:
                 tf.raw_ops.DestroyResourceOp(resource=handle)
 
 
-def _map_bytes(size_bytes: int) -> Any:
-    """Return a tensor of bytes over addresses that get memory only when they are written."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-    array = np.frombuffer(mmap.mmap(-1, size_bytes, flags=flags), dtype=np.uint8)
-    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-
-
 @dataclass
 class Birth:
-    """The creation of one variable.
+    """The creation of one variable, without keeping it alive: the model's code may drop its layer."""
 
-    Attributes:
-        reference: Returns the ``tf.Variable``; None once it is gone, because this record does not keep
-            the weights of a layer alive that the model's code made, called and dropped.
-        events: Allocations and frees of its initializer. The last living buffer is the value.
-        traced: Whether it was made while the step was traced, as slots are.
-        sharing: Initializer, dtype and shape. Equal ones of one trace share a buffer at first, because
-            equal constants of a graph are merged.
-        make: The initializer, called with shape and dtype.
-        is_cached: Whether its buffers stay, though they belong to no variable.
-    """
-
-    reference: Callable[[], Any]
-    events: Events
-    traced: bool
+    reference: Callable[[], Any]  # returns the ``tf.Variable``; None once it is gone
+    events: Events  # of its initializer; the last living buffer is the value
+    traced: bool  # whether it was made while the step was traced, as slots are
+    # initializer, dtype and shape; equal constants of a graph are merged and share a buffer at first
     sharing: str
-    make: Any = None
-    is_cached: bool = False
+    make: Any = None  # the initializer, called with shape and dtype
+    is_cached: bool = False  # whether its buffers stay, though they belong to no variable
 
     @property
     def variable(self) -> Any:

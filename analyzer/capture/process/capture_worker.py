@@ -144,12 +144,6 @@ def convert_error(error: BaseException, target: str, stage: str) -> errors.Analy
 
 def import_all() -> None:
     """Import TensorFlow, Keras and every module that a capture needs; InputError if that fails."""
-    _import_tensorflow()
-    import analyzer.capture.graph.estimate_capture
-    import analyzer.capture.run.profiled_run  # noqa: F401
-
-
-def _import_tensorflow() -> None:
     try:
         import keras
         import tensorflow
@@ -162,7 +156,7 @@ def _import_tensorflow() -> None:
             or "Check them with: python -c 'import keras, tensorflow'.",
         ) from None
     try:
-        import analyzer.capture.private_names  # noqa: F401
+        import analyzer.capture.private_names
     except (ImportError, AttributeError) as error:
         raise errors.InputError(
             f"TensorFlow {tensorflow.__version__} with Keras {keras.__version__} is not supported: "
@@ -171,6 +165,8 @@ def _import_tensorflow() -> None:
         ) from None
     # Keras' filter would remove the user's own lines from tracebacks.
     keras.config.disable_traceback_filtering()
+    import analyzer.capture.graph.estimate_capture
+    import analyzer.capture.run.profiled_run  # noqa: F401
 
 
 @contextlib.contextmanager

@@ -84,10 +84,8 @@ _DECLARED: Final = re.compile(
 def make_base_environment(*, log_level: str | None, host_events: bool = True) -> dict[str, str]:
     """Return the variables that every child gets; InputError if steps cannot be run here.
 
-    Args:
-        log_level: Default level of TensorFlow's log; None for TensorFlow's own. Level ``0`` puts the
-            list of chunks of a full allocator into the log.
-        host_events: Whether the CPU's allocator writes memory events, as a card's always does.
+    Level ``0`` of the log has the list of chunks of a full allocator; None is TensorFlow's own level.
+    With ``host_events`` the CPU's allocator writes memory events, as a card's always does.
     """
     check_packages()
     backend = os.environ.get("KERAS_BACKEND") or "tensorflow"

@@ -1,10 +1,8 @@
 """A child process that imports TensorFlow once and serves each capture in a fork of itself.
 
 The import takes more than half of a small capture. A fork is safe at that point: TensorFlow has not
-computed anything and knows no device. Its only threads belong to NumPy's OpenBLAS and
-to jemalloc, and both release their locks at a fork.
-
-Requests are paths, one a line, through a named pipe; the server ends when the writer closes it.
+computed anything, and its only threads are of NumPy's OpenBLAS and jemalloc, which release their locks
+at a fork. Requests are paths, one a line, through a named pipe; the server ends when it is closed.
 """
 
 import ctypes

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,17 +69,8 @@ def capture(
     """Capture the target's step in a child process and return the run folder.
 
     The folder appears whole or not at all. Of a step that fails while it runs, ``run.json`` holds the
-    error.
-
-    Args:
-        copies: Fork servers that the capture may use; None for a process of its own.
-        limit_s: Seconds after which the child is ended, with the error ``TIMED_OUT``.
-
-    Raises:
-        InputError: ``out`` cannot be used.
-        TargetError: the step cannot be built, or ends its process (``error.kind`` says why).
-        StepOutOfMemory: the machine or the device ran out of memory.
-        AnalyzerError: the child failed otherwise.
+    error; TargetError says that it cannot be built or ended its process, StepOutOfMemory that memory
+    ran out. ``copies`` are fork servers to use; after ``limit_s`` the child is ended (``TIMED_OUT``).
     """
     run_folders.check_writable(out, force=force)
     with run_folders.make_staging_folder(out) as staging:
@@ -229,12 +221,9 @@ def capture_live(
 
         with run_folders.make_staging_folder(out) as staging:
             with profiling(staging):
-                captured = run_steps(
-                    lambda: make_program(target, spec.text, options),
-                    options.step_count,
-                    lambda stage, share: None,
-                    own_process=False,
-                )
+                make = partial(make_program, target, spec.text, options)
+                count = options.step_count
+                captured = run_steps(make, count, lambda stage, share: None, own_process=False)
             return _write(captured, spec, staging, out, force=force)
     if hasattr(target, "get_config") and hasattr(target, "layers"):
         with _save_model(target) as path:
@@ -261,15 +250,14 @@ def capture_unrun(
 ) -> Path:
     """Capture the graph of a live step in this process, without running it; return the run folder."""
     check_packages()
-    from analyzer.capture.graph.estimate_capture import capture_unrun_live_step
+    from analyzer.capture.graph.estimate_capture import capture_graph
     from analyzer.capture.targets.resolve_target import make_program
 
     spec, out = _check_target(target, out, force=force)
     with run_folders.make_staging_folder(out) as staging:
         with _reset_jit_choice(target, options):
-            captured = capture_unrun_live_step(
-                lambda: make_program(target, spec.text, options), options
-            )
+            make = partial(make_program, target, spec.text, options)
+            captured = capture_graph(make, lambda stage, share: None, options)
         return _write(captured, spec, staging, out, force=force)
 
 

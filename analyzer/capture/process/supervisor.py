@@ -1,13 +1,10 @@
 """The process between a command and its child: ends the child and everything that it started.
 
-``python -I -S supervisor.py FOLDER COMMAND …`` runs the command. When the command and all its
-descendants are gone, it writes one line of JSON to standard output. Orders are single bytes on standard
-input. The end of standard input means that the caller is gone, perhaps by ``kill -9``: then everything
-is ended and FOLDER removed.
-
-On Linux an orphan becomes a child of this process (``PR_SET_CHILD_SUBREAPER``), even in another session,
-so all can be found. Elsewhere the child's process group is ended. This file needs only the standard
-library and imports nothing from the working folder.
+``python -I -S supervisor.py FOLDER COMMAND …`` runs the command. When it and all its descendants are
+gone, it writes a line of JSON to standard output. Orders are single bytes on standard input; its end
+means that the caller is gone, perhaps by ``kill -9``: then everything is ended and FOLDER removed. On
+Linux an orphan becomes a child of this process (``PR_SET_CHILD_SUBREAPER``), even in another session;
+elsewhere the child's process group is ended. Standard library only, nothing from the working folder.
 """
 
 import contextlib

@@ -65,13 +65,9 @@ def run_steps(
 ) -> Captured:
     """Make the step and run it ``steps`` times; call inside ``profiling``, except for a trial.
 
-    An error of the step is recorded. An error while making it is raised, unless memory ran out.
-
-    Args:
-        own_process: Whether the process exists only for this. Otherwise the user's variables keep
-            their buffers and get their values back.
-        is_trial: Whether only success matters, so that the graph need not be read.
-        on_stall: Called in a thread if a step waits for memory that nothing frees.
+    An error of the step is recorded. An error while making it is raised, unless memory ran out. Without
+    ``own_process`` the user's variables keep their buffers and get their values back. In a trial only
+    success matters. ``on_stall`` is called in a thread if a step waits for memory that nothing frees.
     """
     with observe_step() as observed:
         report("building the model", 0.0)
@@ -214,7 +210,7 @@ def trace_block(logdir: Path) -> Iterator[None]:
             hint="Stop it around the measured block.",
         ) from None
     try:
-        _make_small_tensor()  # shows the bytes in use even if the block allocates nothing
+        _ = tf.ones([2]) + 1.0  # shows the bytes in use even if the block allocates nothing
         yield
     finally:
         gc.collect()
@@ -224,14 +220,9 @@ def trace_block(logdir: Path) -> Iterator[None]:
 
 def _has_statistics() -> bool:
     """Return whether the CPU's allocator counts the bytes in use."""
-    tensor = _make_small_tensor()
+    tensor = tf.ones([2]) + 1.0
     in_use_bytes = 0
     with contextlib.suppress(ValueError, tf.errors.OpError):
         in_use_bytes = tf.config.experimental.get_memory_info("CPU:0")["current"]
     del tensor
     return in_use_bytes > 0
-
-
-def _make_small_tensor() -> Any:
-    """Return a new tensor: one allocation of 256 bytes."""
-    return tf.ones([2]) + 1.0

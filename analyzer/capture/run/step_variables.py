@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.graph.plain_graphs import decode_name, get_shape
+from analyzer.capture.graph.plain_graphs import decode_name, get_shape, list_callees
 from analyzer.capture.private_names import (
     get_device_parts,
     get_functions,
@@ -31,9 +31,6 @@ from analyzer.model.contract.fields import REHOMED_ELEMENTS
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX
 
-_CALLERS: Final = frozenset(
-    {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
-)
 _SPARSE_ACCESS: Final = (
     "ResourceGather",
     "ResourceScatter",
@@ -160,8 +157,8 @@ class StepVariables:
 
     def _add_optimizer(self, optimizer: Any) -> None:
         for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
-            sums = [] if one is None else get_gradient_accumulators(one)
-            held = [variable for variable in sums if variable is not None]
+            sums = None if one is None else get_gradient_accumulators(one)
+            held = [variable for variable in sums or () if variable is not None]
             self._add(held, Category.GRADIENT, "gradient accumulator")
         self._add(get_optimizer_variables(optimizer), Category.OPTIMIZER_STATE)
 
@@ -229,9 +226,7 @@ def _find_sparse_handles(graph: Any) -> set[str]:
             found.add(op.inputs[0].name)
         attrs = op.node_def.attr
         is_compiled = "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b
-        if is_compiled or ("Call" not in op.type and op.type not in _CALLERS):
-            continue
-        called = {one.name for attr in attrs.values() for one in (attr.func, *attr.list.func)}
+        called = () if is_compiled else set(list_callees(op))
         for nested in filter(None, (getattr(functions.get(one), "graph", None) for one in called)):
             handles = _find_sparse_handles(nested)
             pairs = zip(reversed(op.inputs), reversed(nested.inputs), strict=False)

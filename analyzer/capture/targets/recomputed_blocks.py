@@ -1,13 +1,10 @@
 """Blocks of a Keras model that recompute their activations in the backward pass.
 
 ``keras.RematScope`` recomputes inside one layer, and TensorFlow rejects it for layers that are called
-with ``training``. Keeping nothing between the ends of a run of layers saves memory. The code between the
-two marks is given to users to paste.
-
-``tf.recompute_grad`` returns the gradients of a block together (``IdentityN``), so that a block is
-finished before an earlier one is recomputed. But Grappler removes that op (``dependency_optimizer.cc``):
-gradients of weights then wait and keep their recomputed activations, while other blocks are recomputed.
-So here the gradient that goes on to earlier blocks waits for the gradients of the weights.
+with ``training``. The code between the two marks is given to users to paste. ``tf.recompute_grad``
+returns the gradients of a block together (``IdentityN``), but Grappler removes that op
+(``dependency_optimizer.cc``): gradients of weights then keep their recomputed activations while other
+blocks are recomputed. So here the gradient that goes on to earlier blocks waits for them.
 """
 
 from typing import Any

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import get_layers, has_own_weights
+from analyzer.capture.private_names import get_layers, get_own_weights
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import describe_user_error
 from analyzer.capture.targets import step_program
@@ -124,7 +124,7 @@ def _check_policy(program: step_program.Program, text: str, policy: str) -> None
     policies = {
         str(layer.dtype_policy.name)
         for layer in layers or find_live_objects(get_classes("layers.Layer"))
-        if has_own_weights(layer) and hasattr(layer, "dtype_policy")
+        if get_own_weights(layer) and hasattr(layer, "dtype_policy")
     }
     if policy not in policies:
         found = ", ".join(sorted(policies))

@@ -1,6 +1,5 @@
 """Data sets, tapes and models that a program made, by the line that made them."""
 
-import math
 import weakref
 from dataclasses import dataclass, field
 from types import FrameType
@@ -8,6 +7,7 @@ from typing import Any, Final, Literal
 
 import tensorflow as tf
 
+from analyzer.capture.graph.plain_graphs import count_bytes
 from analyzer.capture.private_names import get_layers, holds_recording, is_persistent
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.user_lines import find_calling_frame, format_line, is_own
@@ -175,9 +175,5 @@ def _count_elements(dataset: Any) -> int | None:
 
 def _count_model_bytes(model: Any) -> int:
     """Return the bytes of a model's and its optimizer's variables."""
-    optimizer = getattr(model, "optimizer", None)
-    total = 0
-    for variable in [*model.variables, *(getattr(optimizer, "variables", None) or ())]:
-        dtype = tf.as_dtype(getattr(variable.dtype, "name", variable.dtype))
-        total += math.prod(axis or 0 for axis in variable.shape) * dtype.size
-    return total
+    slots = getattr(getattr(model, "optimizer", None), "variables", None) or ()
+    return sum(count_bytes(variable, 0) for variable in (*model.variables, *slots))

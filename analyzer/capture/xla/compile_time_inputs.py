@@ -1,9 +1,8 @@
 """Find the inputs of a function that XLA compiles in as values: a change of them recompiles it.
 
-Some ops need an input's value when they are compiled: the shape of a ``Reshape``, the number of segments
-of a sum. TensorFlow follows them backwards through the graph (``compiler/tf2xla/const_analysis.cc``,
-``BackwardsConstAnalysis``): all values that it is computed from must also be known, except
-behind an op that reads only shapes. The arguments of the function that it reaches are part of the
+Some ops need an input's value when they are compiled, such as the shape of a ``Reshape``, and all values
+that it is computed from, except behind an op that reads only shapes (``BackwardsConstAnalysis`` in
+``compiler/tf2xla/const_analysis.cc``). The arguments of the function that this reaches are part of the
 compiled function's key with their values (``compiler/jit/device_compilation_cluster_signature.cc``),
 variables included (``kConstantResource``). A value that passes through a branch makes all inputs of the
 branch constant: a variable that the step itself updates may become one, and then every step compiles.

@@ -1,12 +1,9 @@
 """Modules and memory plans of functions that XLA compiles, without running them.
 
 TensorFlow lowers a function to an HLO module and compiles it for this machine's CPU when asked for its
-*compiler IR*. It needs the shapes of the arguments, and existing variables: these are stand-ins without
-memory (``variable_births``).
-
-XLA dumps the compiled module with its buffer assignment if ``XLA_FLAGS`` named a folder before the
-process compiled anything (``xla_dumps``). Otherwise it is put together from two of TensorFlow's stages,
-at the cost of a second compilation.
+*compiler IR*; its variables are stand-ins without memory (``variable_births``). XLA dumps the compiled
+module with its buffer assignment if ``XLA_FLAGS`` named a folder before the process compiled anything
+(``xla_dumps``). Otherwise two of TensorFlow's stages give it, at the cost of a second compilation.
 """
 
 from collections.abc import Mapping, Sequence
