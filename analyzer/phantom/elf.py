@@ -69,6 +69,7 @@ def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname
     *offsets, answer_at, needed_at, soname_at, origin_at, _ = accumulate(
         (len(text) + 1 for text in texts), initial=1
     )
+    chain = [0, *range(2, len(names) + 2), 0]
     at: Counter[str] = Counter()  # the offset of each part; zero at first, to find the sizes
     for _ in range(2):
         stubs = [at["code"] + _STUB_BYTES * number for number in range(len(names))]
@@ -91,7 +92,8 @@ def make_library(names: Sequence[bytes], *, answer: bytes, needed: bytes, soname
         undefined = _SYMBOL.pack(answer_at, _GLOBAL_FUNC, 0, 0, 0, 0)
         contents = {
             "header": _header(at["common"] + len(common), at["dynamic"], at["slot"]),
-            "hash": _hash_table(len(names) + 1),
+            # One bucket with all symbols, so that no hash matters.
+            "hash": struct.pack(f"<{3 + len(chain)}I", 1, len(chain), 1, *chain),
             "symbols": b"".join((bytes(_SYMBOL.size), *symbols, undefined)),
             "strings": strings,
             "relocation": _RELOCATION.pack(at["slot"], (len(names) + 1) << 32 | _R_GLOB_DAT, 0),
@@ -126,12 +128,6 @@ def _common(at: int, offsets_at: int, strings_at: int, slot_at: int) -> bytes:
     relative(b"\xff\x15", slot_at)  # call *slot(%rip)
     code += b"\xc9\xc3"  # leave; ret
     return bytes(code)
-
-
-def _hash_table(count: int) -> bytes:
-    """Return the hash table of symbols 1 to ``count``: one bucket, so that no hash matters."""
-    chain = [0, *range(2, count + 1), 0]
-    return struct.pack(f"<{3 + len(chain)}I", 1, len(chain), 1, *chain)
 
 
 def _header(code_end: int, data_at: int, slot_at: int) -> bytes:

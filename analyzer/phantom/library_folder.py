@@ -26,14 +26,7 @@ Libraries of tf-memory-analyzer's simulated card. Processes started by `analyze 
 them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to delete at any time.
 """
 
-SONAMES: Final = (
-    *("libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2", "libcurand.so.10"),
-    *("libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcufft.so.11"),
-    *("libcusolver.so.11", "libcusparse.so.12", "libcudnn.so.9"),
-    *("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libcufft.so.12"),
-    *("libcusolver.so.12", "libcusparse.so.13"),
-    *("libcupti.so.12", "libcupti.so.13"),
-)
+SONAMES: Final = Path(__file__).with_name("library_names.txt").read_text("utf-8").split()
 """Libraries that TensorFlow opens, of CUDA 12 and 13 with cuDNN 9."""
 
 _APIS: Final = re.compile(

@@ -32,15 +32,9 @@ _running: list[object] = []
 class WatchBlock:
     """The steps of this process from now to ``end``, watched.
 
-    Args:
-        out: The run folder; None for the default, or for none if ``on_oom`` is given.
-        on_oom: The run folder if a step runs out of memory; None for ``out``.
-        force: Whether to replace an earlier run.
-        on_failure: Called when a step has run out of memory, to end the block.
-
-    Raises:
-        InputError: a folder cannot be used, or another block is active.
-        TargetError: this process' allocator writes no memory events.
+    ``out`` is the run folder, None for the default, or for none if ``on_oom`` is given: the folder if a
+    step runs out of memory. ``on_failure`` is called in this case, to end the block. InputError if a
+    folder cannot be used or a block is active, TargetError if the allocator writes no memory events.
     """
 
     def __init__(

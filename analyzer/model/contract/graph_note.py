@@ -92,6 +92,11 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return tensor_bytes(self.dtype, self.shape)
 
     @property
+    def known_shape(self) -> tuple[int, ...] | None:
+        """The shape; None unless it is fully known."""
+        return None if self.shape is None or min(self.shape, default=0) < 0 else self.shape
+
+    @property
     def shape_text(self) -> str:
         """The shape in the allocator's notation, such as ``[32,128]``; empty if unknown."""
         return "" if self.shape is None else f"[{','.join(map(str, self.shape))}]"

@@ -25,7 +25,11 @@ class Sharing:
         self._sizes: dict[str, int] = {}
         for op in structure.ops.values():
             for tensor, index in self._find_shared(op, own) if op.outputs else ():
-                self._unite(tensor, f"{op.name}:{index}")
+                output = f"{op.name}:{index}"
+                self._parent.setdefault(tensor, tensor)
+                self._parent.setdefault(output, output)
+                if (one := self.root(tensor)) != (other := self.root(output)):
+                    self._parent[other] = one
         self._members: dict[str, list[str]] = {}
         for tensor in self._parent:
             self._members.setdefault(self.root(tensor), []).append(tensor)
@@ -47,13 +51,6 @@ class Sharing:
         structure = self._structure
         users = (name for one in self.members(tensor) for name in structure.consumers.get(one, ()))
         return [name for name in dict.fromkeys(users) if structure.ops[name].type not in ALIAS_OPS]
-
-    def _unite(self, first: str, second: str) -> None:
-        self._parent.setdefault(first, first)
-        self._parent.setdefault(second, second)
-        one, other = self.root(first), self.root(second)
-        if one != other:
-            self._parent[other] = one
 
     def _find_shared(self, op: Op, own: Collection[str]) -> Iterable[tuple[str, int]]:
         """Yield inputs of an op with the index of an output in the same buffer."""

@@ -3,12 +3,8 @@
 Success is not monotone in the limit: with growth, another size of the last region makes the best fit
 choose other chunks. So the search goes down from a limit that surely suffices (the pool of an unlimited
 replay) to the first failure, and up from a lower bound to the first success; both end in a bisection.
-``limit_bytes`` is the smallest success; ``safe_bytes`` is the smallest limit above which no limit tried
-fails, and decides "does it fit". One run answers for a range of limits (``BfcAllocator.equal_limits``).
-Without growth adjacent ranges are tried, so that ``safe_bytes`` is proven.
-
-The parts of a limit: the requested peak; rounding to multiples of 256 B; unsplit bytes, in chunks handed
-out whole, up to twice the request; external bytes, free at the limit in chunks that are too small.
+One run answers for a range of limits (``BfcAllocator.equal_limits``). Without growth adjacent ranges are
+tried, so that ``safe_bytes``, the smallest limit above which no limit tried fails, is proven.
 """
 
 from collections.abc import Callable, Iterable

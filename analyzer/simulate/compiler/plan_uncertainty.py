@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from analyzer.cards.catalogue import Gpu
 from analyzer.model.contract.card_note import Products
-from analyzer.model.contract.report.peak_figures import StatedRange, shift_bound
+from analyzer.model.contract.report.peak_figures import StatedRange, shift_bounds
 from analyzer.model.errors import CompilerUnavailable
 from analyzer.model.units import format_bytes
 from analyzer.simulate.compiler.compile_child import CardPlan, central
@@ -66,15 +66,10 @@ def cpu_doubts(plans: Iterable[BufferPlan], gpu: Gpu, why: CompilerUnavailable) 
 
 def with_plan_doubts(base: StatedRange, doubts: PlanDoubts) -> StatedRange:
     """Return the range of a prediction, widened by the uncertainty of the plans."""
-    shifts = {"low_bytes": -doubts.low_bytes, "high_bytes": doubts.high_bytes}
-    bounds = {
-        f"{kind}{end}": shift_bound(getattr(base, f"{kind}{end}"), shift)
-        for kind in ("", "allocated_", "limit_")
-        for end, shift in shifts.items()
-    }
+    kinds = ("", "allocated_", "limit_")
     return replace(
         base,
-        **bounds,
+        **shift_bounds(base, doubts.low_bytes, doubts.high_bytes, *kinds),
         xla_workspace_bytes=doubts.workspace_bytes,
         stand_in=doubts.stand_in or base.stand_in,
         because=(*base.because, *doubts.because),

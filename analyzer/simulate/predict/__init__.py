@@ -7,15 +7,13 @@ A **schedule** is one possible execution of the step: which op runs when, and so
 allocated and freed. TensorFlow's choice differs from process to process, so a prediction plays many
 schedules, each from a seed. From the graph to the range:
 
-1. ``prepared_step.prepare`` numbers the nodes, rebuilds their edges (``graph/edges``), asks the kernel
-   rules for memory plans (``graph/kernel_calls``) and estimates durations.
-2. ``prepared_step.play`` plays one schedule. The seed selects the order in which a node starts its
-   successors. The executor (``executor/``) runs the nodes on one or several threads; the ledger
-   (``buffers/``) allocates a buffer for each output and frees it with its last reference.
-3. ``sampling.predict`` plays up to 61 schedules: their median, range, and bounds are the requested
-   figures. ``uncertainty/decisions`` adds other outcomes of branches and loops that data decide.
-4. ``sampling.choose`` plays a few schedules from the start of the process (``startup``, then
-   ``process_table``); others continue these. The BFC allocator replays all, which gives the allocated
-   range and the memory limits. Near both medians is the schedule that reports show.
+1. ``prepared_step.prepare`` numbers the nodes, rebuilds their edges (``graph/``), and asks the kernel
+   rules for memory plans.
+2. ``prepared_step.play`` plays one schedule: the seed selects the order in which a node starts its
+   successors, ``executor/`` runs the nodes, and ``buffers/`` allocates and frees their outputs.
+3. ``sampling.predict`` plays up to 61 schedules, and ``uncertainty/decisions`` other outcomes of
+   branches and loops that data decide: the requested figures.
+4. ``sampling.choose`` continues schedules from the start of the process (``startup``, then
+   ``process_table``) in the BFC allocator: the allocated range and the memory limits.
 5. ``predicted_recording`` makes the table of a recording; ``uncertainty`` words the range.
 """

@@ -11,9 +11,11 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from importlib.resources import files
 from statistics import median_low
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from analyzer.model.contract.graph_note import Op
@@ -32,22 +34,16 @@ from analyzer.tracing.xla.buffer_plan import BufferPlan
 NEAR: Final = 0.002
 """Largest distance of the shown schedule's peak from the median, as a share of the median."""
 
-STARTS: Final = 15
-"""Most schedules that are played from the process's start. The first step decides which chunks there
-are. With 3 instead of 15, two of 42 allocated peaks on one thread leave their range."""
-
-FEWEST_STARTS: Final = 3  # fewest schedules that are played from the start, for large graphs
-START_RUNS: Final = 120_000  # op runs in all histories from the start; limits their number
-
-SEARCHES: Final = 6
-"""Cost of the limit search over all schedules in units of one search; they share most results."""
+_MOST: Final = msgspec.toml.decode(
+    (files("analyzer.simulate.predict") / "schedules.toml").read_bytes(), type=dict[str, int]
+)
+"""Numbers of schedules to play and to replay, which the file explains."""
 
 LIMIT_MARGIN: Final = 0.03
 """Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
 failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few."""
 
 MOST_SCHEDULES: Final = 61  # most schedules to sample; odd, so that the median is one of them
-FEWEST_SCHEDULES: Final = 21  # fewest schedules to sample, for large graphs
 
 EQUAL_SCHEDULES: Final = 19
 """Equal peaks after which sampling stops. One more schedule differs with a chance below 1 in 20 (1
@@ -55,17 +51,6 @@ in the number of schedules plus 2, Laplace's rule of succession)."""
 
 EQUAL_SHARE: Final = 0.002
 """Share of the peak by which equal peaks may differ; the stated range has this margin anyway."""
-
-OTHER_SCHEDULES: Final = 5
-"""Schedules to sample for another number of threads; only the middle peak counts."""
-
-CANDIDATES: Final = 39
-"""Schedules to replay in the allocator. One more lies between the lowest and the highest allocated peak
-with a chance of 95 % (38 of 40 gaps)."""
-
-FEWEST_CANDIDATES: Final = 9  # fewest schedules to replay, for large graphs
-CANDIDATE_RUNS: Final = 360_000  # op runs in all replayed histories; limits their number
-RUNS: Final = 240_000  # op runs in all sampled schedules; limits their number
 
 COVERAGE: Final = 0.95
 """Chance that one more schedule peaks inside the range. Rare schedules do not widen it; the sentences
@@ -202,7 +187,7 @@ def predict(
     samples = _sample(prepared, numbers, count, progress)
     main, *others = (samples[n] for n in dict.fromkeys(numbers) if n in samples)
     runs = len(main.middle.nodes) * prepared.steps
-    replays = limit_schedules(CANDIDATE_RUNS, runs, FEWEST_CANDIDATES, CANDIDATES)
+    replays = _limit("candidate", runs, _MOST["candidates"])
     lockstep = samples.get(-main.threads)
     bounds = () if lockstep is None else (samples[1].middle, lockstep.middle)
     return Prediction(
@@ -225,11 +210,11 @@ def _sample(
     """Return number of threads -> sampled schedules; a negative number is of threads in lockstep."""
     main = inter_op[0]
     first = play(prepared, 0, threads=main)
-    count = wanted or limit_schedules(RUNS, len(first.nodes), FEWEST_SCHEDULES, MOST_SCHEDULES)
+    count = wanted or _limit("sample", len(first.nodes), MOST_SCHEDULES)
     enough = count if wanted else min(count, EQUAL_SCHEDULES)
-    counts = dict.fromkeys(inter_op, OTHER_SCHEDULES if count > 1 else 0) | {main: count}
+    counts = dict.fromkeys(inter_op, _MOST["other_schedules"] if count > 1 else 0) | {main: count}
     if count > 1 and main > 1 and not prepared.device.is_cheap:
-        counts |= dict.fromkeys((1, -main), OTHER_SCHEDULES)
+        counts |= dict.fromkeys((1, -main), _MOST["other_schedules"])
     done, total = 0, sum(counts.values())
     samples: dict[int, ScheduleSample] = {}
     for threads, most in counts.items():
@@ -250,6 +235,10 @@ def _sample(
 def limit_schedules(total_runs: int, runs: int, fewest: int, most: int) -> int:
     """Return an odd number of schedules of ``runs`` op runs, with about ``total_runs`` in all."""
     return min(max(total_runs // max(runs, 1), fewest), most) // 2 * 2 + 1
+
+
+def _limit(kind: str, runs: int, most: int) -> int:
+    return limit_schedules(_MOST[f"{kind}_runs"], runs, _MOST[f"fewest_{kind}s"], most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +292,7 @@ def choose(
             whole = start if schedule in starts else play(schedule.seed, schedule.threads)
             sequence, step = whole.sequence(), whole.steps[-1]
         if search:  # if the search will use the compiled allocator, use it here too
-            prepare_searches(sequence, SEARCHES + 1)
+            prepare_searches(sequence, _MOST["searches"] + 1)
         layouts.append(Layout(schedule, sequence, *measure_allocated(sequence, step, options)))
     own = [layout for layout in layouts if layout.schedule.threads == main.threads]
     bound_layouts = [layout for layout in layouts if layout.schedule in bounds]
@@ -347,7 +336,7 @@ def _choose_starts(prediction: Prediction) -> list[Schedule]:
     """
     main, middle = prediction.main, prediction.middle
     runs = prediction.prepared.steps * len(middle.nodes)
-    count = limit_schedules(START_RUNS, runs, FEWEST_STARTS, STARTS)
+    count = _limit("start", runs, _MOST["starts"])
     own = [schedule for schedule in prediction.candidates if schedule.threads == main.threads]
     nearest = sorted(own, key=lambda schedule: abs(schedule.peak_bytes - middle.peak_bytes))
     near = nearest[: count // 2]

@@ -1,14 +1,10 @@
 """Attribution of buffers to categories, layers and tensors, by variables and the graph.
 
-The first rule that matches a buffer decides:
-
-1. A buffer of a variable is a parameter, optimizer state, a gradient accumulator or other state.
-2. A buffer of an input of the step is an input.
-3. A buffer of an op in the graph is classified by the op's phase and consumers (``value_roles``);
-   constants, workspaces and copies of inputs by the op's type.
-4. A buffer of an op outside the graph is classified by the phase of the step (eager steps), or as a
-   constant or a temporary by whether it outlives the step.
-5. A buffer without an op is unattributed.
+The first rule that matches a buffer decides. A buffer of a variable is a parameter, optimizer state, a
+gradient accumulator or other state, and one of the step's inputs an input. For an op in the graph its
+phase and consumers decide (``describe_value``); for constants, workspaces and copies of inputs its type.
+For an op outside the graph the phase of an eager step decides, or whether the buffer outlives the step.
+A buffer without an op is unattributed.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def _check_steps(raw: RawTrace, steps: Sequence[Step], note: RunNote | None) -> 
     end_ps = int(raw.events["time_ps"].iloc[-1])
     unfinished = []
     for step in steps:
-        start, end = _bounds(step)
+        start, end = step.start_ps or 0, step.end_ps or 0
         first, late, last = np.searchsorted(starts, [start, max(end_ps, start), end])
         if last - late > max(_LATE_SHARE * (last - first), _LATE_RUNS):
             unfinished.append(step)
@@ -206,7 +206,7 @@ def _find_misplaced_marks(
     raw: RawTrace, steps: Sequence[Step], snapshots: Sequence[Span]
 ) -> list[Span]:
     """Return snapshots inside a step, then marks of phases and gradients between or after steps."""
-    bounds = [_bounds(step) for step in steps]
+    bounds = [(step.start_ps or 0, step.end_ps or 0) for step in steps]
 
     def is_inside(span: Span) -> bool:
         return any(start <= span.start_ps and span.end_ps <= end for start, end in bounds)
@@ -247,9 +247,3 @@ def _find_moved_variables(
             if row != index.at(address, begin) or not fits:
                 moved.add(variable.path)
     return moved
-
-
-def _bounds(step: Step) -> tuple[int, int]:
-    assert step.start_ps is not None
-    assert step.end_ps is not None
-    return step.start_ps, step.end_ps

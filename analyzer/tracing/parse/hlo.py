@@ -26,9 +26,7 @@ _ELEMENT_TYPES: Final = dict(enumerate(_TYPES.split(), 1))
 _MOST_PARAMETERS: Final = 1 << 20  # of one computation
 _ALLOC, _FREE, _SHARE = range(3)  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
 
-
-_MESSAGES: Final = read_schema("hlo")
-HloProto: Any = message_class("analyzer.hlo", _MESSAGES, "Hlo")
+HloProto: Any = message_class("analyzer.hlo", read_schema("hlo"), "Hlo")
 """The message class of a module and, if compiled, its buffer assignment."""
 
 

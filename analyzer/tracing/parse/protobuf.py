@@ -5,7 +5,6 @@ TensorFlow's and the profiler's generated modules would import TensorFlow. Other
 
 import hashlib
 from collections.abc import Mapping
-from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -42,18 +41,16 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
     return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{package}.{root}"))
 
 
-@cache
-def _read_texts() -> dict[str, str]:
-    content = (files("analyzer.tracing.parse") / "messages.toml").read_bytes()
-    return msgspec.toml.decode(content, type=dict[str, str])
+_TEXTS: Final = msgspec.toml.decode(
+    (files("analyzer.tracing.parse") / "messages.toml").read_bytes(), type=dict[str, str]
+)
 
 
 def read_schema(name: str) -> Messages:
     """Return a schema of ``messages.toml``."""
-    text = _read_texts()[name]
     messages: dict[str, dict[str, tuple[int, str]]] = {}
     fields: dict[str, tuple[int, str]] = {}
-    for word in text.split():
+    for word in _TEXTS[name].split():
         name, is_field, place = word.partition("=")
         if is_field:
             number, _, type_name = place.partition(":")
@@ -79,10 +76,7 @@ def decode_text(content: bytes) -> str:
     return f"{content[:_MOST_BYTES].decode('utf-8', 'replace')}…{digest}"
 
 
-_MESSAGES: Final = read_schema("xspace")
-
-
-Space: Any = message_class("analyzer.xspace", _MESSAGES, "Space")
+Space: Any = message_class("analyzer.xspace", read_schema("xspace"), "Space")
 """The message class of a whole ``.xplane.pb`` file."""
 
 _members = Space.DESCRIPTOR.file.message_types_by_name

@@ -104,7 +104,7 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
                     f"{path} is empty.",
                     hint="The profiler probably stopped before it wrote; repeat the trace.",
                 )
-            if not reading.has_planes:
+            if not any(lines or plane.event_metadata for plane, lines in reading.planes):
                 raise TraceError(
                     f"{path} holds no profiler planes.",
                     hint="Expected the .xplane.pb of tf.profiler; repeat the trace.",
@@ -151,18 +151,13 @@ class _Reading:
         self._spans: dict[str, list[tuple[int, Span]]] = {"marks": [], "steps": [], "calls": []}
         self._unnamed, self._ran_xla = 0, False
         self._events = 0
-        self._planes: list[tuple[Any, list[Field]]] = []
+        self.planes: list[tuple[Any, list[Field]]] = []
         self._modules: dict[str, bytes] = {}
         for one in iterate_fields(source, 0, source.size_bytes):
             if one.wire == BYTES and one.number == _PLANES:
-                self._planes.append(self._plane(one))
-        has_tpu = any(plane.name.startswith(_TPU) for plane, _ in self._planes)
+                self.planes.append(self._plane(one))
+        has_tpu = any(plane.name.startswith(_TPU) for plane, _ in self.planes)
         self._memory = MemoryColumns("TPU" if has_tpu else "device")
-
-    @property
-    def has_planes(self) -> bool:
-        """Whether any plane has content."""
-        return any(lines or plane.event_metadata for plane, lines in self._planes)
 
     def _plane(self, whole: Field) -> tuple[Any, list[Field]]:
         """Return a plane without its lines, and the positions of the lines."""
@@ -187,7 +182,7 @@ class _Reading:
         """Read the events of all lines."""
         times_ns: list[int] = []
         filled: list[int] = []
-        for plane, lines in self._planes:
+        for plane, lines in self.planes:
             names = PlaneNames(plane, self._ops, self._memory.texts)
             self._op_types.update(names.op_types)
             self._ran_xla |= not XLA_STATS.isdisjoint(names.stats.values())
@@ -255,7 +250,7 @@ class _Reading:
             ]
             return tuple(sorted(moved, key=lambda one: (one.start_ps, -one.end_ps)))
 
-        planes = (decode_text(plane.name) for plane, _ in self._planes)
+        planes = (decode_text(plane.name) for plane, _ in self.planes)
         lost = self._memory.unreadable + self._unnamed
         return RawTrace(
             events=self._memory.table(base_ps),

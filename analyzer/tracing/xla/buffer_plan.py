@@ -1,15 +1,11 @@
 """The memory plan of a compiled module: its allocations and the values in them over time.
 
-XLA's buffer assignment decides everything before the module runs. Kinds of allocations:
-
-- *parameters*: the caller's buffers (arguments, variables).
-- *aliased* results reuse a parameter's memory if the caller gives it up, as TensorFlow does for a
-  variable without other references.
-- *handed on* results are an unchanged parameter (on a card; ``AliasPassthroughParams``).
-- *live out* results are allocated when the module runs and passed to the caller.
-- *temporaries*, normally one large buffer for all intermediate values, are allocated when the module
-  runs and freed after it.
-- constants lie in the executable and thread-local buffers on a stack, outside the allocator.
+XLA's buffer assignment decides everything before the module runs. *Parameters* are the caller's buffers.
+*Aliased* results reuse a parameter's memory if the caller gives it up, as TensorFlow does for a variable
+without other references; *handed on* results are an unchanged parameter (on a card;
+``AliasPassthroughParams``). *Live out* results are allocated when the module runs and passed to the
+caller; *temporaries*, normally one large buffer, are freed after it. Constants lie in the executable and
+thread-local buffers on a stack, outside the allocator.
 """
 
 from __future__ import annotations

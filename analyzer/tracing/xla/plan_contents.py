@@ -1,11 +1,9 @@
 """The values inside the buffers of compiled functions: their labels, and their rows in the tables.
 
-XLA keeps the name of the framework's op of each instruction; a fusion has that of its root. The traced
-graph gives the op's phase, layer and source line.
-
-The compiler may compute some values of the backward pass early, such as masks. The backward pass is
-assumed to begin at the moment that minimises the bytes of values on the wrong side. A value that is made
-before and still alive then is kept for it. Others are classified by the phase (``value_roles``).
+XLA keeps the name of the framework's op of each instruction; a fusion has that of its root. The graph
+gives the op's phase, layer and source line. The compiler may compute some values of the backward pass
+early, such as masks. So the backward pass is assumed to begin at the moment that minimises the bytes of
+values on the wrong side. A value that is made before and still alive then is kept for it.
 
 The allocator sees one request for all temporaries. To show the values, *moments* are inserted between
 the events of the buffer's birth and death (rows of kind 0), and rows into the allocations table, each

@@ -240,6 +240,10 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     limit_low_bytes: Total | None = None  # lower bound of the least memory limit
 
 
-def shift_bound(size_bytes: int | None, by_bytes: int) -> int | None:
-    """Return a bound of a range plus some bytes, at least 0; None without a range."""
-    return None if size_bytes is None else max(size_bytes + by_bytes, 0)
+def shift_bounds(base: StatedRange, below: int, above: int, *kinds: str) -> dict[str, int | None]:
+    """Return the bounds of these kinds, lowered and raised by some bytes, at least 0."""
+    shifts = {
+        f"{kind}{end}": by for kind in kinds for end, by in (("low", -below), ("high", above))
+    }
+    old = {f"{name}_bytes": (getattr(base, f"{name}_bytes"), by) for name, by in shifts.items()}
+    return {key: None if size is None else max(size + by, 0) for key, (size, by) in old.items()}

@@ -112,23 +112,9 @@ ANY_BYTES: Final = 1 << 62  # no upper bound on a memory limit
 REGION_ADDRESS, REGION_BYTES, REGION_FIRST = range(3)
 """Columns of ``PoolState.regions``; the last is the lowest chunk."""
 
-(
-    IN_USE,
-    POOL_BYTES,
-    NEXT_REGION,
-    LOWEST_ADDRESS,
-    HIGHEST_ADDRESS,
-    N_CHUNKS,
-    N_RECYCLED,
-    N_REGIONS,
-    N_EXTENSIONS,
-    OUTCOME,
-    LAST_CHUNK,
-    LEAST_LIMIT,
-    MOST_LIMIT,
-    BIN_MASK,
-    N_TOTALS,
-) = range(15)
+IN_USE, POOL_BYTES, NEXT_REGION, LOWEST_ADDRESS, HIGHEST_ADDRESS = range(5)
+N_CHUNKS, N_RECYCLED, N_REGIONS, N_EXTENSIONS, OUTCOME = range(5, 10)
+LAST_CHUNK, LEAST_LIMIT, MOST_LIMIT, BIN_MASK, N_TOTALS = range(10, 15)
 """Indices of ``PoolState.totals``, and their number. ``NEXT_REGION`` is the size of the next region.
 ``OUTCOME`` says why ``run`` stopped. ``LAST_CHUNK`` is the chunk at the end of the last region that the
 limit cut short, ``NONE`` if there is none. The run is the same under all limits from ``LEAST_LIMIT`` to
@@ -137,8 +123,6 @@ limit cut short, ``NONE`` if there is none. The run is the same under all limits
 ENDED, FAILED, FULL, INVALID = range(4)
 """Values of ``OUTCOME``: all done, a request failed, a column is too short, a wrong slot."""
 
-REGION_COLUMNS: Final = 3
-EXTENSION_COLUMNS: Final = 8
 OUT_COLUMNS: Final = 5
 """Columns of the record of a run: address, chunk bytes, in use, pool, largest free."""
 
@@ -221,8 +205,8 @@ def _shapes(chunks: int, regions: int) -> dict[str, tuple[int, ...]]:
         **dict.fromkeys(of_chunks, (chunks,)),
         "bins": (BINS, chunks),
         "bin_length": (BINS,),
-        "regions": (regions, REGION_COLUMNS),
-        "extensions": (regions, EXTENSION_COLUMNS),
+        "regions": (regions, 3),
+        "extensions": (regions, 8),
         "totals": (N_TOTALS,),
     }
 

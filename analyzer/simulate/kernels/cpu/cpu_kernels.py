@@ -64,7 +64,7 @@ def _use_variable(access: VariableAccess) -> Rule:
 
 def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
     """Forward any input (``AddNOp``, ``ZerosLikeOp``); apply ``use`` if the input is a list."""
-    if lists.is_list(call):
+    if call.op.outputs and call.op.outputs[0].dtype == "variant":
         return MemoryPlan(outputs=(NO_BUFFER,), lists=use)
     return plan_forward(call, range(len(call.inputs)))
 

@@ -79,14 +79,12 @@ def matmul_scratch_bytes(
     """Return the bytes of the scratchpad of a batched product.
 
     ``brgemm`` reads its operands by rows. Each thread copies a transposed right operand in blocks
-    of 64 columns, and a transposed left operand in blocks of rows, both padded to 64 bytes of
-    depth. With 16-bit types the right operand is always copied, to interleave pairs of rows. Blocks
-    of float32 are at most 512 or 1,024 deep (``compute_blocking_heuristic_avx512`` in
-    ``brgemm_matmul_utils.cpp``), in rows that are not a power of two apart (``get_actual_lda``).
-
-    An upper bound for float32: oneDNN takes fewer rows if that spreads the work more evenly, so of
-    25 measured scratchpads 14 are smaller, by up to 0.5 MiB a thread. No peak of the accuracy list
-    differs. ``left`` is the shape of the left operand in memory.
+    of 64 columns, and a transposed left operand (``left`` is its shape in memory) in blocks of rows,
+    both padded to 64 bytes of depth. With 16-bit types the right operand is always copied, to
+    interleave pairs of rows. Blocks of float32 are at most 512 or 1,024 deep
+    (``compute_blocking_heuristic_avx512``), in rows that are not a power of two apart
+    (``get_actual_lda``). An upper bound for float32: oneDNN takes fewer rows if that spreads the work
+    more evenly, so of 25 measured scratchpads 14 are smaller, by up to 0.5 MiB a thread.
     """
     rows, depth = (left[-1], left[-2]) if transposes[0] else (left[-2], left[-1])
     total = _HEADER_BYTES + threads * _BATCH_BYTES

@@ -97,11 +97,9 @@ def _plan_pooling(call: Call, capability: tuple[int, int]) -> MemoryPlan:
 
     Two spatial axes: cuDNN reads NHWC and NCHW directly (``pooling_ops_common.cc``), and the gradient of
     an average in NHWC has TensorFlow's own kernel (``RunAvePoolBackwardNHWC``). Three axes: TensorFlow
-    always calls cuDNN in NCDHW, so a node in NDHWC copies its tensors (``DnnPooling3dOp`` and
-    ``DnnPooling3dGradOp`` in ``cudnn_pooling_gpu.cc``); the layout pass changes no such node.
-    The gradient of an average has neither the pooled tensor nor the result (``DnnPoolingGradOp`` without
-    them), so it allocates both. On cards without bfloat16 a pooling casts all its tensors to float32
-    (``IsBF16NotSupportedInOps``).
+    always calls cuDNN in NCDHW, so a node in NDHWC copies its tensors (``cudnn_pooling_gpu.cc``). The
+    gradient of an average has neither the pooled tensor nor the result, so it allocates both. On cards
+    without bfloat16 a pooling casts all its tensors to float32 (``IsBF16NotSupportedInOps``).
     """
     channels_first = call.attr("data_format") in ("NCHW", "NCDHW")
     match call.op.type:

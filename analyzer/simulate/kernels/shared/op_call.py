@@ -139,7 +139,7 @@ class Call:
 
     def shape(self, index: int) -> tuple[int, ...] | None:
         """Return the shape of an input; None unless it is fully known."""
-        return _find_known_shape(self._input(index))
+        return spec.known_shape if (spec := self._input(index)) else None
 
     def dtype(self, index: int) -> str:
         """Return the element type of an input; empty if unknown."""
@@ -147,7 +147,7 @@ class Call:
 
     def out_shape(self, index: int = 0) -> tuple[int, ...] | None:
         """Return the shape of an output; None unless it is fully known."""
-        return _find_known_shape(self.op.outputs[index])
+        return self.op.outputs[index].known_shape
 
     def value(self, index: int) -> tuple[int, ...] | None:
         """Return the value of an input if it is a small constant; else None."""
@@ -165,11 +165,6 @@ class Call:
         """Return the bytes of one element of output 0; 4 if it has no elements."""
         elements = math.prod(self.out_shape() or (0,))
         return self.size() // elements if elements else FLOAT_BYTES
-
-
-def _find_known_shape(spec: TensorSpec | None) -> tuple[int, ...] | None:
-    shape = None if spec is None else spec.shape
-    return None if shape is None or any(axis < 0 for axis in shape) else shape
 
 
 Rule: TypeAlias = Callable[[Call], MemoryPlan]

@@ -23,11 +23,6 @@ HANDLE_BYTES: Final = 64  # bytes of the tensor of a list: one ``Variant``
 _HANDLE: Final = Output(Way.ALLOCATE, HANDLE_BYTES)
 
 
-def is_list(call: Call) -> bool:
-    """Return whether an op for tensors or lists gets a list."""
-    return bool(call.op.outputs) and call.op.outputs[0].dtype == "variant"
-
-
 def _plan_list(use: ListUse, value: int | None = None) -> Rule:
     return lambda call: MemoryPlan(outputs=(_HANDLE,), lists=use, value=value)
 

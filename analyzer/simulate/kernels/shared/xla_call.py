@@ -1,18 +1,13 @@
 """The memory requests of a call of an XLA-compiled function.
 
-TensorFlow runs such a call as one op (``XlaLocalLaunch``; ``compiler/jit/kernels/xla_ops.cc``):
-
-1. In the order of XLA's allocations it requests the table of result addresses, the results and the
-   temporaries (``CpuExecutable::CreateBufferTable``, ``GpuExecutable::GenerateBufferAllocations``).
-2. A result that is the new value of a variable takes the buffer of the old value if nothing else
-   refers to it. Otherwise it is allocated after step 1 and becomes the variable's buffer
-   (``CreateResultShapedBuffer``; ``XlaComputationLaunchContext::PopulateOutputs``).
-3. A result that is an unchanged argument is the tensor of that argument on a card
-   (``GetOrCreateTensorForOutput``), and a copy on the host.
-4. The temporaries are freed, then the old values, and last the table.
-
-The parameters of the compiled module are the tensors of the call in order, then the values of its
-variables (``XlaCompiler::BuildArguments``).
+TensorFlow runs such a call as one op (``XlaLocalLaunch``; ``compiler/jit/kernels/xla_ops.cc``). In the
+order of XLA's allocations it requests the table of result addresses, the results and the temporaries
+(``CpuExecutable::CreateBufferTable``, ``GpuExecutable::GenerateBufferAllocations``). A new value of a
+variable takes the buffer of the old value if nothing else refers to it; otherwise it is allocated
+afterwards (``XlaComputationLaunchContext::PopulateOutputs``). A result that is an unchanged argument is
+its tensor on a card (``GetOrCreateTensorForOutput``), and a copy on the host. The temporaries are freed,
+then the old values, and last the table. The module's parameters are the tensors of the call in order,
+then the values of its variables (``XlaCompiler::BuildArguments``).
 """
 
 from typing import Final

@@ -99,12 +99,10 @@ def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None])
 
 def _describe_shape(kind: str, spec: TensorSpec | None) -> Value | None:
     """Return what follows from the shape of an input, as far as it is known."""
-    shape = None if spec is None else spec.shape
-    if shape is None or kind == "Rank":
-        return None if shape is None else (len(shape),)
-    if any(axis < 0 for axis in shape):
-        return None
-    return shape if kind == "Shape" else (math.prod(shape),)
+    if spec is None or spec.shape is None or kind == "Rank":
+        return None if spec is None or spec.shape is None else (len(spec.shape),)
+    shape = spec.known_shape
+    return shape if shape is None or kind == "Shape" else (math.prod(shape),)
 
 
 def assign(kind: str, old: Value, change: Value | None) -> Value | None:

@@ -21,10 +21,12 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import cycle
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+import msgspec
 import numpy as np
 
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
@@ -35,23 +37,12 @@ if TYPE_CHECKING:
     from analyzer.simulate.predict.buffers.reference_counts import Ledger
 
 
-INLINE_SECONDS: Final = 5e-7
-"""An op that only passes a tensor on: 48,000 ops in traced steps of small networks, two cores."""
-
-CALL_SECONDS: Final = 3e-6
-"""A kernel of any size: 0.7 microseconds of the executor, and its own overhead; the same steps."""
-
-BYTES_PER_SECOND: Final = 2e10
-"""Bytes that a kernel reads and writes per second, from the same traced steps."""
-
-FLOPS: Final = 1e11
-"""Floating-point operations per second of a product or convolution, from the same traced steps."""
-
-LAUNCH_SECONDS: Final = 6e-6
-"""A kernel on a card: one launch and its requests. Traced steps: half between 3 and 16 microseconds."""
-
-CONVOLUTION_LAUNCH_SECONDS: Final = 3e-5
-"""A convolution on a card, which looks up cuDNN's plan: half of 300 took 15 to 50 microseconds."""
+_MEASURED: Final = msgspec.toml.decode(
+    (files("analyzer.simulate.predict.executor") / "durations.toml").read_bytes(),
+    type=dict[str, float],
+)
+INLINE_SECONDS, BYTES_PER_SECOND = _MEASURED["inline_seconds"], _MEASURED["bytes_per_second"]
+FLOPS: Final = _MEASURED["flops"]
 
 _ASYNCHRONOUS: Final = TYPES["counting"] | {COPY, COPY_BACK}
 """Op types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
@@ -73,9 +64,9 @@ def estimate_timing(wiring: Wiring, plans: Sequence[MemoryPlan], *, is_on_card: 
         launches = [
             INLINE_SECONDS
             if op.type in INEXPENSIVE or plan.variable is VariableAccess.READ
-            else CONVOLUTION_LAUNCH_SECONDS
+            else _MEASURED["convolution_launch_seconds"]
             if "Conv" in op.type
-            else LAUNCH_SECONDS
+            else _MEASURED["launch_seconds"]
             for op, plan in zip(wiring.ops, plans, strict=True)
         ]
         return OpTiming(tuple(launches), tuple(op.type in _ASYNCHRONOUS for op in wiring.ops))
@@ -84,7 +75,7 @@ def estimate_timing(wiring: Wiring, plans: Sequence[MemoryPlan], *, is_on_card: 
         if wiring.expensive[node]:
             specs = [*op.outputs, *wiring.specs(node)]
             touched_bytes = sum(spec.size_bytes or 0 for spec in specs if spec is not None)
-            durations[node] = CALL_SECONDS + touched_bytes / BYTES_PER_SECOND
+            durations[node] = _MEASURED["call_seconds"] + touched_bytes / BYTES_PER_SECOND
             durations[node] += count_operations(wiring, node) / FLOPS
     return OpTiming(tuple(durations))
 
@@ -94,8 +85,8 @@ def count_operations(wiring: Wiring, node: int) -> float:
     op = wiring.ops[node]
     if not any(kind in op.type for kind in ("Conv", "MatMul", "Einsum")):
         return 0.0
-    inputs = [_complete_shape(spec.shape if spec else None) for spec in wiring.specs(node)]
-    result = _complete_shape(op.outputs[0].shape if op.outputs else None)
+    inputs = [spec.known_shape if spec else None for spec in wiring.specs(node)]
+    result = op.outputs[0].known_shape if op.outputs else None
     first, second, third = [*inputs, None, None, None][:3]
     if "Conv" not in op.type:
         if not first or not second or not result:
@@ -115,36 +106,10 @@ def count_operations(wiring: Wiring, node: int) -> float:
     return 2.0 * math.prod(forward) * per_element
 
 
-def _complete_shape(shape: Sequence[int | None] | None) -> tuple[int, ...] | None:
-    """Return a shape if all its sizes are known, else None."""
-    if shape is None or any(size is None or size < 0 for size in shape):
-        return None
-    return tuple(int(size or 0) for size in shape)
-
-
 Task = TypeVar("Task")
 
 _Running = tuple[Task, Any, list[int]]
 """A task that has begun, its outputs, and the buffers that it uses until it ends."""
-
-WAKE_SECONDS: Final = 2.2e-5
-"""Median time until a sleeping thread begins a task: a futex call and a context switch. 880 in traced
-steps: half between 9 and 49 microseconds, one in ten above 120."""
-TRIAL_SECONDS: Final = 5e-4
-"""A convolution on a card that tries cuDNN's algorithms: 165 in first steps of six networks on a
-simulated card, half between 0.4 and 0.7 milliseconds."""
-CALLER_SECONDS: Final = 6e-5
-"""Median time from the end of a copy until the sleeping callback thread begins: 60 copies in steps with
-many dropouts, half between 70 and 105 microseconds to the card, 113 to 210 to the host."""
-DELAY_SPREAD: Final = 1.3  # standard deviation of the natural logarithm of these two times
-CALL_BACK_SECONDS: Final = 5e-6  # time that the callback thread takes for each node; an estimate
-KIND_SPREAD: Final = 1.0
-"""Standard deviation of the natural logarithm of the factor between expected and real duration, equal
-for all ops of one kind. Calibrated, not held out: on 21 steps of the accuracy list, traced twice each
-on a busy machine, 40 of 42 requested peaks lie inside the range; with 0.3 (0.25 for a run), 35 of 42."""
-RUN_SPREAD: Final = 1.0
-"""The same for a single run of an op. On a quiet machine nine runs in ten are within a factor of
-2 ** 0.9; other programs on the same cores stretch them further."""
 
 _OUTSIDE: Final = -1  # stands for the callback thread, which is not one of the pool's
 
@@ -211,8 +176,9 @@ class Workers(Generic[Task]):
         expected = np.asarray(timing.seconds, dtype=np.float64)
         # Equal durations are of one kind of kernel and share their error.
         kinds, kind = np.unique(expected, return_inverse=True)
-        self._seconds = (expected * chances.lognormal(0.0, KIND_SPREAD, len(kinds))[kind]).tolist()
-        self._chances = cycle(chances.lognormal(0.0, RUN_SPREAD, _CHANCES).tolist())
+        factors = chances.lognormal(0.0, _MEASURED["kind_spread"], len(kinds))
+        self._seconds = (expected * factors[kind]).tolist()
+        self._chances = cycle(chances.lognormal(0.0, _MEASURED["run_spread"], _CHANCES).tolist())
         self._inline: list[deque[Task]] = [deque() for _ in range(count)]
         self._own: list[deque[Task]] = [deque() for _ in range(count)]
         self._idle = set(range(1, count))
@@ -260,12 +226,13 @@ class Workers(Generic[Task]):
             if node >= 0:
                 now += seconds[node] * next(chances)
                 if ledger.trials > trials:
-                    now += TRIAL_SECONDS * next(chances)
+                    now += _MEASURED["trial_seconds"] * next(chances)
                 if self._waits[node]:
                     self._random.choice(self._over).append(running)
                     if self._caller_sleeps:
                         self._caller_sleeps = False
-                        self._push(now + self._draw_delay(CALLER_SECONDS), _OUTSIDE, None)
+                        delay = self._draw_delay(_MEASURED["caller_seconds"])
+                        self._push(now + delay, _OUTSIDE, None)
                     if events and events[0][0] <= now:
                         self._push(now, worker, None)
                         return
@@ -287,16 +254,16 @@ class Workers(Generic[Task]):
         self._caller_sleeps = not own and not other
         if not self._caller_sleeps:
             following = own.popleft() if own else other.pop()
-            self._push(now + CALL_BACK_SECONDS, _OUTSIDE, following)
+            self._push(now + _MEASURED["call_back_seconds"], _OUTSIDE, following)
 
     def _wake(self, now: float) -> None:
         if self._idle:
             worker = self._random.choice(sorted(self._idle))
             self._idle.remove(worker)
-            self._push(now + self._draw_delay(WAKE_SECONDS), worker, None)
+            self._push(now + self._draw_delay(_MEASURED["wake_seconds"]), worker, None)
 
     def _draw_delay(self, median_seconds: float) -> float:
-        return self._random.lognormvariate(0.0, DELAY_SPREAD) * median_seconds
+        return self._random.lognormvariate(0.0, _MEASURED["delay_spread"]) * median_seconds
 
     def _push(self, time: float, worker: int, running: _Running[Task] | None) -> None:
         self._number += 1

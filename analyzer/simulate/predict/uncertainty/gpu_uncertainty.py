@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from analyzer.model.contract.report.peak_figures import StatedRange, WorkspaceFigures, shift_bound
+from analyzer.model.contract.report.peak_figures import StatedRange, WorkspaceFigures, shift_bounds
 from analyzer.model.ranges import Range
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
 from analyzer.model.units import format_bytes
@@ -67,10 +67,7 @@ def add_gpu_uncertainty(
     )
     return replace(
         base,
-        low_bytes=shift_bound(base.low_bytes, -below),
-        high_bytes=shift_bound(base.high_bytes, above),
-        allocated_low_bytes=shift_bound(base.allocated_low_bytes, -below),
-        allocated_high_bytes=shift_bound(base.allocated_high_bytes, above),
+        **shift_bounds(base, below, above, "", "allocated_"),
         workspace_bytes=above,
         workspace=workspace,
         because=tuple(because),
