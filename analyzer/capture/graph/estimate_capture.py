@@ -112,17 +112,9 @@ def capture_graph(
         compiled, messages = compile_calls(function, step.ops, dump, program.args, plans=plans)
         program.messages.extend(messages)
         report("reading the graph", 0.9)
-        capture = describe_capture(
-            Capturing(
-                program=program,
-                observed=observed,
-                variables=variables,
-                function=function,
-                inputs=[None] * len(program.args),
-                wanted=options.step_count,
-            ),
-            ops=list(step.ops),
-        )
+        inputs: list[int | None] = [None] * len(program.args)
+        state = Capturing(program, observed, variables, inputs, options.step_count, function)
+        capture = describe_capture(state, ops=list(step.ops))
     device = DeviceNote(kind="gpu", name=gpu.name, id=gpu.id) if gpu else capture.run.device
     capture.run = replace(
         capture.run,
