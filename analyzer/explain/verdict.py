@@ -20,7 +20,7 @@ from analyzer.model.contract.report.peak_figures import StatedRange
 from analyzer.model.contract.report.subject import AssumedSetting
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind
-from analyzer.model.recording.schema import COPY_ROLE
+from analyzer.model.recording.schema import FIXED_ROLES
 from analyzer.model.units import format_bytes
 
 BASES: Final = {"trace": Basis.MEASURED, "estimate": Basis.PREDICTED, "phantom": Basis.PHANTOM}
@@ -150,7 +150,7 @@ def _share(alive: pd.DataFrame, assumption: capture_request.Assumption, value: i
             & alive["tensor"].astype(str).str.endswith(":3")
         ),
         capture_request.WORKSPACE: (alive["category"] == Category.WORKSPACE.value)
-        & (alive["role"] != COPY_ROLE),
+        & ~alive["role"].isin(FIXED_ROLES),
         capture_request.PRODUCT_WORKSPACE: kinds.str.contains("MatMul") & is_assumed,
         capture_request.BATCH_NORM_RESERVE: kinds.str.contains("BatchNorm") & is_assumed,
     }.get(assumption)

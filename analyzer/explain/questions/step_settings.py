@@ -7,7 +7,7 @@ from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
 from analyzer.explain.buffer_words import TEXTS, describe_buffer, describe_largest
 from analyzer.model.choice import Category
 from analyzer.model.recording.records import Finding, Kind, Severity
-from analyzer.model.recording.schema import COPY_ROLE, TRIAL_ROLE
+from analyzer.model.recording.schema import FIXED_ROLES, TRIAL_ROLE
 from analyzer.model.recording.timeline import alive_at
 from analyzer.model.units import format_bytes
 
@@ -106,7 +106,7 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
 def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     """Report workspaces that are alive at the peak, and the most that smaller ones can save."""
     rows, peak = analysis.rows, analysis.peak.requested_bytes
-    own = rows[(rows["category"] == Category.WORKSPACE.value) & (rows["role"] != COPY_ROLE)]
+    own = rows[(rows["category"] == Category.WORKSPACE.value) & ~rows["role"].isin(FIXED_ROLES)]
     at_peak = own[own.index.isin(analysis.alive.index) & (own["role"] != TRIAL_ROLE)]
     total = int(at_peak["requested_bytes"].sum())
     if not total or total < LOW * peak:

@@ -21,6 +21,10 @@ from analyzer.model.errors import AccountingError
 TRIAL: Final = "trial"  # region of buffers for trials of algorithms, which a kernel can do without
 TRIAL_ROLE: Final = "trial of an algorithm"  # of all buffers of a convolution for trials
 COPY_ROLE: Final = "layout copy"  # of a convolution's copy of an operand or result for cuDNN
+SUMS_ROLE: Final = "partial sums of a bias gradient"
+"""Scratch memory as large as the input, for the sums over the points of each channel with channels first
+(``BiasGradOp::ComputeWithReduceSum`` in ``bias_op.cc``)."""
+FIXED_ROLES: Final = (COPY_ROLE, SUMS_ROLE)  # of workspaces that no other algorithm avoids
 WORKSPACE: Final = "workspace"
 """Region of a library's workspace, without which TensorFlow uses another algorithm."""
 IDLE_ROLE: Final = "holds no value: room inside XLA's buffer"
