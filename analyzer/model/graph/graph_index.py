@@ -20,7 +20,6 @@ from analyzer.model.contract.graph_note import (
     TensorSpec,
     TracedGraph,
     TracedOp,
-    op_types,
     split_tensor,
 )
 from analyzer.model.graph.phases import Phase, ScopeTable, find_phases
@@ -42,6 +41,7 @@ class GraphIndex:
     layers: Mapping[str, str]  # empty for none
     # input and op of an edge -> how it is known, if derived from a trace
     evidence: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    early: frozenset[str] = frozenset()  # ops of the tape that began before any gradient existed
 
     def spec(self, tensor: str) -> TensorSpec | None:
         """Return dtype and shape of a tensor, None if unknown."""
@@ -179,12 +179,12 @@ _FROM_NOTHING: Final = re.compile(
     r"(Stateless)?(Random|TruncatedNormal|Multinomial)\w*|Fill|\w+Like"
 )
 """Types of ops that make random numbers or constants, which are no activations."""
+_NO_FLOATS: Final = re.compile(
+    r"(Not)?Equal|(Greater|Less)(Equal)?|Is(Finite|Inf|Nan)|(Logical|Bitwise)\w+|(Left|Right)Shift"
+)
+"""Types of ops that make truths or bits; MLIR's kernels request memory without an element type."""
+_LOSS_WITH_GRADIENT: Final = "SoftmaxCrossEntropyWithLogits"
 _ZEROS: Final = re.compile(r"\b(zeros_like|ZerosLike)(_\d+)?(#\d+)?$")  # in a name without a type
-_ONE_INPUT: Final = op_types("""
-    Cast Cos Erf Exp Identity Log Log1p Neg Pow Reciprocal Reshape Rsqrt Sigmoid Sin Softmax Softplus
-    Sqrt Square Tanh Transpose
-""")
-"""Types of ops with one input besides sizes and constants."""
 
 
 def describe_value(
@@ -218,9 +218,9 @@ def describe_value(
     return Category.TEMPORARY, "forward temporary"
 
 
-def is_float(dtype: str) -> bool:
+def is_float(dtype: str, op_type: str = "") -> bool:
     """Say whether activations and gradients may have the element type; True if it is unknown."""
-    return dtype in _FLOATS
+    return dtype in _FLOATS and not _NO_FLOATS.fullmatch(op_type)
 
 
 def makes_activation(op_type: str) -> bool:
@@ -233,8 +233,7 @@ def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
 
     These are gradient kernels, the ops that make the tape's first gradient, and all ops after them.
     Others compute a value of the forward pass again, or copy it. A graph that is derived from a trace
-    lacks edges: there an op of the tape with two inputs reads a gradient unless both are known to be
-    results of the forward pass.
+    lacks edges: there all ops of the tape read a gradient that begin after the loss.
     """
     backward = {name for name, phase in structure.phases.items() if phase is Phase.BACKWARD}
     found = {
@@ -255,14 +254,15 @@ def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
 
 
 def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:
-    """Say whether an op reads no known gradient because it has no input, or an unknown one."""
+    """Say whether an op without a known gradient among its inputs reads one.
+
+    The loss ``(Sparse)SoftmaxCrossEntropyWithLogits`` computes its gradient in the forward pass, as its
+    second result.
+    """
+    if structure.evidence:
+        is_size = op.type == "Cast" and all(spec.shape == () for spec in op.outputs)
+        return not (is_size or op.name in structure.early or _ZEROS.search(op.name))
     specs = {tensor: structure.spec(tensor) for tensor in op.inputs}
     values = [tensor for tensor, spec in specs.items() if spec is None or is_float(spec.dtype)]
-    if not structure.evidence:
-        return not values
-    is_size = op.type == "Cast" and all(spec.shape == () for spec in op.outputs)
-    if is_size or _ZEROS.search(op.name):
-        return False
-    phases = (structure.phases.get(split_tensor(tensor)[0]) for tensor in values)
-    of_forward = sum(phase is Phase.FORWARD for phase in phases)
-    return of_forward < (1 if op.type in _ONE_INPUT else 2)
+    losses = (structure.ops.get(name) for name, at in map(split_tensor, values) if at == 1)
+    return not values or any(loss and loss.type.endswith(_LOSS_WITH_GRADIENT) for loss in losses)

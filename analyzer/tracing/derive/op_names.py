@@ -61,15 +61,28 @@ def make_type_finder(
         name: "_FusedConv2D" if name.rpartition("/")[2] in FUSED_INTO else "Conv2D"
         for name in guarded
     }
+    types: dict[str, set[str]] = {}
     for name in {*requesters, *annotated}:
         kernel = find_gradient_kernel(name) if "/" in name else ""
         if kernel and is_in_gradient_scope(name):
-            scope = plain_scope(name)
-            implied[scope] = op_type = re.sub(r"(Grad(V\d)?$|Backprop.*)", "", kernel)
-            if op_type in CONVOLUTIONS and scope not in requesters:
-                layer = scope.rpartition("/")[0]
-                fused = {f"{layer}/{last}" for last in FUSED_INTO}.intersection(requesters)
-                implied.update(dict.fromkeys(fused, "_FusedConv2D"))
+            op_type = re.sub(r"(Grad(V\d)?$|Backprop.*)", "", kernel)
+            types.setdefault(plain_scope(name), set()).add(op_type)
+    inside: dict[str, list[str]] = {}
+    for name in requesters:
+        inside.setdefault(name.rpartition("/")[0], []).append(name)
+    for scope, found in types.items():
+        # An op inside the scope may have one of the types: ``separable_conv2d/depthwise``.
+        for op_type in sorted(found) if len(found) > 1 else ():
+            lasts = {name: name.rpartition("/")[2].lower() for name in inside.get(scope, ())}
+            inner = [name for name, last in lasts.items() if op_type.lower().startswith(last)]
+            implied.update(dict.fromkeys(inner, op_type))
+            found -= {op_type} if inner else set()
+        if len(found) == 1:
+            implied[scope] = min(found)
+        if CONVOLUTIONS & found and scope not in requesters:
+            layer = scope.rpartition("/")[0]
+            fused = {f"{layer}/{last}" for last in FUSED_INTO}.intersection(requesters)
+            implied.update(dict.fromkeys(fused, "_FusedConv2D"))
     known = {**implied, **annotated, **dict.fromkeys(copies, "_Recv")}
 
     @cache

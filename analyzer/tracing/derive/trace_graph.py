@@ -8,7 +8,8 @@ of its forward op (``name``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -39,10 +40,14 @@ from analyzer.tracing.derive.op_sequence import RECEIVED, OpSequence, find_copie
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
-_CALL: Final = "StatefulPartitionedCall/"  # prefix of the ops of an inlined function
+_CALLS: Final = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)*")
+"""Prefix of the ops of an inlined function."""
 _MOST_OUTPUTS: Final = 64
 """Limit of the outputs of one op; a loop's buffers are its outputs in turn."""
-_COPY_OF_INPUT: Final = "BackpropFilter-0-"  # in the name of a copy of a convolution's input
+_COPY_OF_INPUT: Final = re.compile(r"BackpropFilter(V2)?-0-")
+"""In the name of a copy of a convolution's input."""
+_SUM: Final = re.compile(r"AddN(_\d+)?(/inputs_\d+)?$")
+"""Name of a sum of gradients, or of a term that the tape makes dense (``indexed_slices.py``)."""
 _SCALAR_BYTES: Final = 8
 _NEVER: Final = 1 << 62  # a time after the trace
 
@@ -71,7 +76,9 @@ def derive_graph(
         scopes=ScopeTable(noted) if noted else find_scopes(ops, known),
     )
     phases = building.find_phases([op.name for op in ops])
-    return table, replace(index, phases=phases, evidence=building.edges)
+    return table, replace(
+        index, phases=phases, evidence=building.edges, early=building.find_early(phases)
+    )
 
 
 class _Building:
@@ -92,7 +99,8 @@ class _Building:
         named = (names != "") & (names != RECEIVED) & (table["born"] >= 0).to_numpy()
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
         in_function &= np.array([FOLDED not in name for name in names], bool)
-        is_eager = named & ~in_function & table["step"].notna().to_numpy() & with_eager
+        scoped = np.array(["/" in name for name in names], bool)
+        is_eager = named & ~scoped & ~in_function & table["step"].notna().to_numpy() & with_eager
         self._starts = np.array([step.start_ps or 0 for step in steps], np.int64)
         eager = {*names[is_eager], *(op for op in raw.op_types if is_apply(op) and is_eager.any())}
         sequence = OpSequence(raw, frozenset(eager), self._starts)
@@ -209,9 +217,7 @@ class _Building:
     def find_phases(self, names: Sequence[str]) -> dict[str, Phase]:
         """Return the phase of each op, by its name, else by its order and the tensors around it."""
         phases = {name: self._find_phase(name) for name in names}
-        backward = (name for name in names if phases[name] is Phase.BACKWARD)
-        kernels = (name for name in backward if find_gradient_kernel(name) and LAYOUT not in name)
-        begin = min((self._first.get(name, 0) for name in kernels), default=_NEVER)
+        begin = self._find_gradient_start(phases)
         readers: dict[str, set[Phase]] = {}
         for tensor, reader in self.edges:
             if tensor not in phases and reader in phases:
@@ -219,19 +225,38 @@ class _Building:
         for name in names:
             inputs = self.inputs.get(name, ())
             makers = {phases.get(split_tensor(tensor)[0]) for tensor in inputs}
-            is_copy = LAYOUT in name and (makers == {Phase.FORWARD} or _COPY_OF_INPUT in name)
+            is_copy = LAYOUT in name and (makers == {Phase.FORWARD} or _COPY_OF_INPUT.search(name))
             if is_copy and self._first.get(name, 0) < begin:
                 phases[name] = Phase.FORWARD  # shared with the backward op that it is named after
             if phases[name] is not Phase.FORWARD or is_in_gradient_scope(name):
                 continue
             if self.gradients.intersection(inputs):
                 phases[name] = Phase.UPDATE  # such as clipping
-            elif "/" not in name.removeprefix(_CALL) and self._first.get(name, 0) > begin:
+            elif self._first.get(name, 0) > begin:
                 # The tape adds gradients outside its scope, as does the layout optimizer.
-                is_sum = self._find_type(name) == "AddN"
-                if is_sum or Phase.BACKWARD in makers | readers.get(name, set()):
+                plain = name[_CALLS.match(name).end() :]  # type: ignore[union-attr]
+                is_near = "/" not in plain and Phase.BACKWARD in makers | readers.get(name, set())
+                if is_near or _SUM.match(plain):
                     phases[name] = Phase.BACKWARD
         return phases
+
+    def _find_gradient_start(self, phases: Mapping[str, Phase]) -> int:
+        """Return a time before which no gradient existed.
+
+        The loss depends on each forward op that an op of the tape is named after, so that the first
+        gradient follows them all. A program with several losses has gradient kernels before that.
+        """
+        forward = [op for (op, _), source in self.edges.items() if source == "name"]
+        loss = max((self._first.get(op, 0) for op in forward), default=_NEVER)
+        backward = (name for name, phase in phases.items() if phase is Phase.BACKWARD)
+        kernels = (name for name in backward if find_gradient_kernel(name) and LAYOUT not in name)
+        return min([loss, *(self._first.get(name, 0) for name in kernels)])
+
+    def find_early(self, phases: Mapping[str, Phase]) -> frozenset[str]:
+        """Return the ops of the tape that began before any gradient existed."""
+        start = self._find_gradient_start(phases)
+        names = filter(is_in_gradient_scope, phases)
+        return frozenset(name for name in names if self._first.get(name, _NEVER) < start)
 
     def _find_phase(self, name: str) -> Phase:
         if "#" in name:

@@ -29,7 +29,7 @@ from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_red
 from analyzer.model.graph.phases import Phase
 from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
 from analyzer.model.recording.records import Step
-from analyzer.model.recording.schema import COPY_ROLE
+from analyzer.model.recording.schema import COPY_ROLE, SUMS_ROLE
 from analyzer.tracing.derive.op_names import FOLDED, FUSED_INTO
 from analyzer.tracing.derive.op_sequence import RECEIVED
 from analyzer.tracing.measure.attribution_labels import (
@@ -153,6 +153,8 @@ class _Values:
             return Category.WORKSPACE, COPY_ROLE
         if tensor in self._cache:
             return Category.KV_CACHE, CACHE_ROLE
+        if op.type == "BiasAddGrad" and is_temp and on_card:
+            return Category.WORKSPACE, SUMS_ROLE
         if op.type == ITERATOR:
             return Category.INPUT, BATCH_ROLE
         if op.type == "_Recv":
@@ -170,7 +172,8 @@ class _Values:
         readers = {structure.phases[user] for user in self._sharing.consumers(tensor)}
         # TensorFlow prunes an op whose only result no op reads. A convolution may replace its output.
         is_result = bool(structure.evidence) and region == "output" and len(op.outputs) == 1
-        is_read = (bool(readers) or (is_result and not is_convolution)) and is_float(dtype)
+        of_floats = is_float(dtype, op.type)
+        is_read = (bool(readers) or (is_result and not is_convolution)) and of_floats
         is_activation = is_read and makes_activation(op.type)
         return describe_value(
             phase,
@@ -179,7 +182,7 @@ class _Values:
             of_variable=not self._gradients.isdisjoint(members),
             carries_gradient=is_read and op.name in self._gradient_ops,
             is_kept=Phase.BACKWARD in readers,
-            is_alive=is_alive and is_float(dtype) and not readers,
+            is_alive=is_alive and of_floats and not readers,
             is_activation=is_activation,
         )
 
@@ -254,7 +257,7 @@ def label_eager(
     inside, short = lives.inside, lives.short
     is_read = is_value & bool(backward_starts)
     result = Category.ACTIVATION if infer else Category.TEMPORARY
-    unnamed = short & ~named & is_captured
+    unnamed = short & ~named & (is_captured or bool(named.any()))  # JAX names no requests
     on_card = _is_on_card(allocations)
     has_one_card = allocations["allocator"][on_card].nunique() == 1
     copied = inside & (op == RECEIVED).to_numpy() & on_card & has_one_card & (not is_captured)
@@ -268,7 +271,7 @@ def label_eager(
         (unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
         (unnamed, Category.TEMPORARY, POOL_THREAD_ROLE),
         (~named, None, ""),
-        (op.str.contains(FOLDED).to_numpy(), Category.CONSTANT, "constant computed beforehand"),
+        (_is_folded(allocations), Category.CONSTANT, "constant computed beforehand"),
         (inside & (op == _RING_CHUNK), Category.TEMPORARY, _RING_ROLE),
         (lives.before & is_captured, Category.CONSTANT, "tensor held by Python"),
         (lives.before, Category.UNATTRIBUTED, outside),
@@ -307,6 +310,14 @@ class Lifetimes:
         self.before: Mask = ~self.inside & (born < first) & (first < dies)
         # Alive when its step's backward pass begins.
         self.over_backward_start: Mask = (born < starts[step]) & (starts[step] < dies)
+
+
+def _is_folded(allocations: pd.DataFrame) -> Mask:
+    """Return which buffers are computed or copied when a function is instantiated, before it runs."""
+    op = allocations["op"]
+    before_run = op.str.contains("/", regex=False) & (allocations["run_id"] == 0)
+    found: Mask = (op.str.contains(FOLDED) | before_run).to_numpy()
+    return found
 
 
 def _is_on_card(allocations: pd.DataFrame) -> Mask:

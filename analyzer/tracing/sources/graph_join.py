@@ -178,6 +178,7 @@ def _merge(index: GraphIndex, derived: GraphIndex, *, has_facts: bool) -> GraphI
         phases={**first.phases, **second.phases},
         layers={**first.layers, **second.layers},
         evidence={**derived.evidence, **index.evidence},
+        early=derived.early,
     )
 
 

@@ -25,6 +25,7 @@ def test_what_outlives_a_compiled_step_is_its_result(infer: bool) -> None:
         {
             "op": pd.Categorical(["", "", ""]),
             "allocator": "mklcpu",
+            "run_id": 1,
             "region": "",
             "dtype": "",
             "born": [10, 11, 12],
@@ -53,6 +54,7 @@ def test_what_python_brings_into_a_step_is_an_input_and_a_pool_threads_is_not() 
         {
             "op": pd.Categorical(["", "", "_EagerConst", "Relu"]),
             "allocator": "mklcpu",
+            "run_id": 1,
             "region": "",
             "dtype": "",
             "born": [10, 11, 12, 13],
@@ -84,6 +86,7 @@ def test_requests_of_compiled_calls_name_their_ops_in_graph_order() -> None:
         {
             "op": pd.Categorical([""] * 5),
             "allocator": "mklcpu",
+            "run_id": 1,
             "born": range(5),
             "requested_bytes": [4096, 100, 8192, 4096, 8192],
             "step": pd.array([0] * 5, dtype="Int64"),

@@ -7,7 +7,7 @@ import pytest
 from builders import TraceBuilder
 
 import analyzer
-from analyzer.tracing.derive.op_names import plain_scope
+from analyzer.tracing.derive.op_names import make_type_finder, plain_scope
 from analyzer.tracing.derive.run_steps import name_card
 from analyzer.tracing.measure.measured_recording import Measured, open_measured
 from analyzer.tracing.measure.workspaces import find_algorithm
@@ -131,6 +131,60 @@ def test_early_shapes_do_not_begin_the_backward_pass(tmp_path: Path) -> None:
     # THEN a value that is freed in the forward pass does not wait for the backward pass
     assert found[FORWARD, "output"][:2] == ("activation", "read in the forward pass only")
     assert found["div_no_nan", "output"][:2] == ("temporary", "outlives the step")
+
+
+def test_an_op_of_the_tape_before_the_loss_carries_no_gradient(tmp_path: Path) -> None:
+    # GIVEN a step with a product of the tape that begins early, and one after the loss
+    trace = Card()
+    early, late = "gradient_tape/net/conv/mul/Mul", "gradient_tape/net/conv/mul/Mul_1"
+    facts: dict[str, Any] = {"data_type": 1, "run_id": RUN, "shape": "[8,1024]"}
+    trace.allocate(8, 0x10000, 32 * KIB, op=early, **facts)
+    add_training(trace, 0, RUN)
+    trace.allocate(33, 0x20000, 32 * KIB, op=late, **facts)
+    # AND a dense term of a sum of gradients outside the tape's scope, and a mask in the forward pass
+    trace.allocate(42, 0x30000, 32 * KIB, op="AddN_1/inputs_0", **facts)
+    trace.allocate(16, 0x40000, 8 * KIB, op="net/IsFinite", region="", run_id=RUN)
+    trace.free(17, 0x40000)
+    for number in range(1, 4):
+        trace.free(45 + number, number << 16)
+    # WHEN the trace is measured THEN only what follows the loss is a gradient
+    found = {op: labels[:2] for (op, _), labels in labels_of(measured(trace, tmp_path)).items()}
+    assert found[early] == ("temporary", "backward temporary")
+    assert found[late] == ("gradient", "gradient read in the backward pass")
+    assert found["AddN_1/inputs_0"][0] == "gradient"
+    assert found["net/IsFinite"][0] == "temporary"
+
+
+def test_partial_sums_of_a_bias_gradient_are_workspace(tmp_path: Path) -> None:
+    trace, op = training(), "gradient_tape/net/conv/BiasAdd/BiasAddGrad"
+    trace.allocate(44, 0x900000, 32 * KIB, op=op, region="temp", shape="[64,128]", data_type=1,
+                   run_id=RUN).free(46, 0x900000)  # fmt: skip
+    found = labels_of(measured(trace, tmp_path))
+    assert found[op, "temp"] == ("workspace", "partial sums of a bias gradient", "net/conv")
+
+
+def test_an_op_inside_the_scope_of_two_gradients_has_one_of_their_types() -> None:
+    # GIVEN the two convolutions of a separable one, whose gradients share a scope
+    kinds = ("Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter")
+    names = [f"gradient_tape/net/separable/{kind}" for kind in kinds]
+    inner = "net/separable/depthwise"
+    find_type = make_type_finder({}, {"net/separable", inner, *names}, (), ())
+    # THEN the name of the inner op says which type is its own
+    assert find_type(inner) == "DepthwiseConv2dNative"
+    assert find_type("net/separable") == "Conv2D"
+
+
+def test_constants_of_a_function_are_no_eager_ops(tmp_path: Path) -> None:
+    # GIVEN a constant that is copied to the card when the function is instantiated
+    trace, name = Card(), "net/norm/scalar"
+    trace.allocate(4, 0x700000, 256, op=name, region="dynamic", shape="[]", data_type=1)
+    add_training(trace, 0, RUN)
+    trace.free(900, 0x700000)
+    # THEN it is no batch from the host
+    assert labels_of(measured(trace, tmp_path))[name, "dynamic"][:2] == (
+        "constant",
+        "constant computed beforehand",
+    )
 
 
 def test_an_eager_backward_pass_begins_after_the_loss(tmp_path: Path) -> None:
