@@ -20,7 +20,7 @@ _NOT_REPEATABLE: Final = ("", "live", TargetKind.SCRIPT, TargetKind.TRACE)
 def suggest_next(report: ReportFile) -> str:
     """Return the command that continues from a report; empty if none does."""
     target = report.target
-    if target.kind == TargetKind.TRACE and not _is_jax(report):
+    if target.kind == TargetKind.TRACE and not report.step.is_jax:
         return shlex.join(("analyze", "trace", target.text, "--target", "train.py:build_model"))
     if target.kind == TargetKind.SCRIPT and target.text.endswith((".py", ".ipynb")):
         card = [] if report.device.kind == "gpu" else ["--gpu", "t4"]
@@ -70,16 +70,11 @@ def change_items(report: ReportFile) -> tuple[Item, ...]:
     items = list(remedy_items(report.remedies, report))
     batch = report.step.batch_size or 0
     for finding in filter(is_action, report.findings):
-        code, remedy = ("", "") if _is_jax(report) else _ACTIONS[finding.id]
+        code, remedy = ("", "") if report.step.is_jax else _ACTIONS[finding.id]
         if "{half}" in code:
             code = code.format(half=batch // 2, batch=batch) if batch > 1 else ""
         items.append(_finding_item(finding, code, _check_command(report, remedy)))
     return tuple(items)
-
-
-def _is_jax(report: ReportFile) -> bool:
-    """Say whether the step is JAX's, by the names of its values; no code for TensorFlow fits it."""
-    return any(one.name.startswith("jit(") for one in report.tensors_at_peak)
 
 
 def observation_items(report: ReportFile) -> tuple[Item, ...]:

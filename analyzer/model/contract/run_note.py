@@ -53,6 +53,7 @@ class StepConfig:
     dtype_policy: Name = ""
     eager: bool = False  # whether it runs op by op
     own: bool = False  # whether it is the user's function, no model's training or inference
+    is_jax: bool = False  # whether it is JAX's, and not TensorFlow's
 
     @property
     def infers(self) -> bool:

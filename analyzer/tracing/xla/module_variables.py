@@ -2,12 +2,14 @@
 
 TensorFlow gives variables that a step updates to XLA with leave to write the new values into their
 buffers (``input_output_alias``). A parameter of the model is read by ops of the optimizer's scope and of
-other scopes, a slot only by ops of the optimizer's scope. JAX has no such scope: a buffer that is
-updated and read inside ``jvp`` is a parameter of the model.
+other scopes, a slot only by ops of the optimizer's scope. A moving average is read in the scope of a
+layer with parameters. JAX has no such scopes: a buffer that is updated and read inside ``jvp`` is a
+parameter of the model, and the purpose of the other state is unknown.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -25,6 +27,11 @@ from analyzer.tracing.xla.buffer_plan import ARGUMENTS
 from analyzer.tracing.xla.trace_modules import find_jax_layer
 
 _CALLS: Final = frozenset({"fusion", "call"})
+_KINDS: Final = {
+    Category.PARAMETER: "parameter",
+    Category.OPTIMIZER_STATE: "slot",
+    Category.UNATTRIBUTED: "slot or other state",
+}
 
 
 def label_module_variables(
@@ -59,29 +66,40 @@ def find_variables(hlo: Hlo) -> pd.DataFrame:
     """Return the variables that a module updates, parameters of the model first."""
     readers, updated = _find_readers(hlo), set(hlo.aliases.values())
     parameters, slots = list[tuple[Instruction, str]](), list[Instruction]()
+    averages = []
     for one in sorted(hlo.instructions.values(), key=lambda one: one.parameter or 0):
         if one.computation != hlo.entry or one.parameter not in updated:
             continue
         names = sorted(_find_names(one.id, readers))
         others = [name for name in names if not find_optimizer(name)]
+        layer = find_jax_layer(next((one for one in others if not is_in_gradient_scope(one)), ""))
         if others and (len(others) < len(names) or any("jvp(" in name for name in others)):
-            forward = next((name for name in others if not is_in_gradient_scope(name)), "")
-            parameters.append((one, find_jax_layer(forward)))
+            parameters.append((one, layer))
         elif names and not others:
             slots.append(one)
+        elif one.shape:
+            averages.append((one, layer))
+    scopes = sorted(f"{layer}/" for _, layer in parameters)
+    unknown = averages if parameters and not slots else []
+    for one, layer in averages if slots else ():
+        at = bisect_left(scopes, f"{layer}/")
+        if at < len(scopes) and scopes[at].startswith(f"{layer}/"):
+            parameters.append((one, layer))
+    parameters.sort(key=lambda pair: pair[0].parameter or 0)
     # The update of a parameter reads its slots.
-    layers = {(by.id, one.shape): layer for one, layer in parameters for by, _ in readers[one.id]}
+    owners = {(by.id, one.shape): layer for one, layer in parameters for by, _ in readers[one.id]}
     parts = [_describe(one, layer, Category.PARAMETER) for one, layer in parameters]
     for one in slots:
-        owners = (layers.get((by.id, one.shape), "") for by, _ in readers[one.id])
-        parts.append(_describe(one, next(filter(None, owners), ""), Category.OPTIMIZER_STATE))
+        found = (owners.get((by.id, one.shape), "") for by, _ in readers[one.id])
+        parts.append(_describe(one, next(filter(None, found), ""), Category.OPTIMIZER_STATE))
+    parts += [_describe(one, "", Category.UNATTRIBUTED) for one, _ in unknown]
     return pd.DataFrame(parts, columns=PART_COLUMNS)
 
 
 def _describe(one: Instruction, layer: str, category: Category) -> tuple[str | int, ...]:
     """Return the columns of a variable."""
     text, dtype = TensorSpec("", one.shape).shape_text, one.shapes[()][0]
-    kind = "parameter" if category is Category.PARAMETER else "slot"
+    kind = _KINDS[category]
     name, size = f"{layer or one.name} {text} {kind}", tensor_bytes(dtype, one.shape) or 0
     role = f"{kind} that the compiled step updates"
     return category.value, role, name, layer, dtype, text, size, round_up(size)
@@ -90,7 +108,7 @@ def _describe(one: Instruction, layer: str, category: Category) -> tuple[str | i
 def _find_readers(hlo: Hlo) -> dict[int, list[tuple[Instruction, int]]]:
     """Return instruction -> readers, each with the instruction that stands for the value in it.
 
-    A fusion reads an operand as a parameter of its computation.
+    A fusion reads an operand as a parameter of its computation, and returns the computation's root.
     """
     parameters = {(one.computation, one.parameter): one.id for one in hlo.instructions.values()}
     readers: dict[int, list[tuple[Instruction, int]]] = {one: [] for one in hlo.instructions}
@@ -99,6 +117,8 @@ def _find_readers(hlo: Hlo) -> dict[int, list[tuple[Instruction, int]]]:
         for place, operand in enumerate(one.operands):
             inner = one.id if called is None else parameters.get((called, place), one.id)
             readers[operand].append((one, inner))
+        if called is not None and called in hlo.roots:
+            readers[hlo.roots[called]].append((one, one.id))
     return readers
 
 

@@ -36,6 +36,7 @@ from analyzer.model.graph.phases import Phase, is_in_gradient_scope
 from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, IDLE_ROLE, conform
+from analyzer.tracing.derive.op_names import find_optimizer
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.buffer_plan import (
     ARGUMENTS,
@@ -138,8 +139,12 @@ def divide_temporaries(
             continue
         op, region = (named or by_size[int(size)])[0]
         if (op, region.index) not in labels:
-            forward = infer or (structure is None and not runs_backward(plans[op]))
-            labels[op, region.index] = label_holders(region, structure, infer=forward)
+            # A graph that is derived from a trace has no ops of the module.
+            names = {one.op_name for one in region.holders} - set(_NAMELESS)
+            known = structure.phases if structure is not None else {}
+            graph = structure if any(find_inlined(name, known) for name in names) else None
+            forward = infer or (graph is None and not runs_backward(plans[op]))
+            labels[op, region.index] = label_holders(region, graph, infer=forward)
         divisions.append(_Division(int(row), region, labels[op, region.index]))
     return _divide(allocations, events, steps, divisions)
 
@@ -215,7 +220,7 @@ def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase
         if known is None and in_gradient:
             known = Phase.BACKWARD
         elif known is None and holder.op_name and structure is None and holder.argument is None:
-            known = Phase.FORWARD
+            known = Phase.UPDATE if find_optimizer(holder.op_name) else Phase.FORWARD
         last = known or last
         phases.append(last)
     return phases

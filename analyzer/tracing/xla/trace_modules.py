@@ -25,6 +25,7 @@ from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import AccountingError, TraceError
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import is_in_gradient_scope
+from analyzer.tracing.derive.op_names import find_optimizer
 from analyzer.tracing.measure.attribution import match_output
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
 from analyzer.tracing.parse.xplane import RawTrace
@@ -32,6 +33,7 @@ from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder, PlanRegion, Val
 
 _NUMBER: Final = re.compile(r"\(\d+\)$")
 _TRANSFORM: Final = re.compile(r"^(?:jit|pjit|jvp|vmap|transpose|remat|checkpoint)\((.*)\)$")
+_JAX_MODULE: Final = ("jit_", "pjit_", "pmap_")  # start of the names of JAX's modules
 _MODULE_NAME: Final = re.compile(r"^[\w.-]+$")
 _REQUESTED: Final = frozenset({ValueUse.OUTPUT, ValueUse.TEMPORARY})
 _BYTES: Final = frozenset({"int8", "uint8"})  # element types of a workspace
@@ -55,29 +57,33 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
     ``table`` has attributed allocations with index 0, 1, 2 and so on.
     """
     plans: dict[str, BufferPlan] = {}
-    modules = []
+    modules: dict[str, Hlo] = {}
     for name, content in raw.modules.items():
         with contextlib.suppress(TraceError, AccountingError):
-            modules.append(read_hlo(content))
-            plans[name] = build_plan(modules[-1], platform="")
+            modules[name] = read_hlo(content)
+            plans[name] = build_plan(modules[name], platform="")
     warnings = tuple(_find_warnings(raw, len(raw.modules) - len(plans)))
+    is_jax = bool(raw.calls) or any(name.startswith(_JAX_MODULE) for name in raw.modules)
     if not plans:
-        return ModuleBuffers(table, plans, StepConfig(), warnings)
-    is_training = any(map(runs_backward, plans.values()))
+        return ModuleBuffers(table, plans, StepConfig(is_jax=is_jax), warnings)
+    backward = {name for name, plan in plans.items() if runs_backward(plan)}
+    updating = {name for name in plans if _updates(modules[name])}
     named = {}
     for rows, fits in match_requests(table, raw, plans):
         # Several modules may fit; if their names differ by more than XLA's number, it is unknown.
         names = {_NUMBER.sub("", name) for name, _ in fits}
         name = fits[0][0] if len(names) == 1 else ""
+        is_forward = (backward | updating).isdisjoint(name for name, _ in fits)
         for place, row in enumerate(rows):
-            named[row] = _label(name, [regions[place] for _, regions in fits], is_training)
+            found = [regions[place] for _, regions in fits]
+            named[row] = _label(name, found, is_training=bool(backward), is_forward=is_forward)
     if named:
         labels = pd.DataFrame.from_dict(named, orient="index")
         old = table[labels.columns].astype(object)
         old.loc[labels.index] = labels
         table = table.assign(**{name: pd.Categorical(old[name]) for name in old})
-    config = StepConfig(mode="" if is_training else "infer")
-    return ModuleBuffers(table, plans, config, warnings, tuple(modules))
+    config = StepConfig(mode="" if backward else "infer", is_jax=is_jax)
+    return ModuleBuffers(table, plans, config, warnings, tuple(modules.values()))
 
 
 def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:
@@ -99,6 +105,14 @@ def runs_backward(plan: BufferPlan) -> bool:
         or any(is_in_gradient_scope(one.op_name) for one in region.holders)
         for region in plan.regions
     )
+
+
+def _updates(hlo: Hlo) -> bool:
+    """Say whether a module writes a new value into an argument's buffer."""
+    root = hlo.instructions[hlo.roots[hlo.entry]]
+    results = [hlo.instructions[one] for one in root.operands] if root.opcode == "tuple" else [root]
+    aliases = hlo.aliases.items()
+    return any(at >= len(results) or results[at].parameter != number for at, number in aliases)
 
 
 def match_requests(
@@ -161,17 +175,25 @@ def name_call_requests(
     return table.assign(**{name: pd.Categorical(column) for name, column in columns.items()})
 
 
-def _label(name: str, regions: Sequence[PlanRegion], is_training: bool) -> dict[str, str]:
-    """Return the columns of a buffer that any of ``regions`` may be; a fact is known if they agree."""
+def _label(
+    name: str, regions: Sequence[PlanRegion], *, is_training: bool, is_forward: bool
+) -> dict[str, str]:
+    """Return the columns of a buffer that any of ``regions`` may be; a fact is known if they agree.
+
+    ``is_forward``: whether the modules neither run a backward pass nor update their arguments.
+    """
     ops, shapes = {region.op_name for region in regions}, {region.shape for region in regions}
-    op_name = ops.pop() if len(ops) == 1 and name else ""
+    op_name = ops.pop() if len(ops) == 1 else ""
     shape = shapes.pop() if len(shapes) == 1 else None
     is_result = all(region.use is ValueUse.OUTPUT for region in regions)
+    # JAX has no scope for updates; ``jvp`` marks its forward pass.
+    is_value = bool(op_name) and not find_optimizer(op_name)
+    is_value &= is_forward and ("jvp(" in op_name or not op_name.startswith(("jit(", "pjit(")))
     category = Category.TEMPORARY if is_training else Category.ACTIVATION
     if is_result and is_in_gradient_scope(op_name):
         category = Category.GRADIENT
     elif is_result and is_training:
-        category = Category.UNATTRIBUTED
+        category = Category.ACTIVATION if is_value else Category.UNATTRIBUTED
     elif not is_result and all(  # at least half of the bytes in each region
         2 * sum(one.size_bytes for one in region.holders if is_workspace(one)) >= region.size_bytes
         for region in regions
@@ -180,8 +202,8 @@ def _label(name: str, regions: Sequence[PlanRegion], is_training: bool) -> dict[
     return {
         "op": name,
         "op_type": "XlaModule",
-        "layer": find_jax_layer(op_name),
-        "tensor": op_name if is_result else "",
+        "layer": find_jax_layer(op_name) if name else "",
+        "tensor": op_name if is_result and name else "",
         "category": category.value,
         "role": f"{'result' if is_result else 'temporaries'} of {name or 'a compiled module'}",
         "dtype": regions[0].dtype if shape is not None else "",

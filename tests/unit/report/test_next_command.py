@@ -47,9 +47,8 @@ def test_a_name_from_a_trace_stays_one_word() -> None:
 
 def test_no_command_or_code_for_tensorflow_follows_a_trace_of_jax() -> None:
     report = analyzer.open_trace(sample_folder("cnn")).report
-    named = replace_fields(report.tensors_at_peak[0], name="jit(step)/jvp(Net)/dot_general")
     target = replace_fields(report.target, kind=TargetKind.TRACE)
-    of_jax = replace_fields(report, target=target, tensors_at_peak=(named,))
+    of_jax = replace_fields(report, target=target, step=replace(report.step, is_jax=True))
     assert "--target" in suggest_next(replace_fields(report, target=target))
     assert not suggest_next(of_jax)
     assert any(item.code for item in change_items(report))
