@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from analyzer.model.errors import AnalyzerError
 from analyzer.model.recording.records import Recording
+from analyzer.model.recording.schema import IDLE_ROLE
 from analyzer.tracing.measure.measured_recording import open_measured
 
 SAMPLES = 3
@@ -37,10 +38,14 @@ COLUMNS = ("op", "op_type", "requested_bytes", "region", "dtype", "shape", "laye
 
 
 def own_rows(recording: Recording) -> pd.DataFrame:
-    """Return the allocations of the recording's allocator that have an event of birth."""
+    """Return the allocations of the recording's allocator that have an event of birth.
+
+    The buffer of a compiled module is replaced by its values.
+    """
     table = recording.allocations
-    own = table["allocator"] == recording.allocator
-    return table[own & (table["born"] >= 0) & table["part_of"].isna()]
+    own = (table["allocator"] == recording.allocator) & (table["born"] >= 0)
+    is_divided = table.index.isin(table["part_of"].dropna().unique())
+    return table[own & ~is_divided & (table["role"] != IDLE_ROLE)]
 
 
 def cover(path: Path, samples: list[list[object]]) -> tuple[Counter[str], int, int, bool]:
@@ -100,9 +105,13 @@ def compare(run: Path, *, bare: bool) -> float:
             note = json.loads((copy / "run.json").read_text())
             (copy / "run.json").write_text(json.dumps({**note, "graph": ""}))
         with_graph, without = (own_rows(open_measured(path).recording) for path in (run, copy))
-    sizes = with_graph["requested_bytes"].to_numpy()
-    same = with_graph["category"].astype(str).to_numpy() == without["category"].astype(str).to_numpy()
-    return float(sizes[same].sum() / sizes.sum())
+    with_graph, without = (
+        rows.assign(number=rows.groupby(["address", "instruction"], observed=True).cumcount())
+        for rows in (with_graph, without)
+    )
+    both = with_graph.merge(without, how="left", on=["address", "instruction", "number"])
+    is_same = both["category_x"].astype(str) == both["category_y"].astype(str)
+    return float(both["requested_bytes_x"][is_same].sum() / both["requested_bytes_x"].sum())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
