@@ -40,6 +40,7 @@ def repeat_command(report: ReportFile, command: str, *options: str, card: str = 
     elif not card and report.fit is not None:
         card = report.fit.card
     same = step_options(step.batch_size, step.mode, step.jit, card)
+    same += [part for shape in step.shapes for part in ("--shape", shape)]
     return shlex.join(("analyze", command, target.text, *same, *options))
 
 

@@ -48,6 +48,7 @@ def test_generated_tokens_need_what_tensorflow_allocates(tmp_path: Path, jit: st
         for command in ("estimate", "trace")
     )
     assert found["step"]["mode"] == "generate"
+    assert found["step"]["shapes"] == [str(TOKENS)]
     bounds = found["uncertainty"]
     assert bounds["low_bytes"] <= real["peak"]["requested_bytes"] <= bounds["high_bytes"]
     # THEN the loop's trips follow from the prompt, and the cache is a category of its own

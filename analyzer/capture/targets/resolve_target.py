@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
     }
     with apply_while_building(options.remedy, spec.text):
         program = make_program(load[spec.kind](spec, options), spec.text, options)
+    shapes = (f"{name}={','.join(map(str, axes))}" for name, axes in options.shapes.items())
+    program.config = replace(program.config, shapes=tuple(text.lstrip("=") for text in shapes))
     if options.dtype_policy:
         _check_policy(program, spec.text, options.dtype_policy)
     return program

@@ -31,10 +31,11 @@ def test_a_trace_is_followed_by_remedies() -> None:
 def test_an_estimate_is_followed_by_a_run_of_the_same_step(jit: bool) -> None:
     report = analyzer.open_trace(sample_folder("cnn")).report
     card = PhantomNotice(says="x", cards=("t4",))
-    step = replace(report.step, jit=jit, mode="infer")
+    step = replace(report.step, jit=jit, mode="infer", shapes=("ids=64", "mask=64"))
     command = suggest_next(replace_fields(report, kind=Kind.ESTIMATE, phantom=card, step=step))
     assert ("--no-jit" in command) is not jit
     assert {"--gpu", "t4", "--mode", "infer"} <= set(shlex.split(command))
+    assert "--shape ids=64 --shape mask=64" in command
     assert options_exist(command)
 
 
