@@ -67,6 +67,31 @@ CONVERT_TO_TENSOR: Final = "_convert_to_tensor"  # converts an assigned value
 INITIALIZE_VARIABLE: Final = "_init_from_args"  # computes the initial value
 
 
+_PLACED: Final = (
+    "_analyzer_placed"  # set on the handle of a variable that the user placed on the host
+)
+
+
+@contextlib.contextmanager
+def mark_placed_variables() -> Iterator[None]:
+    """Mark variables that are created in a ``tf.device`` scope of the host."""
+    make = resource_variable_ops._variable_handle_from_shape_and_dtype
+
+    def make_and_mark(*args: Any, **kwargs: Any) -> Any:
+        handle = make(*args, **kwargs)
+        if "CPU" in context.context().device_name:
+            setattr(handle, _PLACED, True)
+        return handle
+
+    with patch.object(resource_variable_ops, make.__name__, make_and_mark):
+        yield
+
+
+def is_placed(handle: Any) -> bool:
+    """Say whether the user placed the variable of a handle on the host."""
+    return getattr(handle, _PLACED, False)
+
+
 def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[str]:
     """Yield a line for each package (of ``versions``, or installed) that is newer than ``READ_IN``."""
     if versions is None:

@@ -23,7 +23,7 @@ from analyzer.capture import private_names as private
 from analyzer.capture.graph.executor_graph import StaticStep, get_handle_type, read_step
 from analyzer.cards import Gpu, memory_limit
 from analyzer.model.errors import TargetError
-from analyzer.model.graph.host_copies import insert_host_copies
+from analyzer.model.graph.host_copies import VARIABLES_ON_HOST, insert_host_copies, place_by_handles
 
 _HOST: Final = "/job:localhost/replica:0/task:0/device:CPU:0"
 _CARD: Final = "/job:localhost/replica:0/task:0/device:GPU:0"
@@ -58,7 +58,7 @@ def build_gpu_graph(
         message = getattr(error, "message", None) or str(error)
         raise TargetError(f"The step's graph cannot be optimised for a GPU: {message}") from None
     step = read_step(function, [graph_def], given, assumed, transposed=True)
-    return replace(step, ops=tuple(insert_host_copies(step.ops)))
+    return replace(step, ops=tuple(insert_host_copies(place_by_handles(step.ops))))
 
 
 def _wrap_body(function: Any) -> Any:
@@ -116,9 +116,11 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
         node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
         return
     captured = index - len(function.inputs) + len(function.captured_inputs)
+    handle = function.captured_inputs[captured] if captured >= 0 else tensor
     node.op = "_Arg"
+    node.device = _HOST if private.is_placed(handle) else _CARD
     node.attr["T"].type = tensor.dtype.as_datatype_enum
-    dtype, shape = get_handle_type(function.captured_inputs[captured] if captured >= 0 else tensor)
+    dtype, shape = get_handle_type(handle)
     if dtype is not None:
         node.attr["_handle_dtypes"].list.type.append(dtype.as_datatype_enum)
         node.attr["_handle_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
@@ -202,8 +204,14 @@ _RESOLVED: Final = "_analyzer_auto_jit"  # set on a model if Keras chose its ``j
 
 @contextlib.contextmanager
 def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
-    """Let Keras find a GPU in the block, and use cuDNN's recurrent layers (which XLA cannot compile)."""
+    """Let Keras find a GPU in the block, and use cuDNN's recurrent layers (which XLA cannot compile).
+
+    A variable's ``device`` is the card, unless the user or TensorFlow places it on the host: optimizers
+    of Keras 2 run an update on the device of its variable (``OptimizerV2._prepare_local``).
+    """
     with (
+        private.mark_placed_variables(),
+        patch.object(private.BaseResourceVariable, "device", property(_find_device)),
         patch.object(private.KerasTrainer, private.RESOLVE_JIT, _resolve_jit),
         patch.object(
             private.keras_nn, private.CPU_ONLY, lambda: False, create=True
@@ -211,6 +219,11 @@ def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
         patch.object(private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: cudnn, create=True),
     ):
         yield
+
+
+def _find_device(variable: Any) -> str:
+    is_placed = variable.dtype.name in VARIABLES_ON_HOST or private.is_placed(variable.handle)
+    return _HOST if is_placed else _CARD
 
 
 def _resolve_jit(model: Any) -> bool:

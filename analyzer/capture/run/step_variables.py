@@ -134,6 +134,7 @@ class StepVariables:
                 role=role,
                 trainable=bool(variable.trainable),
                 argument=arguments.get(id(variable.handle)) if arguments else None,
+                device=variable.device,
             )
             for variable, (category, role, path) in zip(self.raw, self._owners, strict=True)
         )

@@ -73,6 +73,7 @@ class VariableNote:
     role: Text = ""
     trainable: bool = False
     argument: Index | None = None  # index among the arguments of the step's function
+    device: Name = ""  # its device by TensorFlow's name
 
     @property
     def size_bytes(self) -> int | None:

@@ -78,6 +78,23 @@ def is_input_on_host(op: Op, index: int, inputs: Sequence[TensorSpec | None]) ->
     return spec.dtype in HOST_TYPES or op.type in RESULT_TYPES
 
 
+def place_by_handles(ops: Sequence[Op]) -> list[Op]:
+    """Place ops that use a variable in host memory there, as TensorFlow's placer does.
+
+    The device of the variable's argument says where it lies.
+    """
+    hosted = {op.name: op.device for op in ops if op.type == "_Arg" and runs_on_host(op)}
+    result = []
+    for op in ops:
+        devices = [
+            hosted[name] for tensor in op.inputs if (name := split_tensor(tensor)[0]) in hosted
+        ]
+        if devices and any(spec.dtype == "resource" for spec in op.outputs):
+            hosted[op.name] = devices[0]
+        result.append(replace(op, device=devices[0]) if devices else op)
+    return result
+
+
 def insert_host_copies(ops: Iterable[Op]) -> list[Op]:
     """Return the graph with one copy of each tensor that a kernel reads in the other memory."""
     by_name = {op.name: op for op in ops}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op
-from analyzer.model.contract.run_note import ThreadsNote
+from analyzer.model.contract.run_note import ThreadsNote, VariableNote
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.shared import tensor_list_kernels as lists
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan
@@ -28,6 +28,11 @@ class KernelDevice:
     scratch_bytes: int = 0  # bytes that TensorFlow allocates with the device and never frees
     host_dtypes: frozenset[str] = frozenset()  # element types of variables in host memory
     is_cheap: bool  # whether the executor gives no kernel to another thread
+
+    def holds(self, variable: VariableNote) -> bool:
+        """Say whether a variable of the step lies in this device's memory."""
+        is_elsewhere = self.kind != "cpu" and "CPU" in variable.device
+        return not is_elsewhere and variable.dtype not in self.host_dtypes
 
 
 def _count_held_bytes(op: Op) -> int:

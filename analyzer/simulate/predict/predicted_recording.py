@@ -185,7 +185,7 @@ def owners_by_number(note: RunNote, device: KernelDevice) -> dict[int, Owner]:
             owners[number] = Owner(
                 op=op.name,
                 path=row.path,
-                size_bytes=0 if row.dtype in device.host_dtypes else row.size_bytes or 0,
+                size_bytes=(device.holds(row) and row.size_bytes) or 0,
                 category=Category(row.category),
                 is_counter=row.dtype in ("int32", "int64") and not row.shape,
                 begins_with="" if begins_with is None or number in rehomed else str(begins_with),

@@ -257,12 +257,12 @@ def play_from_start(
 ) -> Played:
     """Play the startup and the steps of one schedule; ``owners`` by their index in the note."""
     schedule = play(prepared, seed, threads=threads, steps=prepared.steps)
-    ops, hosted = prepared.wiring.ops, prepared.device.host_dtypes
+    ops, device = prepared.wiring.ops, prepared.device
     held = prepared.held_bytes.items()
     work = [node for node, op in enumerate(ops) if op.type not in FRAME_TYPES]
     startup = play_startup(
         note,
-        [0 if row.dtype in hosted else row.size_bytes or 0 for row in note.variables],
+        [(device.holds(row) and row.size_bytes) or 0 for row in note.variables],
         {node: size for node, size in held if ops[node].type not in ARGUMENT_TYPES},
         prepared.device,
         is_compiled=len(work) == 1 and prepared.kernels.plans[work[0]].compiled is not None,

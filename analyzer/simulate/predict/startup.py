@@ -106,7 +106,7 @@ class Startup:
     def is_on_host(self, birth: BirthNote) -> bool:
         """Return whether a variable lives in host memory instead of the device's."""
         number = birth.variable
-        return number is not None and self.note.variables[number].dtype in self.device.host_dtypes
+        return number is not None and not self.device.holds(self.note.variables[number])
 
     def create_variable(self, birth: BirthNote) -> None:
         """Replay the requests (number, bytes) and frees (number, 0) of a variable's initializer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from builders import analyze_in_child
 
 from analyzer.cards import find_gpu, memory_limit
+from analyzer.phantom.core_build import find_compiler
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"
@@ -127,6 +129,23 @@ def test_a_step_that_returns_nothing_keeps_its_gradients_together(folder: Path) 
     """The phantom T4's run: no gradient is used up before the last one is there."""
     document = estimate(folder, "silent", "--gpu", "t4")
     assert document["peak"]["requested_bytes"] == pytest.approx(31_552_636, rel=0.001)
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or not find_compiler(),
+    reason="the simulated card needs Linux on x86-64, and a compiler",
+)
+def test_variables_stay_on_the_device_that_the_user_chose(folder: Path) -> None:
+    """The simulated card's run: tables of 5 MB each lie on the host, the updates on the card."""
+    document = estimate(folder, "placed", "--gpu", "t4")
+    ended = analyze_in_child(
+        "trace", "gpu_steps.py:placed", "--gpu", "t4", "--out", "placed-run", cwd=folder
+    )
+    assert ended.code == 0, ended.err
+    measured = json.loads((folder / "placed-run" / "report.json").read_text())
+    for part in ("peak", "resident"):
+        sizes = [one[part]["requested_bytes"] for one in (document, measured)]
+        assert sizes[0] == pytest.approx(sizes[1], rel=0.001), part
 
 
 def test_size_from_inputs_is_known_on_a_card(folder: Path) -> None:
