@@ -268,7 +268,8 @@ is_distributed = _make_reader("_distribute_strategy")  # the strategy that a mod
 get_chosen_jit = _make_reader("_jit_compile")  # the set or resolved value of ``Model.jit_compile``
 get_built_variables = _make_reader("_trainable_variables")  # that an optimizer was built for
 get_build_shapes = _make_reader("_build_shapes_dict")  # of a built model, by argument
-get_input_structure = _make_reader("_inputs_struct", "_nested_inputs")  # the symbolic inputs
+get_input_structure = _make_reader("_inputs_struct", "_nested_inputs", "_saved_model_inputs_spec")
+# The symbolic inputs; of a subclass of Keras 2, the specs of its first call
 get_output_structure = _make_reader("_outputs_struct", "_nested_outputs")  # the symbolic outputs
 get_compiled_loss = _make_reader("_compile_loss", "compiled_loss")
 """The object that every use of a model's loss goes through, in Keras 3 or 2."""

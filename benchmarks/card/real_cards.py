@@ -28,8 +28,9 @@ HERE: Final = Path(__file__).parent
 BEGIN: Final = "<!-- written by benchmarks/card/real_cards.py -->"
 END: Final = "<!-- end -->"
 LONGEST_S: Final = 1800
-OLD_LIMIT: Final = {"TF_CUDNN_WORKSPACE_LIMIT_IN_MB": "4096"}
-"""The limit of a cuDNN workspace in the versions of the traces; TensorFlow 2.21 has 8 GiB."""
+OLD: Final = {"TF_CUDNN_WORKSPACE_LIMIT_IN_MB": "4096", "TF_USE_LEGACY_KERAS": "1"}
+"""Keras 2 (``pip install tf_keras``), and the limit of a cuDNN workspace in the versions of the traces;
+TensorFlow 2.21 has 8 GiB."""
 
 RETINA: Final = "github:mholmeslinder/semi-supervised-cv@9a8988e (TensorFlow 2.3.1)"
 XCEPTION: Final = "github:OlegPonomaryov/xception-saved-model-bug-demo (TensorFlow 2.4)"
@@ -168,7 +169,7 @@ def estimate(row: Measured) -> dict[str, Any]:
     options = ["--batch-size", str(row.batch), "--gpu", row.card, "--no-jit", "--no-save"]
     is_own = ":" in row.target  # several processes shared the card, so that pools grew on demand
     options += ["--growth"] * is_own
-    found = run(["estimate", target, *options], {} if is_own else OLD_LIMIT)
+    found = run(["estimate", target, *options], {} if is_own else OLD)
     if "failed" in found:
         return found
     stated, need = found["uncertainty"], found["verdict"]["need"]

@@ -1,25 +1,31 @@
 """Models that other people ran on real cards, as their published code and traces describe them.
 
 Each function returns a compiled Keras model. ``real_cards.py`` estimates them; ``record.py`` runs them.
+With ``TF_USE_LEGACY_KERAS=1`` the models are of Keras 2 (``pip install tf_keras``), as in the public
+traces: it has a fused batch norm and one op for an update of Adam.
 """
 
 # ruff: noqa: TID253
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import keras
 import tensorflow as tf
-from keras.src import layers as source_layers
 
+IS_KERAS_2 = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
+if IS_KERAS_2:
+    import tf_keras as keras
+else:
+    import keras
 layers = keras.layers
 
 
-class FusedBatchNorm(layers.Layer):
-    """Batch norm with TensorFlow's fused kernel, as in Keras 2; Keras 3 uses single ops."""
+class FusedBatchNorm3(layers.Layer):
+    """Batch norm of Keras 3 with TensorFlow's fused kernel in place of single ops."""
 
     def __init__(self, axis: int = -1, epsilon: float = 1e-3, name: str | None = None) -> None:
         super().__init__(name=name)
@@ -49,9 +55,22 @@ class FusedBatchNorm(layers.Layer):
         return result
 
 
+FusedBatchNorm = layers.BatchNormalization if IS_KERAS_2 else FusedBatchNorm3
+
+
+def make_adam() -> Any:
+    """Return the Adam of that time: one op updates a variable; in Keras 3 the default one."""
+    return keras.optimizers.legacy.Adam() if IS_KERAS_2 else keras.optimizers.Adam()
+
+
 @contextmanager
 def fused_batch_norm() -> Iterator[None]:
     """Let ``keras.applications`` build networks with the fused kernel."""
+    if IS_KERAS_2:
+        yield
+        return
+    from keras.src import layers as source_layers
+
     own = source_layers.BatchNormalization
     source_layers.BatchNormalization = FusedBatchNorm
     try:
@@ -92,7 +111,7 @@ def alexnet() -> keras.Model:
             model.add(layers.MaxPooling2D(3, 2))
     model.add(layers.Flatten())
     model.add(layers.Dense(4, activation="softmax"))
-    model.compile("adam", "categorical_crossentropy", metrics=["accuracy"])
+    model.compile(make_adam(), "categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
@@ -105,7 +124,7 @@ def resnet50v2() -> keras.Model:
     features = layers.Conv2D(32, 3, activation="relu")(base.output)
     classes = layers.Dense(4, activation="softmax")(layers.Flatten()(features))
     model = keras.Model(base.input, classes)
-    model.compile("adam", "categorical_crossentropy", metrics=["accuracy"])
+    model.compile(make_adam(), "categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
@@ -119,7 +138,7 @@ def xception_frozen() -> keras.Model:
     images = keras.Input((299, 299, 3))
     classes = layers.Dense(2, activation="softmax")(base(images, training=False))
     model = keras.Model(images, classes)
-    model.compile("adam", "categorical_crossentropy", metrics=["accuracy"])
+    model.compile(make_adam(), "categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
@@ -138,7 +157,7 @@ def lenet(has_norm: bool = False) -> keras.Model:
         model.add(layers.BatchNormalization())
     model.add(layers.Dropout(0.5))
     model.add(layers.Dense(10, activation="softmax"))
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(make_adam(), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
@@ -201,8 +220,8 @@ def autoencoder(depth: int, filters: int, window: int, sides: tuple[int, int]) -
     last = (x.shape[1] - sides[0] + 1, x.shape[2] - sides[1] + 1)
     decoder = keras.Model(code, layers.Conv2D(1, last, activation="sigmoid")(x), name="decoder")
     model = Autoencoder(encoder, decoder)
-    model.build((None, *sides, 1))
-    model.compile("adam")
+    model(tf.zeros((1, *sides, 1)))
+    model.compile(make_adam())
     return model
 
 

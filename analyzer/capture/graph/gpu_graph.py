@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -126,6 +127,56 @@ def _make_argument(node: Any, function: Any, index: int) -> None:
         node.attr["_handle_shapes"].list.shape.append(tf.TensorShape(shape).as_proto())
 
 
+_START: Final = re.compile("Func(/.*)/input_control_node/_[0-9]+")
+_CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+
+
+def _inline_calls(meta: Any, cluster: Any) -> None:
+    """Inline called functions before all else, as ``LowerFunctionalOpsPass`` of the runtime does.
+
+    The optimiser's own inlining differs: each body waits for all inputs of its call (a node
+    ``input_control_node``), and the call becomes an ``IdentityN`` in place of a ``NoOp``. Then other
+    constants would be merged, and the order of execution would change.
+    """
+    config = private.config_pb2.ConfigProto()
+    rewrites = config.graph_options.rewrite_options
+    for field in rewrites.DESCRIPTOR.fields:
+        is_switch = field.enum_type is not None and field.enum_type.name == "Toggle"
+        if is_switch and field.name != "function_optimization":
+            setattr(rewrites, field.name, rewrites.OFF)
+    rewrites.min_graph_nodes, rewrites.disable_model_pruning = -1, True
+    rewrites.memory_optimization = rewrites.NO_MEM_OPT
+    rewrites.meta_optimizer_iterations = rewrites.ONE
+    graph_def = meta.graph_def
+    calls = [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]
+    calls = [node for node in calls if node.op in _CALLS]
+    names = tuple(f"/{node.name}" for node in calls)
+    waits = tuple(f"/{node.name}" for node in calls if any(one[0] == "^" for one in node.input))
+    graph_def.CopyFrom(private.tf_optimizer.OptimizeGraph(config, meta, cluster=cluster))
+    new: dict[str, list[str]] = {}  # input -> the inputs in its place
+    kept = []
+    for node in graph_def.node:
+        start = _START.fullmatch(node.name)
+        if start and not start[1].endswith(waits):
+            new[f"^{node.name}"] = []
+            continue
+        kept.append(node)
+        if node.op == "IdentityN" and f"/{node.name}".endswith(names):
+            data = [one for one in node.input if one[0] != "^"]
+            new |= {f"{node.name}:{index}": [one] for index, one in enumerate(data)}
+            new |= {node.name: data[:1], f"^{node.name}": list(node.input[len(data) :])}
+            node.op = "NoOp"
+            node.attr.clear()
+            del node.input[: len(data)]
+    result = private.graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    for node in kept:
+        inputs = [other for one in node.input for other in new.get(one, [one])]
+        del node.input[:]
+        node.input.extend(dict.fromkeys(inputs) if node.op == "NoOp" else inputs)
+        result.node.add().CopyFrom(node)
+    graph_def.CopyFrom(result)
+
+
 def _optimize(meta: Any, devices: list[Any]) -> Any:
     config = private.config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
@@ -136,6 +187,8 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
         rewrites.dependency_optimization = rewrites.OFF
     cluster = private.grappler_cluster.Cluster(devices=devices)
     with _discard_cpp_messages():
+        if any(node.op in _CALLS for node in meta.graph_def.node):
+            _inline_calls(meta, cluster)
         graph_def = private.tf_optimizer.OptimizeGraph(config, meta, cluster=cluster)
     for node in graph_def.node:
         if _CLASS_COPY in node.attr:

@@ -82,9 +82,12 @@ def set_keras_2_policy(policy: str) -> None:
 
 
 def _convert_spec(tensor: Any) -> Any:
-    spec = tensor.type_spec
+    spec = getattr(tensor, "type_spec", tensor)
+    axes = spec.shape.as_list() if spec.shape.rank is not None else None
+    if axes and spec is tensor:  # of a call with some batch
+        axes[0] = None
     return keras.KerasTensor(
-        spec.shape.as_list() if spec.shape.rank is not None else None,
+        axes,
         dtype=spec.dtype.name,
         name=str(tensor.name),
         sparse=isinstance(spec, tf.SparseTensorSpec),
