@@ -47,8 +47,7 @@ def load_command(name: str) -> Any:
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form)
     alone.command(name=name, help=text, context_settings=_HELP)(run)
     command = typer.main.get_command(alone)
-    defaults = read_defaults(command, run.__annotations__, COMMANDS)
-    command.context_settings["default_map"] = defaults
+    command.context_settings["default_map"] = read_defaults(command, run.__annotations__)
     return command
 
 

@@ -20,7 +20,7 @@ from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.oom import ModelTensor, OomReport, read_oom_log
-from analyzer.oom.failure_case import OomCase
+from analyzer.oom.failure_case import OomCase, find_fit_call
 from analyzer.report.output_files import write_text
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _find_largest(
     from analyzer.fitting.fit_target import FitQuestion, fit_target
     from analyzer.model.contract.capture_request import CaptureOptions
 
-    call = report.fit_call
+    call = find_fit_call(report.cases[0]) if report.cases else None
     if call is None or not call.gpu:
         command = call.command if call else "analyze fit TARGET --gpu CARD"
         raise InputError(

@@ -100,11 +100,6 @@ class Outputs(PageOutputs):
         return (self.json, self.html, self.csv, self.markdown, *(self.export or ()))
 
     @property
-    def has_files(self) -> bool:
-        """Whether there is any output besides the terminal's tables."""
-        return self.open_page or any(self.paths)
-
-    @property
     def max_peak_bytes(self) -> int | None:
         """The highest allocated peak that is allowed; None for any."""
         return None if self.max_peak is None else parse_bytes(self.max_peak)

@@ -1,7 +1,7 @@
 """Options that several commands share, alone and in groups."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
 from importlib.resources import files
@@ -198,9 +198,7 @@ def drop_project_defaults(context: typer.Context, group: _Group) -> _Group:
     return replace(group, **back)  # type: ignore[type-var]
 
 
-def read_defaults(
-    command: Any, kinds: Mapping[str, Any], commands: Collection[str]
-) -> dict[str, Any]:
+def read_defaults(command: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """Return the project's defaults of a Click command's options, by parameter name.
 
     Keys of ``[tool.analyze]`` hold for each command that has the option; those of
@@ -232,5 +230,5 @@ def read_defaults(
             f"{min(unknown)} in [tool.analyze.{name}] of {file} is no option that it can set.",
             hint=f"analyze {name} --help-all lists the options.",
         )
-    shared = {key: value for key, value in table.items() if key not in commands}
+    shared = {key: value for key, value in table.items() if key not in TABLES["commands"]}
     return {by_key[key]: value for key, value in {**shared, **own}.items() if key in by_key}

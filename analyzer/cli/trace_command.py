@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import typer
 
@@ -44,6 +44,8 @@ from analyzer.session.work_engine import WorkEngine
 
 if TYPE_CHECKING:
     from analyzer.capture.watch.script_launch import ScriptEnd
+
+_OF_THE_CAPTURE: Final = ("steps", "batch_size", "inter_op_threads", "device", "gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +127,7 @@ def _capture_options(
 ) -> tuple[CaptureOptions, WhatIf]:
     """Return the capture's options and the replay's; a simulated card takes limit and growth."""
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
-    chosen = step.to_capture(
-        steps=capture.steps,
-        batch_size=capture.batch_size,
-        inter_op_threads=capture.inter_op_threads,
-        device=capture.device,
-        gpu=capture.gpu,
-    )
+    chosen = step.to_capture(**{name: getattr(capture, name) for name in _OF_THE_CAPTURE})
     if not capture.gpu or spec.kind is TargetKind.TRACE:
         reason = "cannot be used without a simulated card"
         hint = "Add --gpu NAME, and name a model or a step."
@@ -187,7 +183,8 @@ def _trace_step(
     with place.folder_for(spec) as folder:
         with progress_bar(outputs.progress) as progress:
             if is_trace:
-                shared = OpenOptions(what_if=what_if, search=outputs.has_files, progress=progress)
+                search = outputs.open_page or any(outputs.paths)
+                shared = OpenOptions(what_if=what_if, search=search, progress=progress)
                 result = _open_trace(Path(spec.path), chosen, reading, shared)
             else:
                 from analyzer.session.target_results import trace_target

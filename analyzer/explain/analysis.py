@@ -41,9 +41,7 @@ MEDIUM: Final = 0.05
 LOW: Final = 0.01
 """Saving, as a share of the peak, from which on a finding has that severity; a note below ``LOW``."""
 
-FLOOR_BYTES: Final = (
-    64 << 10
-)  # a smaller saving has low severity at most, however small the step is
+FLOOR_BYTES: Final = 64 << 10  # a smaller saving has low severity at most, in any step
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,8 @@ class RecomputationPlan:
 
 def best_plan(units: Sequence[ChainUnit]) -> RecomputationPlan | None:
     """Return the partition with the lowest peak; None if no partition lowers it."""
-    bounds = sorted(
-        {_bytes_inside(units, *ends) for ends in combinations(range(len(units) + 1), 2)}
-    )
+    blocks_of_all = combinations(range(len(units) + 1), 2)
+    bounds = sorted({_bytes_inside(units, *ends) for ends in blocks_of_all})
     found: list[Partition] = []
     for bound in bounds[:: max(len(bounds) // _MOST_BOUNDS, 1)]:
         kept, operations, blocks = _partition_under(units, bound)

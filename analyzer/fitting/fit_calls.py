@@ -66,7 +66,7 @@ def fit(
     gpu, device = _find_device(gpu)
     options = collect_options(locals())
     question = FitQuestion(
-        limit_bytes=_parse_limit(limit),
+        limit_bytes=parse_bytes(limit) if isinstance(limit, str) else limit,
         wanted=wanted,
         confirm=confirm,
         remedies=tuple(what_if) if remedies or what_if else None,
@@ -104,7 +104,7 @@ def fits(
     if batch_size < 1:
         raise InputError(f"A batch size of {batch_size} is too small.", hint="Give 1 or more.")
     gpu, device = _find_device(gpu)
-    limit_bytes = _parse_limit(limit)
+    limit_bytes = parse_bytes(limit) if isinstance(limit, str) else limit
     options = optimize_for(collect_options(locals()), limit_bytes)
     _, bounds = resolve_limit(find_gpu(gpu) if gpu else None, limit_bytes)
     with _access(target) as access:
@@ -128,10 +128,6 @@ def _access(target: Any) -> Iterator[StepAccess]:
     name = str(getattr(target, "name", None) or getattr(target, "__name__", "step"))
     with make_workplace() as folder:
         yield StepAccess(name=name, folder=folder, capture=capture)
-
-
-def _parse_limit(limit: int | str | None) -> int | None:
-    return parse_bytes(limit) if isinstance(limit, str) else limit
 
 
 def _find_device(gpu: str) -> tuple[str, str]:

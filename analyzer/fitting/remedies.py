@@ -217,11 +217,10 @@ def parse_remedies(text: str) -> tuple[str, ...] | None:
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     if not names or names == (ALL,):
         return () if names else None
+    known = remedy_names()
     for name in names:
-        if name not in remedy_names():
-            hint = (
-                suggest_names(name, remedy_names()) or f"Use all, or {', '.join(remedy_names())}."
-            )
+        if name not in known:
+            hint = suggest_names(name, known) or f"Use all, or {', '.join(known)}."
             raise InputError(f"There is no remedy {name!r}.", hint=hint)
     return names
 

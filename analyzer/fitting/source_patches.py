@@ -116,9 +116,8 @@ class SourceFile:
         if not body or body[0].lineno == function.lineno:
             raise InputError(f"The body of {function.name} is one line.")
         first, last = body[0].lineno, function.end_lineno
-        texts = [
-            one for one in ast.walk(function) if isinstance(one, (ast.Constant, ast.JoinedStr))
-        ]
+        kinds = (ast.Constant, ast.JoinedStr)
+        texts = [one for one in ast.walk(function) if isinstance(one, kinds)]
         inside = {  # lines of texts, whose spaces are theirs
             n for one in texts for n in range(one.lineno + 1, (one.end_lineno or 0) + 1)
         }

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.oom.explain_log import ModelTensor, add_names, explain_log
-from analyzer.oom.failure_case import Cause, FitCall, OomCase, find_fit_call
+from analyzer.oom.failure_case import Cause, OomCase
 from analyzer.oom.scan.log_reader import read_records
 from analyzer.report.output_files import DocumentOutput
 
@@ -33,11 +33,6 @@ class OomReport(DocumentOutput):
         """Return the report with a model's tensors named; ``is_target``: a command can use it."""
         document = add_names(self.document, tensors, model_name, is_target=is_target)
         return replace(self, document=document)
-
-    @property
-    def fit_call(self) -> FitCall | None:
-        """Card, limit and batch of the failed step; None if TensorFlow did not fail on a card."""
-        return find_fit_call(self.cases[0]) if self.cases else None
 
 
 def read_oom_log(stream: BinaryIO, name: str) -> OomReport:

@@ -91,8 +91,8 @@ def _parts(failure: OomFailure, case: OomCase | None) -> Iterator[Section]:
     if failure.remedies:
         advice: list[Block] = []
         for remedy in failure.remedies:
-            advice.append(Paragraph(remedy.action, mark="- "))
-            advice.append(Paragraph(remedy.because, "muted", "  "))
+            because = Paragraph(remedy.because, "muted", "  ")
+            advice += [Paragraph(remedy.action, mark="- "), because]
         yield Section("What to do", tuple(advice), level=2)
     drawing = draw_pool(case) if case is not None else None
     if drawing is not None:

@@ -16,9 +16,7 @@ from analyzer.report.render.sections import Figure, Tone
 _EQUAL_RATIO: Final = 0.01
 """Savings that differ by less than this share of the peak from run to run are shown as one number."""
 
-_TRIALS_RATIO: Final = (
-    0.02  # share of the highest peak above which the first step's trials are shown
-)
+_TRIALS_RATIO: Final = 0.02  # of the highest peak; larger trials of the first step are noted
 
 _LONGEST_ERROR: Final = 300  # characters
 

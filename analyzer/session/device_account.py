@@ -79,20 +79,15 @@ def account_for_process(figures: ProcessFigures, environment: Mapping[str, str])
     allocators = figures.allocators
     cards = []
     for card in reading.cards:
-        on_card = [
-            one
-            for one in allocators
-            if one.card_uuid == card.uuid or (is_only and not one.card_uuid)
-        ]
+        uuids = (card.uuid, "") if is_only else (card.uuid,)
+        on_card = [one for one in allocators if one.card_uuid in uuids]
         cards.append(_account_for_card(card, on_card, figures.libraries))
     headline = "TensorFlow sees no GPU in this process."
     if allocators:
         least = "" if all(one.is_pool_exact for one in allocators) else "at least "
-        headline = (
-            f"Process {figures.pid}: tensors hold "
-            f"{format_bytes(sum(one.in_use_bytes for one in allocators))}, TensorFlow's pool {least}"
-            f"{format_bytes(sum(one.pool_low_bytes for one in allocators))}"
-        )
+        in_use = format_bytes(sum(one.in_use_bytes for one in allocators))
+        pool = format_bytes(sum(one.pool_low_bytes for one in allocators))
+        headline = f"Process {figures.pid}: tensors hold {in_use}, TensorFlow's pool {least}{pool}"
         own = [card.own_bytes for card in cards if card.own_bytes is not None]
         whole = f", the process {format_bytes(sum(own))} according to the driver (nvidia-smi)"
         headline += f"{whole if own else ''}."

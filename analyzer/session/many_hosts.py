@@ -75,9 +75,8 @@ def read_hosts(
     """Return a row for each trace, in the order of ``files``."""
     sizes = [file.stat().st_size for file in files]
     if not engine.scheduler:  # as many processes as the traces need and the memory allows
-        room = read_memory_bytes("SC_AVPHYS_PAGES") // (
-            _WORKER_BYTES + _BYTES_PER_BYTE * max(sizes)
-        )
+        need_bytes = _WORKER_BYTES + _BYTES_PER_BYTE * max(sizes)
+        room = read_memory_bytes("SC_AVPHYS_PAGES") // need_bytes
         is_small = sum(sizes) < _SMALL_BYTES
         engine = WorkEngine(workers=1 if is_small else max(min(engine.workers, room), 1))
     requests = [(os.path.abspath(file), allocator) for file in files]

@@ -136,9 +136,7 @@ _FEW_TRACES: Final = 4
 
 _CALLS_RATIO: Final = 0.1  # share of the calls above which traces are too many
 
-_COPIES: Final = (
-    5  # tf.function objects of one definition from which on a loop seems to create them
-)
+_COPIES: Final = 5  # tf.functions of one definition from which on a loop seems to create them
 
 _CALL_ROWS: Final = 20
 
