@@ -12,6 +12,7 @@ from analyzer.model.units import format_bytes, format_option_bytes
 from analyzer.report.actions import remedy_items, step_options
 from analyzer.report.render.charts import ChartLine, LineChart, draw_lines
 from analyzer.report.render.sections import (
+    COLUMNS,
     Block,
     Cell,
     CellValue,
@@ -176,14 +177,7 @@ def _curve_section(answer: FitAnswer) -> Section:
         bar = Cell(need / top, tone, note=verdict)
         peaks = point.requested_bytes, point.allocated_bytes
         rows.append((answer.label(point.size), need, bar, *peaks, point.op or "(none)"))
-    columns = (
-        TableColumn(answer.noun, "number"),
-        TableColumn("needs", "bytes"),
-        TableColumn("", "bar", least=14, rank=2),
-        TableColumn("requested", "bytes"),
-        TableColumn("allocated", "bytes"),
-        TableColumn("op at the peak", "path", least=20, rank=1),
-    )
+    columns = (TableColumn(answer.noun, "number"), *COLUMNS["curve"])
     blocks: list[Block] = [Table(columns, tuple(rows))]
     if len(answer.curve) > 1:
         blocks.insert(0, draw_lines(_chart(answer)))

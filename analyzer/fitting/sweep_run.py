@@ -41,6 +41,7 @@ from analyzer.model.version import __version__
 from analyzer.report.actions import step_options
 from analyzer.report.output_files import write_text
 from analyzer.report.render.sections import (
+    COLUMNS,
     Block,
     Cell,
     CellValue,
@@ -48,7 +49,6 @@ from analyzer.report.render.sections import (
     Paragraph,
     Section,
     Table,
-    TableColumn,
     Tone,
 )
 from analyzer.report.summary import versions_line
@@ -247,19 +247,6 @@ _FIGURES: Final = (
 )
 """Columns of the CSV: fields of a cell's question, and of the cell."""
 
-_COLUMNS: Final = (
-    TableColumn("model", "path", least=12),
-    TableColumn("card", least=4),
-    TableColumn("remedy", least=6),
-    TableColumn("batch", "number"),
-    TableColumn("fits", least=6),
-    TableColumn("needs", "bytes"),
-    TableColumn("limit", "bytes", rank=1),
-    TableColumn("", "bar", rank=3),
-    TableColumn("requested", "bytes", rank=2),
-    TableColumn("allocated", "bytes", rank=2),
-)
-
 
 def build_sweep_document(sweep: SweepFile) -> Document:
     """Return a sweep as a document."""
@@ -267,7 +254,8 @@ def build_sweep_document(sweep: SweepFile) -> Document:
     words = [_answer_of(cell) for cell in sweep.cells]
     counts = (f"{words.count(one)} {phrase}" for one, (phrase, _) in _WORDS.items() if one in words)
     reasons = dict.fromkeys(cell.failed for cell in sweep.cells if cell.failed)
-    blocks: list[Block] = [Table(_COLUMNS, tuple(_row_of(cell, most) for cell in sweep.cells))]
+    rows = tuple(_row_of(cell, most) for cell in sweep.cells)
+    blocks: list[Block] = [Table(COLUMNS["sweep"], rows)]
     blocks += (Paragraph(reason, "warning", "! ") for reason in reasons)
     return Document(
         title=sweep.name,

@@ -22,6 +22,7 @@ from analyzer.oom.dumped_state import read_texts, regions_in_order
 from analyzer.oom.failure_case import OomCase
 from analyzer.oom.log_records import DumpedChunk
 from analyzer.report.render.sections import (
+    COLUMNS,
     Block,
     Cell,
     Code,
@@ -98,20 +99,13 @@ def _parts(failure: OomFailure, case: OomCase | None) -> Iterator[Section]:
     if drawing is not None:
         yield Section("", (drawing,), level=2)
     if figures := tuple(_figures(failure)):
-        columns = (
-            TableColumn("", least=27),
-            TableColumn("size", "bytes"),
-            TableColumn("in bytes", "number", rank=1),
-        )
-        yield Section("Figures", (Table(columns, figures),), level=2)
+        yield Section("Figures", (Table(COLUMNS["oom-figures"], figures),), level=2)
     total = sum(row.size_bytes for row in failure.holders)
     if len(failure.holders) > 1 and total:
-        bar = TableColumn("", "bar", rank=1)
-        columns = (TableColumn("", least=26), TableColumn("", "bytes"), TableColumn("", "percent"))
         rows = tuple(
             (row.who, row.size_bytes, *(row.size_bytes / total,) * 2) for row in failure.holders
         )
-        yield Section("Who holds it", (Table((*columns, bar), rows),), level=2)
+        yield Section("Who holds it", (Table(COLUMNS["oom-holders"], rows),), level=2)
     stories = tuple(map(Paragraph, (*failure.stories, *failure.matched)))
     if stories or failure.sizes:
         sizes = (_sizes(failure),) if failure.sizes else ()
@@ -176,11 +170,7 @@ def _figures(failure: OomFailure) -> Iterator[tuple[str, int, Cell]]:
 
 
 def _sizes(failure: OomFailure) -> Table:
-    columns = (
-        *(TableColumn("chunks", "number"), TableColumn("bytes each", "number")),
-        *(TableColumn("together", "bytes"), TableColumn("", rank=1)),
-        TableColumn("likeliest tensor", least=24),
-    )
+    columns = COLUMNS["oom-sizes"]
     count = len(columns) if any(row.names for row in failure.sizes) else len(columns) - 1
     rows = []
     for row in failure.sizes[:_MOST_ROWS]:
@@ -205,16 +195,12 @@ def _xla_tables(plan: OomPlan) -> tuple[Table, Table]:
 
 
 def _other_failures(failures: Sequence[OomFailure], uncounted: int) -> Table:
-    columns = (
-        *(TableColumn("line", "number"), TableColumn("requested", "bytes")),
-        *(TableColumn("cause", least=12), TableColumn("op", "path", least=16)),
-    )
     rows = []
     for one in failures[:_MOST_ROWS]:
         size = one.asked.requested_bytes if one.asked else None
         rows.append((one.line, size, one.verdict.id, one.op or one.allocator))
     left = len(failures) - _MOST_ROWS + uncounted
-    return Table(columns, tuple(rows), f"{left:,} more" if left > 0 else "")
+    return Table(COLUMNS["oom-failures"], tuple(rows), f"{left:,} more" if left > 0 else "")
 
 
 _WIDTH: Final = 1000  # units of a row

@@ -13,6 +13,7 @@ from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
+    COLUMNS,
     Cell,
     CellValue,
     Document,
@@ -25,10 +26,6 @@ from analyzer.report.render.sections import (
 from analyzer.report.report_sections import ROWS, front_sections
 from analyzer.report.summary import summarize
 
-_COLUMNS: Final = (
-    *(TableColumn("difference", "change"), TableColumn("", "number")),
-    *(TableColumn("first", "bytes"), TableColumn("second", "bytes")),
-)
 _CHANGE_TONES: Final[dict[str, Tone]] = {
     "came": "bad",
     "grew": "bad",
@@ -68,7 +65,7 @@ def diff_summary(report: report_file.DiffFile, newer: report_file.ReportFile) ->
 
 def _both(rows: Sequence[tuple[str, report_file.BytesOfBoth]]) -> Table:
     cells = tuple((name.replace("_", " "), *_cells(row)) for name, row in rows)
-    return Table((TableColumn("", least=16), *_COLUMNS), cells)
+    return Table((TableColumn("", least=16), *COLUMNS["differences"]), cells)
 
 
 def _changes(title: str, rows: Sequence[report_file.LayerOfBoth]) -> Section:
@@ -84,7 +81,7 @@ def _changes(title: str, rows: Sequence[report_file.LayerOfBoth]) -> Section:
         more = Cell(f"{len(changed) - ROWS} more", "muted")
         cells.append((more, rest, None, None, None, None))
     first, last = TableColumn("", "path", least=24), TableColumn("change", least=6, rank=1)
-    table = Table((first, *_COLUMNS, last), tuple(cells))
+    table = Table((first, *COLUMNS["differences"], last), tuple(cells))
     return Section(f"{title} that differ: {len(changed)} of {len(rows)}", (table,))
 
 

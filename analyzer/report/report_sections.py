@@ -10,6 +10,7 @@ from analyzer.model.contract.report.subject import DevicePeak, HostsFigures
 from analyzer.model.units import format_bytes, format_seconds
 from analyzer.report.actions import change_items, observation_items, suggest_next
 from analyzer.report.render.sections import (
+    COLUMNS,
     Block,
     Cell,
     CellValue,
@@ -167,13 +168,7 @@ def _categories_section(report: ReportFile, summary: Summary) -> Section:
     ]
     total = Cell(report.peak.requested_bytes, "strong", "peak.requested_bytes")
     rows.append((Cell("Requested", "strong"), total, None, None))
-    columns = (
-        TableColumn("category at the peak", least=15),
-        TableColumn("requested", "bytes"),
-        TableColumn("share", "percent"),
-        TableColumn("", "bar", rank=1),
-    )
-    return Section("", (Table(columns, tuple(rows)),))
+    return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
 
 
 def steps_section(report: ReportFile, most: int) -> Section:
@@ -216,16 +211,9 @@ def tensors_section(report: ReportFile, most: int) -> Section:
         rows.append(
             (rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), *[""] * (1 + has_layers))
         )
-    columns = (
-        TableColumn("requested", "bytes"),
-        TableColumn("category", least=15, rank=2),
-        TableColumn("shape", least=20, rank=3),
-        TableColumn("tensor", "path", least=20),
-        *[TableColumn("layer", "path", least=14, rank=1)] * has_layers,
-        TableColumn("why it is alive", "path", least=20, rank=4),
-    )
+    columns = (one for one in COLUMNS["tensors"] if has_layers or one.name != "layer")
     heading = f"Largest of {len(tensors)} tensors alive at the peak"
-    return Section(heading, (Table(columns, tuple(rows)),))
+    return Section(heading, (Table(tuple(columns), tuple(rows)),))
 
 
 def layers_section(report: ReportFile, most: int) -> Section:
@@ -235,10 +223,8 @@ def layers_section(report: ReportFile, most: int) -> Section:
         (row.total_bytes, row.activation, row.parameter + row.optimizer_state, row.layer)
         for row in layers
     )
-    names = ("total", "activation", "parameter + state")
-    sizes = (TableColumn(name, "bytes") for name in names)
-    columns = (*sizes, TableColumn("layer", "path", least=20))
-    return Section("Layers with the most bytes alive at the peak", (Table(columns, rows),))
+    table = Table(COLUMNS["layers"], rows)
+    return Section("Layers with the most bytes alive at the peak", (table,))
 
 
 def hosts_lead(hosts: HostsFigures) -> Iterator[Block]:
@@ -277,9 +263,7 @@ def hosts_section(hosts: HostsFigures, most: int) -> Section:
             rank = (("worst", "outlier", "").index(mark), -device.allocated_bytes)
             rows.append((rank, (*key, *sizes, note)))
     rows.sort(key=lambda one: one[0])
-    names = (TableColumn("host", least=12), TableColumn("device", least=9))
-    columns = (*names, *_SIZES, TableColumn("", least=10, rank=1))
     left = max(len(rows) - most, 0)
     caption = f"{left} more are in the JSON" if left else ""
-    table = Table(columns, tuple(cells for _, cells in rows[:most]), caption)
+    table = Table(COLUMNS["hosts"], tuple(cells for _, cells in rows[:most]), caption)
     return Section("Hosts", (table,))

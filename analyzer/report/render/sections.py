@@ -5,8 +5,10 @@ them. Values are raw (bytes as integers, shares as ratios), texts unescaped; ren
 """
 
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Final, Literal
 
+import msgspec
 from markupsafe import Markup
 
 from analyzer.model.units import format_bytes, signed_bytes
@@ -60,6 +62,13 @@ class TableColumn:
     def is_number(self) -> bool:
         """Whether its cells are numbers: right-aligned and never cut."""
         return self.kind in _NUMBERS
+
+
+COLUMNS: Final = msgspec.toml.decode(
+    (files("analyzer.report.render") / "table_columns.toml").read_bytes(),
+    type=dict[str, tuple[TableColumn, ...]],
+)
+"""The columns of each table."""
 
 
 @dataclass(frozen=True, slots=True)
