@@ -1,11 +1,12 @@
 """``analyze diff A B``: compare two steps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
+from analyzer.cli.stdout import progress_bar
 from analyzer.model.errors import GrowthError, InputError
 from analyzer.report.actions import suggest_next
 from analyzer.report.diff_sections import allowed_growth, diff_document
@@ -19,23 +20,40 @@ def diff(
     outputs: PageOutputs,
     markdown: Path | None = None,
     fail_on_increase: str | None = None,
+    batch_size: int | None = None,
+    gpu: str = "",
 ) -> None:
-    """Compare two steps: peaks, categories, layers and ops, from A to B."""
+    """Compare two steps: peaks, categories, layers and ops, from A to B.
+
+    With a git range as A (v1..HEAD) and a target as B (train.py:build_model), it estimates the target at
+    a few commits and compares the commit that changed the peak most with the one before it.
+    """
     outputs.check(a, b, others=[markdown])
     if fail_on_increase is not None:
         allowed_growth(fail_on_increase, 0)
-    for path in (a, b):
-        if not path.exists():
-            hint = "Name a run folder, a logdir or an .xplane.pb."
-            raise InputError(f"{path} does not exist.", hint=hint)
-    difference = compare(a, b)
-    outputs.show(
-        difference.to_json,
-        difference.to_html,
-        lambda: replace(
-            diff_document(difference.report), next_command=suggest_next(difference.newer[0])
-        ),
-        (markdown, difference.to_markdown),
-    )
+    with TemporaryDirectory() as folder:
+        if ".." in a.name and not a.exists():
+            from analyzer.session.git_range import find_commit
+
+            with progress_bar(outputs.progress) as progress:
+                difference = find_commit(str(a), str(b), Path(folder), progress, batch_size, gpu)
+        else:
+            needs = "needs a git range: analyze diff v1..HEAD train.py:build_model"
+            options.refuse_options(needs, "Leave it out.", batch_size=batch_size, gpu=gpu)
+            for path in (a, b):
+                if not path.exists():
+                    hint = (
+                        "Name a run folder, a logdir, an .xplane.pb, or a git range and a target."
+                    )
+                    raise InputError(f"{path} does not exist.", hint=hint)
+            difference = compare(a, b)
+        outputs.show(
+            difference.to_json,
+            difference.to_html,
+            lambda: replace(
+                diff_document(difference.report), next_command=suggest_next(difference.newer[0])
+            ),
+            (markdown, difference.to_markdown),
+        )
     if fail_on_increase and (excess := difference.exceeds(fail_on_increase)):
         raise GrowthError(excess)
