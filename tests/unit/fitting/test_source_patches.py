@@ -54,7 +54,13 @@ def build():
 
 def plans(*names: str, own: bool = False) -> list[Any]:
     step = SimpleNamespace(
-        mode="train", jit=None, dtype_policy="float32", optimizer="Adam", own=own, layers=()
+        infers=False,
+        mode="train",
+        jit=None,
+        dtype_policy="float32",
+        optimizer="Adam",
+        own=own,
+        layers=(),
     )
     note: Any = SimpleNamespace(step=step, variables=(), target=None, ops=(), layers=(), inputs=())
     options = CaptureOptions(batch_size=32)
