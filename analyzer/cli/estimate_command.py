@@ -7,13 +7,7 @@ from typing import Any
 
 import typer
 
-from analyzer.capture.targets.target_spec import (
-    TargetForm,
-    check_honoured,
-    list_given_options,
-    parse_assumptions,
-    parse_target,
-)
+from analyzer.capture.targets import target_spec
 from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpus_command import name_variant
@@ -63,7 +57,7 @@ def estimate(
     Executor, kernels and allocator are simulated.
     """
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
-    spec = parse_target(target)
+    spec = target_spec.parse_target(target)
     outputs.check(spec.source)
     if spec.kind is TargetKind.TRACE:
         capture = options.drop_project_defaults(context, capture)
@@ -120,7 +114,7 @@ def _capture_options(
         inter_op_threads=capture.inter_op_threads,
         device="gpu" if card else "cpu",
         gpu=card,
-        assume=parse_assumptions(capture.assume or []),
+        assume=target_spec.parse_assumptions(capture.assume or []),
         like=like,
         memory_limit_bytes=what_if.memory_limit_bytes if card and is_new else None,
     )
@@ -151,7 +145,9 @@ def _check_options(
                 compile_timeout=capture.compile_timeout,
             )
         return
-    check_honoured(spec.text, TargetForm.ESTIMATE, list_given_options(chosen))
+    target_spec.check_honoured(
+        spec.text, target_spec.TargetForm.ESTIMATE, target_spec.list_given_options(chosen)
+    )
     options.refuse_options(
         "cannot change a finished estimate",
         "Estimate the target itself with it.",

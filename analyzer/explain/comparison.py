@@ -82,7 +82,9 @@ def compare(
         for number in get_args(Number)
     ]
     requested = next(row for row in peak if row.number == "requested")
-    if len(set(map(_counts_process, both))) > 1:  # one need is that of the pool alone
+    needs = [None if report.verdict is None else report.verdict.need for report in both]
+    if len({need is not None and need.beside_pool is not None for need in needs}) > 1:
+        # one need is that of the pool alone
         peak = [row for row in peak if row.number != "needs"]
     # Type and layer of each op, by the first side that has it
     facts: dict[str, dict[str, Any]] = {}
@@ -110,12 +112,6 @@ def _side(report: ReportFile, label: str) -> DiffSide:
     return DiffSide(
         label=label, kind=report.kind, batch_size=report.step.batch_size, peak=report.peak
     )
-
-
-def _counts_process(report: ReportFile) -> bool:
-    """Say whether the need counts the memory of the process beside its pool."""
-    need = None if report.verdict is None else report.verdict.need
-    return need is not None and need.beside_pool is not None
 
 
 def _number(report: ReportFile, number: Number) -> int | None:

@@ -52,7 +52,10 @@ def growth_of(
     last = points[-1][0]
     skipped = max(warmup, min(warmup + 3, last // 3), round(_WARMUP_RATIO * last))
     points = [point for point in points if point[0] > skipped]
-    floors = _floors(points)
+    count = min(_BLOCKS, len(points) // 2 if len(points) > 2 * _FEWEST else len(points))
+    bounds = [round(index * len(points) / max(count, 1)) for index in range(count + 1)]
+    blocks = [points[a:b] for a, b in pairwise(bounds) if b > a]
+    floors = [min(block, key=lambda point: point[1]) for block in blocks]
     if len(floors) < _FEWEST:
         return TrendFigures(trend="cannot tell", last_step=last)
     slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(floors, 2))
@@ -76,13 +79,6 @@ def growth_of(
         last_step=last,
         level_bytes=floors[-1][1],
     )
-
-
-def _floors(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the lowest point of each block."""
-    count = min(_BLOCKS, len(points) // 2 if len(points) > 2 * _FEWEST else len(points))
-    bounds = [round(index * len(points) / max(count, 1)) for index in range(count + 1)]
-    return [min(points[a:b], key=lambda point: point[1]) for a, b in pairwise(bounds) if b > a]
 
 
 class ProgramGrowth(NamedTuple):
