@@ -1,6 +1,7 @@
 """Cost of watching a step: while steps are traced, compared with the profiler alone, and afterwards.
 
     python benchmarks/watch/watch_overhead.py [--rounds 12] [--steps 25] [--seconds 75]
+    python benchmarks/watch/watch_overhead.py --after [--count 600]
 
 One process runs each kind of step (op by op, a tf.function, Keras' train_on_batch) in turn: alone, under
 TensorFlow's profiler, traced by ``analyzer.watch``, and after the traced steps. Times are CPU times of
@@ -9,14 +10,22 @@ is the median step. Ratios are of one round, and every second round has the reve
 traced steps, short runs with and without the hooks alternate in one block. The table shows the median of
 the rounds' ratios and its 95 % interval by ranks. The last line is the cost that the hooks add to a call
 of an empty tf.function: the least of many batches with and without them.
+
+``--after`` measures only the steps after the traced ones, for each way to watch: ``analyzer.watch`` with
+``out`` and with ``on_oom``, ``MemoryCallback``, and ``analyze trace script.py``. Runs of ten steps with
+and without the hooks alternate in one process. The figure is the processor time between the two ends of
+a hooked call and the call that it wraps, in the middle of a real step.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,6 +37,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras  # noqa: TID253
 import tensorflow as tf  # noqa: TID253
 
+import analyzer
+from analyzer.capture.private_names import Function
+from analyzer.capture.watch.step_hooks import Hooks
 from analyzer.capture.watch.watch_block import WatchBlock
 
 WARMUP = 3
@@ -178,13 +190,146 @@ def told(rounds: list[dict[str, float]], over: str, under: str) -> str:
     return f"{over}/{under} {middle:.3f} ({ratios[low - 1]:.3f} to {ratios[count - low]:.3f})"
 
 
+class HookClock:
+    """The processor time of the hooks around each hooked call, in runs with and without them.
+
+    ``time.thread_time`` is read outside and inside of the hook. The same without the hooks is the cost
+    of the clocks.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.left, self._steps = steps, 0
+        hooks = [one for one in gc.get_objects() if isinstance(one, Hooks)]
+        self._hooks = next(one for one in hooks if one._undo)  # others are of earlier blocks
+        self._hooks.remove()
+        self._calls = [(Function, "__call__"), (keras.optimizers.Optimizer, "apply")]
+        self._old = [getattr(owner, name) for owner, name in self._calls]
+        self._outside = self._inside = 0.0
+        self._hooked: dict[bool, list[float]] = {True: [], False: []}
+        self._whole: list[float] = []
+        self._arrange(True)
+
+    def _arrange(self, has_hooks: bool) -> None:
+        self._hooks.remove()
+        for (owner, name), old in zip(self._calls, self._old, strict=True):
+            setattr(owner, name, self._timed(old, "_inside"))
+        if has_hooks:
+            self._hooks.install_lasting(has_tapes=False)
+        for owner, name in self._calls:
+            setattr(owner, name, self._timed(getattr(owner, name), "_outside"))
+
+    def _timed(self, call: Callable[..., object], place: str) -> Callable[..., object]:
+        def timed(*args: object, **kwargs: object) -> object:
+            start = time.thread_time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                setattr(self, place, getattr(self, place) + time.thread_time() - start)
+
+        return timed
+
+    def add(self, seconds: float) -> None:
+        """Add a step; change sides after ten."""
+        has_hooks = not self._steps // 10 % 2
+        if self._steps % 10:  # the first one comes after a change
+            self._hooked[has_hooks].append(self._outside - self._inside)
+            self._whole.append(seconds)
+        self._outside = self._inside = 0.0
+        self._steps += 1
+        self.left -= 1
+        if not self._steps % 10:
+            self._arrange(not has_hooks)
+
+    def says(self) -> str:
+        """Return the time that the hooks add to a step, and its share of the step."""
+        added, whole = self._hooked[True], statistics.mean(self._whole)
+        mean = statistics.mean(added) - statistics.mean(self._hooked[False])
+        error = 1.96 * statistics.stdev(added) / math.sqrt(len(added))
+        middle = statistics.median(added) - statistics.median(self._hooked[False])
+        return (
+            f"{mean * 1e6:6.1f} ± {error * 1e6:4.1f} µs (median {middle * 1e6:.1f}) of "
+            f"{whole * 1e3:5.2f} ms: {mean / whole:.2%}, {len(added)} steps"
+        )
+
+
+class Timer(keras.callbacks.Callback):
+    """Times the batches of ``fit`` after the traced ones."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps, self.seen, self.start_s = steps, 0, 0.0
+        self.clock: HookClock | None = None
+
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+        self.start_s = time.process_time()
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        seconds, self.seen = time.process_time() - self.start_s, self.seen + 1
+        if self.seen == SETTLED:
+            self.clock = HookClock(self.steps)
+        elif self.clock is not None and self.clock.left:
+            self.clock.add(seconds)
+
+
+SETTLED = 90  # steps before the measured ones: warm-up, traced steps, and those that are all read
+
+
+def alternate_steps(step: Callable[[], object], count: int) -> str:
+    timed(step, SETTLED)
+    found = HookClock(count)
+    while found.left:
+        found.add(timed(step, 1)[0])
+    return found.says()
+
+
+def after(kind: str, way: str, count: int) -> str:
+    """Return the cost of the hooks after the traced steps, for one kind of step and way to watch."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = os.path.join(folder, "run")
+        if way == "script":
+            call = "from analyzer.cli import main; main()"
+            command = (sys.executable, "-c", call, "trace", __file__, "--out", place, "--")
+            own = ("--inside", kind, "--count", str(count))
+            done = subprocess.run((*command, *own), capture_output=True, text=True, check=False)
+            return next(line for line in done.stdout.splitlines() if line.endswith(" steps"))
+        if way == "callback":
+            timer = Timer(count)
+            x, y = tf.random.normal((32 * 100, 16, 16, 3)), tf.zeros((32 * 100,), tf.int32)
+            callbacks = [analyzer.MemoryCallback(place), timer]
+            epochs = (count + SETTLED) // 100 + 1
+            network().fit(x, y, epochs=epochs, verbose=0, callbacks=callbacks)
+            return timer.clock.says()
+        options = {"on_oom": place} if way == "on_oom" else {"out": place}
+        with analyzer.watch(**options):
+            return alternate_steps(steps()[kind], count)
+
+
+def print_after(count: int) -> None:
+    kinds = tuple(steps())
+    rows = [(kind, way) for way in ("watch", "on_oom", "script") for kind in kinds]
+    for kind, way in (*rows, ("fit", "callback")):
+        print(f"{way:10}{kind:16}{after(kind, way, count)}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--after", action="store_true")
+    parser.add_argument("--inside", default="")
+    parser.add_argument("--count", type=int, default=600, help="steps with --after")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--seconds", type=float, default=75, help="for each kind of step")
     asked = parser.parse_args()
     tf.config.threading.set_intra_op_parallelism_threads(1)
+    if asked.inside:
+        print(alternate_steps(steps()[asked.inside], asked.count))
+    elif asked.after:
+        print_after(asked.count)
+    else:
+        print_ratios(asked)
+
+
+def print_ratios(asked: argparse.Namespace) -> None:
     print(
         f"{'step':16} {'alone':>9} {'profiled':>9} {'watched':>9} {'bare':>9} {'after':>9}   ratios"
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +48,10 @@ class StepCandidates:
         self._ranks[key] = rank
         return self._counts[key]
 
+    def add(self, calls: int) -> None:
+        """Count further calls of the chosen key."""
+        self._counts[self.chosen] += calls
+
     def outranks_chosen(self, key: Hashable) -> bool:
         """Return whether a counted key is more like a step than the chosen one."""
         return self.chosen is None or self._ranks[key] > self._ranks[self.chosen]
@@ -84,6 +88,15 @@ class StepCandidates:
     def most_calls(self) -> int:
         """Number of steps so far; before the choice, calls of the most frequent key."""
         return max(self._counts.values(), default=0) if self.chosen is None else self.steps
+
+
+class SteadyCalls:
+    """Calls of the steps' function after the traced ones, which are only counted between readings."""
+
+    def __init__(self) -> None:
+        self.find_function: Callable[[], Any] = lambda: None  # a weak reference
+        self.traces = 0  # of the function so far
+        self.counted = self.free = 0  # calls since the last reading, and before the next one
 
 
 class GradientSteps:

@@ -101,17 +101,20 @@ class Hooks:
 
     def _around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
         """Let ``call(old, thing, args, kwargs)`` make the outermost calls of a method."""
-        is_outermost, local = self._is_outermost, self._local
+        is_outermost, local, watcher = self._is_outermost, self._local, self._watcher
+        steady, call_steady = watcher.steady, watcher.call_steady
 
         def make(old: Any) -> Callable[..., Any]:
             def wrapper(thing: Any, *args: Any, **kwargs: Any) -> Any:
+                if steady.find_function() is thing:
+                    return call_steady(old, thing, args, kwargs)
                 if not is_outermost():
                     return old(thing, *args, **kwargs)
                 local.inside = True
                 try:
                     return call(old, thing, args, kwargs)
                 except Exception as error:
-                    self._watcher.note_failure(error)
+                    watcher.note_failure(error)
                     raise
                 finally:
                     local.inside = False

@@ -25,7 +25,8 @@ from analyzer.model.contract.watch_note import MOST_ROWS, FailedStep, LiveChunk,
 
 _ALWAYS_READ: Final = 64  # first steps that are all read
 _MAX_READINGS: Final = 1024  # number of readings at which every second one is dropped
-_TIME_SHARE: Final = 0.002  # largest share of the run time for readings
+_TIME_SHARE: Final = 0.001  # largest share of the run time for readings
+_MAX_FREE: Final = 50  # most steps in a row that are only counted: later ones may last longer
 _PAGE_BYTES: Final = resource.getpagesize()
 
 
@@ -36,7 +37,9 @@ class StepReadings:
         self.rows: list[Reading] = []
         self.peaks: tuple[int, ...] = ()  # TensorFlow's own, of each GPU, else of the CPU
         self._stride = 1
-        self._next_s = 0.0
+        self._next_s, self._next_step = 0.0, 0
+        self._last_s, self._last_step = time.perf_counter(), 0  # of the last call of ``read``
+        self._step_s = 0.0  # mean duration of the steps before it
         self._devices: tuple[str, ...] = ()
         self._resident: FileIO | None = None  # stays open, because opening it is slow
         with contextlib.suppress(OSError):  # a system without it
@@ -50,7 +53,9 @@ class StepReadings:
     def read(self, step: int) -> bool:
         """Read the memory after a step, unless readings would take too much time; return whether."""
         now_s = time.perf_counter()
-        if step > _ALWAYS_READ and (now_s < self._next_s or step % self._stride):
+        self._step_s = (now_s - self._last_s) / max(step - self._last_step, 1)
+        self._last_s, self._last_step = now_s, step
+        if step > _ALWAYS_READ and (now_s < self._next_s or step < self._next_step):
             return False
         in_use_bytes, host_bytes = self._read_statistic("current")[0], self._read_resident_bytes()
         self.rows.append(Reading(step=step, in_use_bytes=in_use_bytes, host_bytes=host_bytes))
@@ -58,7 +63,16 @@ class StepReadings:
             self.rows = self.rows[::2]
             self._stride *= 2
         self._next_s = now_s + (time.perf_counter() - now_s) / _TIME_SHARE
+        self._next_step = step + self._stride
         return True
+
+    def count_free_steps(self) -> int:
+        """Return the number of steps after the last one in which no reading is due."""
+        if self._last_step <= _ALWAYS_READ:
+            return 0
+        steps = (self._next_s - self._last_s) / max(self._step_s, 1e-9)
+        free = max(int(steps), self._next_step - self._last_step - 1, 0)
+        return min(free, _MAX_FREE)
 
     def read_peaks(self) -> None:
         """Read TensorFlow's own peaks; those of before a reset count."""

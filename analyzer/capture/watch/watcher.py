@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
+import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from analyzer.capture.watch.step_candidates import (
     GRADIENTS,
     REPEATED_GRADIENTS,
     GradientSteps,
+    SteadyCalls,
     StepCandidates,
     StepRank,
 )
@@ -76,6 +78,7 @@ class Watcher:
         self.gradients = GradientSteps()
         self.readings = StepReadings()
         self.misses_gpu = False
+        self.steady = SteadyCalls()
         self._hooks = Hooks(self)
         self._candidates = StepCandidates(warmup)
         self._held = WatchNote()  # fields of objects that are held after the traced steps
@@ -140,14 +143,53 @@ class Watcher:
         self, call: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call a ``tf.function`` as ``call(function, *args, **kwargs)``, and count it as a step."""
-        record, observed = self.functions.get_record(function), self.trace.observed
-        record.calls += 1
+        observed = self.trace.observed
         traces, gradients = function.experimental_get_tracing_count(), len(observed.gradients)
         if traces or self.trace.captured is not None or self._is_over.is_set():
             result = call(function, *args, **kwargs)
         else:
-            with collect_graphs(record.partitions):
+            with collect_graphs(self.functions.get_record(function).partitions):
                 result = call(function, *args, **kwargs)
+        self._note_call(function, args, kwargs, traces, gradients)
+        return result
+
+    def call_steady(
+        self, call: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call the steps' function after the traced steps with as little work as possible."""
+        steady = self.steady
+        try:
+            result = call(function, *args, **kwargs)
+        except Exception as error:
+            self.note_failure(error)
+            raise
+        if function.experimental_get_tracing_count() != steady.traces:
+            gradients = len(self.trace.observed.gradients)
+            self._note_call(function, args, kwargs, steady.traces, gradients)
+            return result
+        steady.counted += 1
+        if steady.counted > steady.free:
+            self._guard(self._read_steady)
+        return result
+
+    def _read_steady(self) -> None:
+        self._add_counted()
+        if self.readings.read(self._candidates.steps):
+            self._check_growth()
+        self.steady.free = self.readings.count_free_steps()
+
+    def _note_call(
+        self,
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        traces: int,
+        gradients: int,
+    ) -> None:
+        """Count a call; before it there were ``traces`` of the function and ``gradients``."""
+        self._add_counted()
+        record, observed = self.functions.get_record(function), self.trace.observed
+        record.calls += 1
         added = function.experimental_get_tracing_count() - traces
         if added > 0:
             record.add_traces(self._candidates.steps, args, kwargs, added)
@@ -159,7 +201,15 @@ class Watcher:
             axes = (int(one.shape[0]) for one in tensors if is_eager(one) and one.shape.rank)
             self.trace.batch_size = next(axes, None)
         self._count(id(record), StepRank.TRAINS if record.trains else StepRank.COMPUTES, record)
-        return result
+        if self.trace.captured is not None and record is self._chosen and self._candidates.trains:
+            self.steady.find_function, self.steady.traces = weakref.ref(function), traces + added
+
+    def _add_counted(self) -> None:
+        """Add the steady calls since the last examined one to the steps."""
+        calls, self.steady.counted = self.steady.counted, 0
+        if self._chosen is not None:
+            self._chosen.calls += calls
+            self._candidates.add(calls)
 
     def call_optimizer(
         self, call: Callable[..., Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -201,6 +251,7 @@ class Watcher:
         failure = describe_failure(error)
         if failure.kind is not FailureKind.OUT_OF_MEMORY:
             return
+        self._add_counted()
         with self._turn:
             if self.trace.captured is None:
                 self.trace.failure = failure
@@ -216,10 +267,14 @@ class Watcher:
     # Steps
 
     def _count(self, key: Hashable, rank: StepRank, record: FunctionRecord | None = None) -> None:
-        """Count a call that may be a step; an error of ours ends the watching, not the program."""
+        """Count a call that may be a step."""
+        self._guard(lambda: self._count_step(key, rank, record))
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        """Make a call of ours, whose error ends the watching and not the program."""
         try:
             with self._turn:
-                self._count_step(key, rank, record)
+                call()
         except Exception:
             self.forget()
             write_fault(self._folder)
@@ -285,6 +340,7 @@ class Watcher:
             self.trace.write(self._make_note(""))
 
     def _make_note(self, ended: str) -> WatchNote:
+        self._add_counted()
         functions = [one for one in self.functions.list_records() if one.traces]
         search = HolderSearch(inspect.currentframe())
         growth = self._growth
