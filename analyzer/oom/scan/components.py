@@ -27,6 +27,7 @@ _AFFIXES: Final = re.compile(r"^quantity_|(?:_kib|_gib)?(?:_2)?$")
 _LIMIT_LINES: Final = 6  # of a section "Limits:"
 _UNKNOWN: Final = "unknown"  # the row that is tried only if nothing else reads the line
 _CUDA_LIBRARIES: Final = ("cuDNN", "cuBLAS", "cuSOLVER", "cuFFT", "cuSPARSE", "cuRAND")
+_JAX: Final = "external/xla/"  # folder of XLA's sources in JAX's logs
 _LIBRARIES: Final = {"dnn": "cuDNN", **{name.lower(): name for name in _CUDA_LIBRARIES}}
 _FACTS: Final = {name: compile_pattern(row.facts) for name, row in COMPONENTS.items() if row.facts}
 
@@ -99,7 +100,8 @@ def _add_report(
         last.row, last.component, last.kind, last.title = row, row.component, row.kind, row.title
     last.is_killed |= row.is_kill and not row.is_warning
     last.reports += 1
-    _add_names(last, process, match, "TensorFlow" if message.file else "the framework")
+    default = "TensorFlow" if message.file else "the framework"
+    _add_names(last, process, match, "JAX" if message.file.startswith(_JAX) else default)
     if row.memory is log_records.OutOf.TPU:
         last.device, last.xla = "TPU", last.xla or log_records.XlaBuffers()
     process.error = process.component = last

@@ -35,6 +35,10 @@ _ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|(.))")
 _ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b"}
 
 
+_COLUMN: Final = re.compile(rb"(?<=\S) {2,}\w{1,60}\.py:\d{1,6} *\r?\n((?: {8,}[!-~].*\n){1,40})")
+"""A file in the right column of ``rich``'s logger, and the lines that continue the message."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogMessage:
     """One message of TensorFlow's logger, or one other line.
@@ -64,8 +68,15 @@ def read_messages(stream: BinaryIO, name: str = "") -> Iterator[LogMessage]:
     is_labelled = max(labels.values(), default=0) >= _LEAST_REPEATED
     for part in _split_blocks(chain([first], blocks), is_array, is_notebook or is_array):
         part = _LABEL.sub(rb"rank \1: ", part) if is_labelled else part
+        part = _COLUMN.sub(_join_column, part)
         yield from _messages_of_block(join_broken_lines(part, width), place)
     yield LogMessage(place.number - part.endswith(b"\n"), "", "", "", "")
+
+
+def _join_column(match: re.Match[bytes]) -> bytes:
+    """Return the lines of a message as one; empty lines keep the line numbers the same."""
+    lines = match[1].split()
+    return b" " + b" ".join(lines) + b"\n" * (match[1].count(b"\n") + 1)
 
 
 def _split_blocks(blocks: Iterable[bytes], is_array: bool, has_long_lines: bool) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import BinaryIO, Final
 
+from analyzer.model.contract.fields import MOST_BYTES
 from analyzer.model.ranges import Range
 from analyzer.oom.log_records import (
     FailedAllocator,
@@ -247,7 +248,7 @@ class LogReader:
         if match is None:
             return False
         is_host, fields, run = refused is None, match.groupdict(), process.refusal
-        size_bytes = parse_count(fields["bytes"] or fields["unified"])
+        size_bytes = min(int(fields["bytes"] or fields["unified"]), MOST_BYTES)
         is_next = run is not None and _BACK_OFF * run.last_bytes < size_bytes <= run.last_bytes
         if run is not None and is_next and run.is_host == is_host:
             run.times += size_bytes != run.last_bytes or not is_host

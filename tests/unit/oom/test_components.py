@@ -141,6 +141,109 @@ CASES: dict[str, tuple[str, str, str, int | None, str]] = {
         "2,147,483,648 bytes).",
         *("CuPy", "cannot-tell", GIB, "2.00 GiB in use"),
     ),
+    "torch private pools": (
+        f"{TORCH.format('3.25')} 79.25 GiB of which 1.75 GiB is free. Process 48211 has 77.50 GiB memory in "
+        "use. Of the allocated memory 74.00 GiB is allocated by PyTorch, with 96.00 MiB allocated in private "
+        "pools (e.g., CUDA Graphs), and 640.00 MiB is reserved by PyTorch but unallocated.",
+        *("PyTorch", "full", 3328 * MIB, "74.00 GiB in use"),
+    ),
+    "torch and two more": (
+        f"{TORCH.format('2.50')} 23.50 GiB of which 1.25 GiB is free. Process 12 has 12.00 GiB memory in use. "
+        "Process 34 has 7.50 GiB memory in use. Including non-PyTorch memory, this process has 2.75 GiB memory "
+        "in use. Of the allocated memory 2.25 GiB is allocated by PyTorch",
+        *("PyTorch", "held-by-others", 2560 * MIB, "1.25 GiB of 23.50 GiB free"),
+    ),
+    "torch in a column": (  # rich's logger: the file on the right, the message broken on the left
+        "2026-01-05 10:11:12,131 infinity_emb ERROR: CUDA out of       batch_handler.py:574\n"
+        "         memory. Tried to allocate 1.25 GiB. GPU 0 has a total\n"
+        "         capacity of 14.75 GiB of which 768.00 MiB is free.\n"
+        "         Of the allocated memory 13.00 GiB is allocated by\n         PyTorch\n",
+        *("PyTorch", "full", 1280 * MIB, "768.0 MiB of 14.75 GiB free, 13.00 GiB in use"),
+    ),
+    "torch overflow": (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.",
+        *("PyTorch", "larger-than-card", None, "a size is negative"),
+    ),
+    "JAX request": (
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to allocate request for 3.25GiB "
+        "(3489660928B) on device ordinal 0",
+        *("JAX (XLA)", "cannot-tell", 3328 * MIB, "JAX: 3.25 GiB requested"),
+    ),
+    "CUDA graph": (
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Failed to instantiate CUDA graph: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        *("CUDA", "cannot-tell", None, "A CUDA call found no card memory"),
+    ),
+    "JAX cuBLAS": (
+        "2026-01-05 10:11:12.131000: E external/xla/xla/stream_executor/cuda/cuda_blas.cc:191] failed to create "
+        "cublas handle: the library was not initialized",
+        *("cuBLAS", "beside-the-pool", None, "outside JAX's pool"),
+    ),
+    "TPU with a code": (
+        "jax.errors.JaxRuntimeError: E1000: CompileTimeHbmOom:\nXLA:TPU compile permanent error. Ran out of "
+        "memory in memory space hbm. Used 47.50G of 31.25G hbm. Exceeded hbm capacity by 16.25G.",
+        *("TPU", "larger-than-limit", 48640 * MIB, "31.25 GiB available"),
+    ),
+    "TPU bottom": (
+        "RuntimeError: RESOURCE_EXHAUSTED: Attempting to reserve 4.25G at the bottom of memory. That was not "
+        "possible. There are 2.75G free, 0B reserved, and 2.50G reservable.",
+        *("TPU", "full", 4352 * MIB, "2.75 GiB free"),
+    ),
+    "NCCL shared": (
+        "node3:210:310 [1] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-AbC12x to 33030532 "
+        "bytes, error: No space left on device (28)\n",
+        *("NCCL", "host", None, "/dev/shm"),
+    ),
+    "NCCL's last error": (
+        "Last error:\nError while creating shared memory segment /dev/shm/nccl-AbC12x (size 33030528)\n",
+        *("NCCL", "host", 33030528, "31.50 MiB requested"),
+    ),
+    "NCCL locked": (
+        "node3:210:310 [0] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory",
+        *("NCCL", "host", None, "could not lock host memory"),
+    ),
+    "Ray old": (
+        "ray.memory_monitor.RayOutOfMemoryError: More than 95% of the memory on node worker-9 is used (58.25 / "
+        "60.5 GB). The top 10 memory consumers are:",
+        *("Ray", "host", None, "58.25 GiB of 60.50 GiB in use"),
+    ),
+    "Ray store": (
+        "ray.exceptions.ObjectStoreFullError: Failed to put object ffff01 in object store because it is full. "
+        "Object size is 2684354560 bytes.",
+        *("Ray", "host", 2560 * MIB, "object store is full"),
+    ),
+    "Windows in Chinese": (
+        'OSError: [WinError 1455] 页面文件太小 Error loading "torch\\lib\\cublas64_11.dll"',
+        *("Windows", "host", None, "paging file"),
+    ),
+    "Windows in Rust": (
+        "Error: The paging file is too small for this operation to complete. (os error 1455)",
+        *("Windows", "host", None, "paging file"),
+    ),
+    "tcmalloc in Colab": (
+        "| Mar 3, 2026, 10:11:11 PM | INFO | KernelRestarter: restarting kernel (1/5), keep random ports |\n"
+        "| Mar 3, 2026, 10:11:02 PM | WARNING | tcmalloc: large alloc 12884901888 bytes == 0x55d2a000 @ 0x7f3d |",
+        *("tcmalloc", "host", 12 * GIB, "12.00 GiB requested"),
+    ),
+    "MIOpen": (
+        "MIOpen Error: /MIOpen/src/hip/handlehip.cpp:70: Memory not available to allocate buffer: 655360000",
+        *("MIOpen", "beside-the-pool", 655360000, "MIOpen found no card memory"),
+    ),
+    "cuDNN's free memory": (
+        "E0000 00:00:1700000000.223456    4242 cuda_dnn.cc:535] Could not create cudnn handle: "
+        "CUDNN_STATUS_NOT_INITIALIZED\nE0000 00:00:1700000000.323456    4242 cuda_dnn.cc:539] Possibly "
+        "insufficient driver version: 535.54.3, freeMemory: 187.62MiB",
+        *("cuDNN", "beside-the-pool", None, "187.6 MiB free"),
+    ),
+    "killed pod": (
+        "    Last State:     Terminated\n      Reason:       Error\n      Exit Code:    137\n    Limits:\n"
+        "      memory:  2Gi\n",
+        *("the system", "host", None, "the limit is 2.00 GiB"),
+    ),
+    "evicted pod": (
+        "Message: The node was low on resource: memory. Threshold quantity: 100Mi, available: 61332Ki. Container "
+        "trainer was using 14123456Ki, request is 0, has larger consumption of memory.",
+        *("Kubernetes", "host", None, "13.47 GiB in use"),
+    ),
     "unknown": (
         "FatalError: frobnicator: device memory exhausted, out of memory",
         *("an unknown program", "cannot-tell", None, "does not know its wording"),
@@ -177,6 +280,10 @@ def test_the_component_its_cause_and_its_figures_are_named(
         '"OOMKilled": false,\n"ExitCode": 0,\n',
         "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 1 'invalid value'\n",
         "    except torch.cuda.OutOfMemoryError:\n        pass\n",
+        "ray.exceptions.OutOfDiskError: Local disk is full\nThe object cannot be created because the local "
+        "object store is full and the local disk's utilization is over capacity (95% by default).\n",
+        "MIOpen(HIP): Warning [IsEnoughWorkspace] [EvaluateInvokers] Solver <GemmFwdRest>, workspace required: "
+        "25657344, provided ptr: 0 size: 0\n",
         "Process finished with exit code 139 (interrupted by signal 11: SIGSEGV)\n",
         "# If you run out of memory, use a smaller batch: the out of memory error then goes away.\n",
         "    if 'out of memory' in str(error):\n        retry()\n",

@@ -85,3 +85,11 @@ def test_pinned_memory_that_the_machine_refused_is_the_verdict_without_a_dump() 
     assert "pinned memory" in failure.verdict.title
     assert any("could be pinned" in reason for reason in failure.verdict.reasons)
     assert any("host memory" in remedy.action for remedy in failure.remedies)
+
+
+def test_a_region_larger_than_any_card_is_told_as_the_log_has_it() -> None:
+    found = document(
+        "2026-01-05 10:11:12.131000: E tensorflow/compiler/xla/stream_executor/rocm/rocm_driver.cc:606]"
+        " failed to allocate 127.99TiB (140729850295296 bytes) from device: HIP_ERROR_OutOfMemory\n"
+    )
+    assert [run.first_bytes for run in found.refusals] == [140729850295296]
