@@ -68,13 +68,20 @@ def basis_words(report: ReportFile) -> str:
 
 
 def place_words(report: ReportFile) -> str:
-    """Return the step, op, layer and source line of the requested peak; empty if all are unknown."""
-    peak = report.peak
-    place = "" if peak.step is None else f" in step {peak.step}"
+    """Return the step, op, layer and source line of a step's peak; empty if all are unknown."""
+    peak, program = report.peak, report.program
+    is_run = program is not None and program.whole_run
+    step = f" in {'traced ' if program else ''}step {peak.step}"
+    place = "" if peak.step is None or is_run else step
     place += f" by {peak.op}" if peak.op else ""
     about = ", ".join(filter(None, (peak.layer and f"layer {peak.layer}", peak.source)))
     place += f" ({about})" if about else ""
-    return f"The requested peak is reached{place}." if place else ""
+    size = format_bytes(peak.requested_bytes)
+    return (
+        f"The {'run' if is_run else 'step'}'s peak, {size} requested, is reached{place}."
+        if place
+        else ""
+    )
 
 
 def peak_notes(report: ReportFile) -> Iterator[str]:

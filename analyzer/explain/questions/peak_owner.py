@@ -60,7 +60,7 @@ def find_peak_owner(analysis: Analysis) -> Iterator[Finding]:
     yield Finding(
         id="peak-owner",
         severity=Severity.INFO,
-        title=f"The peak of {format_bytes(total)} is reached {where}",
+        title=f"The step's peak of {format_bytes(total)} is reached {where}",
         detail=" ".join(details),
         evidence=tuple(evidence),
     )

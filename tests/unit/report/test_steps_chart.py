@@ -6,12 +6,14 @@ import re
 from dataclasses import replace
 
 from builders import sample_folder
+from msgspec import structs
 
 import analyzer
 from analyzer.explain.running.data_held import program_figures
 from analyzer.model.contract.report.subject import ProgramFigures, TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.report.page.build import steps_charts
+from analyzer.report.summary import place_words
 
 FLAT = TrendFigures(trend="flat")
 
@@ -42,6 +44,17 @@ def test_a_report_keeps_the_last_of_many_readings() -> None:
     assert 200 < len(program.readings) <= 256
     assert [one.step for one in program.readings][-1] == 1000
     assert figures_of(WatchNote()).readings == ()
+
+
+def test_the_peak_of_a_traced_step_is_no_peak_of_the_program() -> None:
+    report = analyzer.open_trace(sample_folder("eager")).report
+    program = ProgramFigures(step="a call", steps=9, warmup=3, device=FLAT, host=FLAT)
+    traced = place_words(structs.replace(report, program=program))
+    assert re.match(
+        r"The step's peak, [\d.]+ MiB requested, is reached in traced step \d by ", traced
+    )
+    whole = place_words(structs.replace(report, program=structs.replace(program, whole_run=True)))
+    assert re.match(r"The run's peak, [\d.]+ MiB requested, is reached by ", whole)
 
 
 def figures_of(watch: WatchNote) -> ProgramFigures:

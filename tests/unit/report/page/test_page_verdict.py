@@ -100,7 +100,7 @@ def test_it_says_how_it_was_found_and_how_sure_it_is() -> None:
     found = summarize(report(kind="estimate", uncertainty=uncertain, verdict=answer))
     text = " ".join(found.sentences)
     assert "Predicted for A100; no step ran." in text
-    assert "is reached in step 2 by conv (layer net)." in text
+    assert "The step's peak, 6.00 GiB requested, is reached in step 2 by conv (layer net)." in text
     assert "requested 6.00 GiB to 8.00 GiB, allocated 7.00 GiB to 9.00 GiB." in text
     assert found.reasons == ("two orders are possible",)
 
