@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_type_hints
 
@@ -17,6 +16,7 @@ from analyzer.model.contract import capture_request
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import MOST_STEPS
 from analyzer.model.errors import InputError
+from analyzer.model.tables import read_table
 from analyzer.model.units import parse_bytes
 from analyzer.simulate.compiler.card_options import TIME_OUT_S
 
@@ -83,9 +83,7 @@ _CALLBACKS: Final[dict[str, dict[str, Any]]] = {
     "help_all": {"callback": _show_all, "is_eager": True, "expose_value": False},
 }
 """What Typer calls with the value of a parameter."""
-TABLES: Final = msgspec.toml.decode(
-    (files("analyzer.cli") / "options.toml").read_bytes(), type=dict[str, dict[str, Description]]
-)
+TABLES: Final = read_table("cli/options.toml", dict[str, dict[str, Description]])
 
 
 def _describe(command: str, name: str, default: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -13,6 +12,7 @@ from analyzer.model.contract.fields import Cell, EvidenceRow
 from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.model.contract.watch_note import HeldTensors
 from analyzer.model.graph.graph_index import PASSING_ROLES
+from analyzer.model.tables import read_table
 from analyzer.tracing.measure.buffer_uses import BufferUse
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 _Row = TypeVar("_Row", bound=BufferRow)
 _TEXT_COLUMNS: Final = ("op", "op_type", "layer", "source", "role", "instruction", "dtype", "shape")
-TEXTS: Final = msgspec.toml.decode(
-    (files("analyzer.explain") / "finding_texts.toml").read_bytes(), type=dict[str, str]
-)
+TEXTS: Final = read_table("explain/finding_texts.toml", dict[str, str])
 """The explanation or advice of a finding; names in braces are filled in."""
 
 

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from analyzer.fitting.block_partition import ChainUnit, best_plan, chain_of
 from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.tables import read_table
 from analyzer.tracing.parse.run_folder import RunNote
 
 _ACCUMULABLE_BATCH: Final = 4
@@ -72,16 +73,15 @@ class RemedyTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def read_table() -> RemedyTable:
+def read_remedies() -> RemedyTable:
     """Return ``remedies.toml``."""
-    content = files("analyzer.fitting").joinpath("remedies.toml").read_bytes()
-    return msgspec.toml.decode(content, type=RemedyTable)
+    return read_table("fitting/remedies.toml", RemedyTable)
 
 
 @cache
 def remedy_names() -> tuple[str, ...]:
     """Return the name of every remedy that some step may have."""
-    table = read_table()
+    table = read_remedies()
     return (
         *(row.id for row in table.remedies),
         "smaller-input",
@@ -111,7 +111,7 @@ def plan_remedies(
     ``op_by_op`` is a capture without XLA of a step that XLA compiles: it shows the order of the layers.
     Without it no blocks of such a step are recomputed.
     """
-    conditions, table = _conditions_of(options, note), read_table()
+    conditions, table = _conditions_of(options, note), read_remedies()
     for row in table.remedies:
         if conditions.issuperset(row.when):
             yield _plan_row(row, options, note)
@@ -257,7 +257,7 @@ def _plan_smaller_input(options: CaptureOptions, note: RunNote) -> Iterator[Reme
 def _optimizer_class(note: RunNote) -> str:
     """Return the class of a step's optimizer: the recorded one, else by the paths of its variables."""
     heads = {variable.path.split("/")[0] for variable in note.variables}
-    by_path = (name for name in read_table().all_optimizers if name.lower() in heads)
+    by_path = (name for name in read_remedies().all_optimizers if name.lower() in heads)
     return note.step.optimizer or next(by_path, "Adam")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from analyzer.fitting.remedy_plans import RemedyPlan, read_table
+from analyzer.fitting.remedy_plans import RemedyPlan, read_remedies
 from analyzer.model.errors import InputError
 
 _T = TypeVar("_T")
@@ -243,7 +243,7 @@ def _change_model(source: SourceFile, function: Sequence[ast.AST], code: str) ->
 
 def _find_optimizer(source: SourceFile) -> tuple[ast.expr, str]:
     """Return the place that makes the optimizer, a call or a text, and the optimizer's class."""
-    classes = {name.lower(): name for name in read_table().all_optimizers}
+    classes = {name.lower(): name for name in read_remedies().all_optimizers}
     places: list[tuple[ast.expr, str]] = [
         (one, name) for name in classes.values() for one in source.find_calls(name)
     ]

@@ -8,14 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
-from importlib.resources import files
 from itertools import pairwise
 from typing import Any, Final
 
-import msgspec
-
 from analyzer.model.contract.report.oom_file import OomAdvice, OomSize, OomVerdict
 from analyzer.model.ranges import Range
+from analyzer.model.tables import read_table
 from analyzer.oom.log_records import (
     AllocatorDump,
     DumpedChunk,
@@ -245,8 +243,7 @@ def describe_sizes(sizes: Sequence[OomSize], in_use_bytes: int | None) -> list[s
 @cache
 def read_texts() -> dict[str, dict[str, Any]]:
     """Return ``log_texts.toml``."""
-    text = (files("analyzer.oom") / "log_texts.toml").read_text(encoding="utf-8")
-    return msgspec.toml.decode(text, type=dict[str, dict[str, Any]])
+    return read_table("oom/log_texts.toml", dict[str, dict[str, Any]])
 
 
 def write_sentence(group: str, name: str, **values: object) -> str:

@@ -2,14 +2,12 @@
 
 import shlex
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Final
-
-import msgspec
 
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Finding, Kind, Severity, StepRemedy
+from analyzer.model.tables import read_table
 from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone
 from analyzer.report.summary import remedy_words, saving_words
 
@@ -60,9 +58,7 @@ MOST_EVIDENCE: Final = 20  # rows of a finding on a page
 
 _TONES: Final[dict[str, Tone]] = {"high": "bad", "medium": "warning", "info": "muted"}
 
-_ACTIONS: Final = msgspec.toml.decode(
-    (files("analyzer.report") / "actions.toml").read_bytes(), type=dict[str, tuple[str, str]]
-)
+_ACTIONS: Final = read_table("report/actions.toml", dict[str, tuple[str, str]])
 """Finding -> code that applies its advice, and the remedy that estimates it; empty for none."""
 
 

@@ -21,6 +21,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.graph.networkx_graph import to_graphml, to_node_link
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows
+from analyzer.model.tables import read_table
 from analyzer.report.output_files import output_file, write_text
 from analyzer.report.untrusted import csv_cell
 from analyzer.tracing.parse.protobuf import message_class, read_schema
@@ -104,14 +105,7 @@ def _stacks(rows: pd.DataFrame) -> Iterator[tuple[Any, Stack]]:
         yield row, (*layers, str(row.variable or row.op or row.tensor or row.role or "(no op)"))
 
 
-EXPORTS: Final = {
-    ".graphml": "GraphML of ops and tensors",
-    ".graph.json": "node-link JSON of ops and tensors",
-    ".perfetto.json": "counters and lifetimes for Perfetto",
-    ".speedscope.json": "the peak by layer for speedscope",
-    ".pb.gz": "the step by layer for pprof",
-    ".parquet": "every allocation",
-}
+EXPORTS: Final = read_table("report/labels.toml", dict[str, dict[str, str]])["export"]
 """Ending of an exported file -> its content."""
 
 SLICES: Final = 2_000

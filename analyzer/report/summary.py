@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.report.limit_figures import LifePhase, Outcome
+from analyzer.model.contract.report.limit_figures import Outcome
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Finding, ProgramFigures, StepRemedy
+from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_slope
 from analyzer.report.render.sections import Figure, Tone
 
@@ -20,24 +21,8 @@ _TRIALS_RATIO: Final = 0.02  # of the highest peak; larger trials of the first s
 
 _LONGEST_ERROR: Final = 300  # characters
 
-CATEGORY_LABELS: Final[dict[str, str]] = {
-    "parameter": "Parameters",
-    "optimizer_state": "Optimizer state",
-    "gradient": "Gradients",
-    "activation": "Activations",
-    "kv_cache": "KV cache",
-    "input": "Inputs",
-    "temporary": "Temporaries",
-    "workspace": "Workspace",
-    "constant": "Constants",
-    "unattributed": "Unattributed",
-}
-
-_BASES: Final = {
-    "measured": "Measured on {device}.",
-    "predicted": "Predicted for {device}; no step ran.",
-    "phantom": "Simulated for {device}; TensorFlow's GPU runtime ran, but no kernel.",
-}
+LABELS: Final = read_table("report/labels.toml", dict[str, dict[str, str]])
+CATEGORY_LABELS: Final = LABELS["category"]
 
 
 def step_words(report: ReportFile) -> str:
@@ -64,7 +49,7 @@ def basis_words(report: ReportFile) -> str:
     if report.verdict is not None:
         basis = str(report.verdict.basis)
     device = report.device.name or report.device.kind or "an unnamed device"
-    return _BASES[basis].format(device=device)
+    return LABELS["basis"][basis].format(device=device)
 
 
 def place_words(report: ReportFile) -> str:
@@ -166,12 +151,6 @@ def range_words(report: ReportFile) -> str:
 
 
 _TRENDS: Final = {"grows": "grows", "fills": "rises while a container with a bound fills"}
-_PHASE_PLACES: Final = {
-    LifePhase.BEFORE_TRACE: "outside the trace",
-    LifePhase.BUILDING: "while the model is built",
-    LifePhase.FIRST_STEP: "in the first step",
-    LifePhase.STEADY_STEP: "in the steady step",
-}
 
 
 def need_words(report: ReportFile) -> Iterator[str]:
@@ -181,7 +160,7 @@ def need_words(report: ReportFile) -> Iterator[str]:
         return
     verb = "Needs" if report.error is None else "To reach the failed request, the step needs"
     phase, size = need.largest_phase, format_bytes
-    parts = [f"{size(need.phases[phase].bytes)} requested {_PHASE_PLACES[phase]}"]
+    parts = [f"{size(need.phases[phase].bytes)} requested {LABELS['phase'][phase]}"]
     parts.append(f"{size(need.allocator.bytes)} rounding and fragmentation")
     if need.own_peak_bytes is not None and need.own_peak_bytes <= need.pool.bytes:
         parts = [f"{size(need.own_peak_bytes)} TensorFlow's own peak (get_memory_info)"]

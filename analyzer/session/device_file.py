@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Final, Literal
 
 import msgspec
 
 from analyzer.model.contract.child_messages import AllocatorFigures
 from analyzer.model.contract.fields import ReportRecord
+from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
 from analyzer.report.render.sections import Block, Document, Paragraph, Section, Table, TableColumn
+from analyzer.report.summary import LABELS
 
 Source = Literal["tensorflow", "driver", "difference", "predicted", "reports"]
 
@@ -87,24 +88,15 @@ def switches_of(
     """Return the active settings, first the fields of ``GPUOptions`` that the program set."""
     own = {f"GPUOptions.{name}": value for name, value in (settings or {}).items() if value}
     values = {**environment, **own}
-    table = (files("analyzer.session") / "device_switches.toml").read_bytes()
+    table = read_table("session/device_switches.toml", dict[str, dict[str, str]])
     found = []
-    for name, effects in msgspec.toml.decode(table, type=dict[str, dict[str, str]]).items():
+    for name, effects in table.items():
         if name in values:
             value = values[name].strip()
             is_hidden = name == "CUDA_VISIBLE_DEVICES" and not value
             effect = effects.get("-1" if is_hidden else value, effects["other"])
             found.append(Switch(name.removeprefix("GPUOptions."), values[name][:200], effect))
     return tuple(found)
-
-
-_SOURCES: Final = {
-    "tensorflow": "TensorFlow",
-    "driver": "the driver",
-    "difference": "difference",
-    "predicted": "predicted",
-    "reports": "public reports",
-}
 
 
 _NEXT: Final = "analyze trace train.py"  # which tensors of a script use the memory
@@ -144,7 +136,7 @@ def _card_section(card: CardAccount) -> Section:
     rows = []
     for row in card.rows:
         sizes = dict.fromkeys((format_bytes(row.low_bytes), format_bytes(row.high_bytes)))
-        rows.append((" to ".join(sizes), row.what, _SOURCES[row.source]))
+        rows.append((" to ".join(sizes), row.what, LABELS["source"][row.source]))
     notes = [row.note for row in card.rows if row.note]
     if card.would_take_bytes is not None:
         notes.append(

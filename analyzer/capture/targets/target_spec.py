@@ -13,11 +13,8 @@ The text alone decides the kind of a target:
 
 import re
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
-
-import msgspec
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.capture_request import (
@@ -28,6 +25,7 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.contract.run_note import MOST_STEPS
 from analyzer.model.errors import FailureKind, InputError, TargetError
+from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, parse_bytes
 from analyzer.tracing.parse.logdir import is_trace, suggest_command
 
@@ -228,9 +226,7 @@ class Refusal(NamedTuple):
     hint: str
 
 
-_REASONS: Final = msgspec.toml.decode(
-    (files("analyzer.capture.targets") / "refusals.toml").read_bytes(), type=dict[str, Refusal]
-)
+_REASONS: Final = read_table("capture/targets/refusals.toml", dict[str, Refusal])
 _TRAINING: Final = (Option.OPTIMIZER, Option.LOSS)
 _FIXED_STEP: Final = {
     **dict.fromkeys((*_TRAINING, Option.MODE), _REASONS["own_training"]),

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import Bytes, Name, ReportRecord, Shape, Text, Total
+from analyzer.model.tables import read_table
 
 REQUEST_VERSION: Final = 1
 WATCH_VERSION: Final = 1
@@ -133,9 +132,8 @@ class Assumption(ReportRecord, frozen=True):
     is_bytes: bool = True
 
 
-ASSUMPTIONS: Final = msgspec.toml.decode(
-    (files("analyzer.model.contract") / "assumptions.toml").read_bytes(),
-    type=dict[str, tuple[Assumption, ...]],
+ASSUMPTIONS: Final = read_table(
+    "model/contract/assumptions.toml", dict[str, tuple[Assumption, ...]]
 )["assumptions"]
 WORKSPACE, PRODUCT_WORKSPACE, RECURRENT_RESERVE, BATCH_NORM_RESERVE, CONTEXT = ASSUMPTIONS
 

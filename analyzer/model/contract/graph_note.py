@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final, TypedDict
 
@@ -23,6 +22,7 @@ from analyzer.model.contract.fields import (
 )
 from analyzer.model.contract.reading import read_record
 from analyzer.model.contract.run_note import DAMAGED
+from analyzer.model.tables import read_table
 
 
 def op_types(text: str) -> frozenset[str]:
@@ -31,10 +31,9 @@ def op_types(text: str) -> frozenset[str]:
 
 
 @cache
-def read_op_types(package: str, name: str) -> dict[str, dict[str, frozenset[str]]]:
-    """Return the tables of a package's file, with the op types of each row."""
-    content = (files(package) / name).read_bytes()
-    tables = msgspec.toml.decode(content, type=dict[str, dict[str, str]])
+def read_op_types(place: str) -> dict[str, dict[str, frozenset[str]]]:
+    """Return the tables of a file of the package, with the op types of each row."""
+    tables = read_table(place, dict[str, dict[str, str]])
     return {
         name: {key: op_types(text) for key, text in rows.items()} for name, rows in tables.items()
     }

@@ -11,7 +11,7 @@ from typing import Final
 from analyzer.model.contract.graph_note import Op, read_op_types, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 
-_TABLE: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")["types"]
+_TABLE: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
 ALIAS_OPS, _LIST_OPS = _TABLE["aliases"], _TABLE["lists"]
 
 

@@ -37,7 +37,7 @@ COPY_BACK: Final = "_HostRecv"  # op type of a copy from the card to the host
 HOST_TYPES: Final = frozenset({"int32", "resource", "variant", "string", ""})
 """Element types that lie in host memory, except outputs of ``_DEVICE_INT32`` ops."""
 
-_TABLES: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")
+_TABLES: Final = read_op_types("model/graph/graph_op_types.toml")
 _HOST_ONLY, _SHAPES = _TABLES["types"]["host_only"], _TABLES["types"]["shapes"]
 _COMPARISONS, _DEVICE_INT32 = _TABLES["types"]["comparisons"], _TABLES["types"]["device_int32"]
 _DEVICE_INT32_INPUTS, _HOST_INPUTS = (

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
@@ -25,6 +23,7 @@ from analyzer.model.contract.report.subject import PhantomNotice
 from analyzer.model.contract.report.subject import Severity as Severity
 from analyzer.model.contract.run_note import Failure, PhantomNote, StepConfig, TargetNote
 from analyzer.model.contract.watch_note import WatchNote
+from analyzer.model.tables import read_table
 from analyzer.model.units import times
 
 if TYPE_CHECKING:
@@ -65,9 +64,7 @@ class DamageReason(Choice):
     FAILURE_FITS = "failure-fits"
 
 
-_DAMAGE_TEXTS: Final = msgspec.toml.decode(
-    (files("analyzer.model.recording") / "damages.toml").read_bytes(), type=dict[DamageReason, str]
-)
+_DAMAGE_TEXTS: Final = read_table("model/recording/damages.toml", dict[DamageReason, str])
 
 
 class Damage(Struct, frozen=True, kw_only=True):

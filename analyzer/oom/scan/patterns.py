@@ -1,11 +1,9 @@
 """The tables of wordings, ``log_patterns.toml`` and ``component_failures.toml``, compiled."""
 
 import re
-from importlib.resources import files
 from typing import Final
 
-import msgspec
-
+from analyzer.model.tables import read_table
 from analyzer.oom.log_records import ComponentRow, LogPattern
 
 _NUMBER: Final = r"(?<!\d)\d{1,19}(?!\d)"  # a number of any pattern; a longer one is damage
@@ -21,14 +19,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace(r"\d+", _NUMBER).replace("SIZE", _SIZE))
 
 
-def _read(name: str) -> bytes:
-    return (files("analyzer.oom.scan") / name).read_bytes()
-
-
-_ROWS: Final = msgspec.toml.decode(_read("log_patterns.toml"), type=dict[str, LogPattern])
-COMPONENTS: Final = msgspec.toml.decode(
-    _read("component_failures.toml"), type=dict[str, ComponentRow]
-)
+_ROWS: Final = read_table("oom/scan/log_patterns.toml", dict[str, LogPattern])
+COMPONENTS: Final = read_table("oom/scan/component_failures.toml", dict[str, ComponentRow])
 PATTERNS: Final = {name: compile_pattern(row.pattern) for name, row in (_ROWS | COMPONENTS).items()}
 _WORDS: Final = {name: row.any for name, row in (_ROWS | COMPONENTS).items()}
 

@@ -30,6 +30,7 @@ from analyzer.report.render.page_shell import asset, fill_page, templates_of, wr
 from analyzer.report.render.sections import Cell, CellValue, Drawing, Section, Table, TableColumn
 from analyzer.report.summary import (
     CATEGORY_LABELS,
+    LABELS,
     OUTCOME_TONES,
     error_line,
     step_words,
@@ -129,11 +130,6 @@ _PAGE: Final = "analyzer.report.page"
 SCRIPTS: Final = tuple(asset(_PAGE, "assets/scripts.txt").split())
 """Files of the page's script, in the order in which they are joined."""
 
-_OTHER_SIZES: Final = [
-    line.split(": ") for line in asset(_PAGE, "assets/other_sizes.txt").splitlines()
-]
-"""Place in the report and label of the sizes at the end of the page."""
-
 STATIC_ROWS: Final = 25  # of the tables that are HTML, for printing and readers without script
 
 _STEPS: Final = 40  # rows of the table of steps
@@ -196,7 +192,7 @@ def _other_sections(report: ReportFile) -> Iterator[Section]:
     if report.steps:
         yield report_sections.steps_section(report, _STEPS)
     rows: list[tuple[CellValue, ...]] = []
-    for path, label in _OTHER_SIZES:
+    for path, label in LABELS["size"].items():
         part, _, name = path.partition(".")
         size_bytes = getattr(getattr(report, part), name, None)
         if size_bytes is not None:

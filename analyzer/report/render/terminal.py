@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from analyzer.model.tables import read_table
 from analyzer.report.render import sections
 from analyzer.report.untrusted import UNIT, printable, printable_path
 
@@ -29,24 +30,7 @@ _LONGEST: Final = 2_000  # characters of a paragraph
 _JOINED: Final = "\ue000"
 """Stands for a space at which no line may end. Private use; ``printable`` removes it from texts."""
 
-STYLES: Final[dict[sections.Tone, str]] = {
-    "plain": "",
-    "strong": "bold",
-    "muted": "dim",
-    "good": "green",
-    "bad": "red",
-    "warning": "yellow",
-    "parameter": "blue",
-    "optimizer_state": "cyan",
-    "gradient": "magenta",
-    "activation": "yellow",
-    "kv_cache": "bright_yellow",
-    "input": "green",
-    "temporary": "red",
-    "workspace": "bright_red",
-    "constant": "bright_black",
-    "unattributed": "white",
-}
+STYLES: Final = read_table("report/labels.toml", dict[str, dict[str, str]])["style"]
 
 
 def print_terminal(document: sections.Document, console: Console) -> None:

@@ -11,15 +11,14 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from importlib.resources import files
 from statistics import median_low
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.ranges import Range
+from analyzer.model.tables import read_table
 from analyzer.simulate.allocator import replay
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.allocator.minimum_limit import find_shared_limits, prepare_searches
@@ -34,9 +33,7 @@ from analyzer.tracing.xla.buffer_plan import BufferPlan
 NEAR: Final = 0.002
 """Largest distance of the shown schedule's peak from the median, as a share of the median."""
 
-_MOST: Final = msgspec.toml.decode(
-    (files("analyzer.simulate.predict") / "schedules.toml").read_bytes(), type=dict[str, int]
-)
+_MOST: Final = read_table("simulate/predict/schedules.toml", dict[str, int])
 """Numbers of schedules to play and to replay, which the file explains."""
 
 LIMIT_MARGIN: Final = 0.03

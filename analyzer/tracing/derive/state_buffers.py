@@ -46,7 +46,7 @@ _OLD_SLOT: Final = (Category.OPTIMIZER_STATE, "old value of a slot")
 
 _SLOTS, _IN_PLACE = (
     {name: int(slots) for slots, names in table.items() for name in names}
-    for table in read_op_types("analyzer.tracing.derive", "optimizer_slots.toml").values()
+    for table in read_op_types("tracing/derive/optimizer_slots.toml").values()
 )
 """Optimizer -> its number of slots; the file describes both tables."""
 

@@ -12,7 +12,7 @@ from typing import Final
 from analyzer.model.contract.graph_note import Op, read_op_types, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex
 
-_TYPES: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")["types"]
+_TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
 _SIZED: Final = _TYPES["sized_by_values"]
 
 _DECIDE: Final = {

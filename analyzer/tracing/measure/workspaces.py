@@ -9,10 +9,8 @@ without one). These requests bypass the op's context, so that they have no regio
 
 import re
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Final
 
-import msgspec
 import numpy as np
 import pandas as pd
 
@@ -20,13 +18,13 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import CONVOLUTIONS
 from analyzer.model.recording.schema import COPY_ROLE, TRIAL, TRIAL_ROLE, WORKSPACE
 from analyzer.model.recording.timeline import HOST_ALLOCATORS
+from analyzer.model.tables import read_table
 from analyzer.tracing.derive.op_names import GUARDS_BYTES
 from analyzer.tracing.parse.wire.plane_names import split_annotation
 
-_TABLE: Final = (files("analyzer.tracing.measure") / "cudnn_kernels.toml").read_bytes()
 _ALGORITHMS: Final = {
     name: re.compile(pattern)
-    for name, pattern in msgspec.toml.decode(_TABLE, type=dict[str, str]).items()
+    for name, pattern in read_table("tracing/measure/cudnn_kernels.toml", dict[str, str]).items()
 }
 """cuDNN's algorithm -> part of its kernels' names; the first match counts."""
 

@@ -5,11 +5,11 @@ TensorFlow's and the profiler's generated modules would import TensorFlow. Other
 
 import hashlib
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any, Final
 
-import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from analyzer.model.tables import read_table
 
 Messages = Mapping[str, Mapping[str, tuple[int, str]]]
 """Message -> field -> (number, type). A type with ``[]`` is repeated; other names are messages.
@@ -41,9 +41,7 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
     return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{package}.{root}"))
 
 
-_TEXTS: Final = msgspec.toml.decode(
-    (files("analyzer.tracing.parse") / "messages.toml").read_bytes(), type=dict[str, str]
-)
+_TEXTS: Final = read_table("tracing/parse/messages.toml", dict[str, str])
 
 
 def read_schema(name: str) -> Messages:

@@ -28,7 +28,7 @@ _WORKSPACE_BYTES: Final = {False: 4 << 20, True: 32 << 20}
 (``GemmWorkspaceRewriteVisitor`` in ``gemm_rewriter.cc``)."""
 _CONVOLUTION: Final = "__cudnn$conv"
 _PRODUCT: Final = "__cublas$"
-_NOT_IN_TRITON: Final = read_op_types("analyzer.tracing.xla", "not_in_triton.toml")["triton"]
+_NOT_IN_TRITON: Final = read_op_types("tracing/xla/not_in_triton.toml")["triton"]
 
 _CUSTOM: Final = "kCustom"
 _MOVES: Final = frozenset({"transpose", "bitcast", "reshape", "broadcast", "slice"})

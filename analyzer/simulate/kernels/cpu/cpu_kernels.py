@@ -32,7 +32,7 @@ from analyzer.simulate.kernels.shared.op_call import (
     plan_forward,
 )
 
-_TYPES: Final = read_op_types("analyzer.simulate.kernels.cpu", "op_types.toml")["types"]
+_TYPES: Final = read_op_types("simulate/kernels/cpu/op_types.toml")["types"]
 REDUCTIONS: Final = _TYPES["reductions"]
 SAME_ON_CARDS: Final = frozenset(lists.RULES).union(
     *map(_TYPES.__getitem__, ("aliases", "allocating_anywhere", "binary", "constant", "gathers")),

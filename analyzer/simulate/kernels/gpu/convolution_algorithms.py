@@ -8,13 +8,13 @@ the choice uncertain, so each algorithm gets a probability.
 
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from importlib.resources import files
 from types import CodeType
 from typing import Any, Final
 
 import msgspec
 
 from analyzer.cards import Gpu
+from analyzer.model.tables import read_table
 
 CUDNN_MAJOR: Final = 9  # cuDNN's major version in TensorFlow 2.21's wheel (9.3)
 
@@ -105,8 +105,7 @@ class AlgorithmTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @lru_cache(maxsize=1)
 def algorithm_table() -> AlgorithmTable:
     """Return the table in the package."""
-    text = files("analyzer.simulate.kernels.gpu") / "cudnn_algorithms.toml"
-    return msgspec.toml.decode(text.read_bytes(), type=AlgorithmTable)
+    return read_table("simulate/kernels/gpu/cudnn_algorithms.toml", AlgorithmTable)
 
 
 def card_names(gpu: Gpu) -> dict[str, float]:

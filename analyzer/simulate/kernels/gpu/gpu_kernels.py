@@ -44,7 +44,7 @@ SCRATCH_BYTES: Final = 1028
 """Scratch of Eigen's reductions: a kilobyte and a counter, allocated with the device
 (``BaseGPUDevice::InitScratchBuffers``; ``kGpuScratchSize``)."""
 
-OP_TYPES: Final = read_op_types("analyzer.simulate.kernels.gpu", "card_op_types.toml")["types"]
+OP_TYPES: Final = read_op_types("simulate/kernels/gpu/card_op_types.toml")["types"]
 
 _AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - OP_TYPES["works_on_copies"]) | OP_TYPES["as_on_cpu"]
 """Op types whose kernels on a card have the effect of those on the CPU."""

@@ -21,15 +21,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import cycle
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-import msgspec
 import numpy as np
 
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
+from analyzer.model.tables import read_table
 from analyzer.simulate.kernels.shared.op_call import MemoryPlan, VariableAccess
 from analyzer.simulate.predict.graph.edges import INEXPENSIVE, TYPES, EdgeOrder, Wiring
 
@@ -37,10 +36,7 @@ if TYPE_CHECKING:
     from analyzer.simulate.predict.buffers.reference_counts import Ledger
 
 
-_MEASURED: Final = msgspec.toml.decode(
-    (files("analyzer.simulate.predict.executor") / "durations.toml").read_bytes(),
-    type=dict[str, float],
-)
+_MEASURED: Final = read_table("simulate/predict/executor/durations.toml", dict[str, float])
 INLINE_SECONDS, BYTES_PER_SECOND = _MEASURED["inline_seconds"], _MEASURED["bytes_per_second"]
 FLOPS: Final = _MEASURED["flops"]
 

@@ -215,7 +215,7 @@ def _back_edge_nodes(ops: Sequence[Op]) -> set[int]:
     return {node for node, op in enumerate(ops) if op.type in ("NextIteration", "RefNextIteration")}
 
 
-TYPES: Final = read_op_types("analyzer.simulate.predict", "executor_op_types.toml")["types"]
+TYPES: Final = read_op_types("simulate/predict/executor_op_types.toml")["types"]
 INEXPENSIVE: Final = TYPES["inexpensive"]
 
 SWITCHES: Final = op_types("Switch RefSwitch _SwitchN")

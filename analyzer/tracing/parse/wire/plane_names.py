@@ -1,12 +1,11 @@
 """The names of one plane of a trace, as arrays for the lookup of many keys at once."""
 
-from importlib.resources import files
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from analyzer.model.recording.schema import TextNumbers
+from analyzer.model.tables import read_table
 from analyzer.tracing.parse.protobuf import decode_text
 from analyzer.tracing.parse.wire.wire_fields import Positions
 
@@ -19,9 +18,8 @@ WATCHED_STEP: Final = "watched_step"
 XLA_STATS: Final = frozenset({"hlo_module", "hlo_op"})
 """Statistics of events of compiled modules (``kHloModule`` and ``kHloOp`` in ``xplane_schema.cc``)."""
 
-INTEGER_STATS, TEXT_STATS, REAL_STATS = msgspec.toml.decode(
-    (files("analyzer.tracing.parse.wire") / "event_statistics.toml").read_bytes(),
-    type=dict[str, dict[str, str]],
+INTEGER_STATS, TEXT_STATS, REAL_STATS = read_table(
+    "tracing/parse/wire/event_statistics.toml", dict[str, dict[str, str]]
 ).values()
 """Statistic of a memory event -> column of the events table."""
 _STATS: Final = {**INTEGER_STATS, **TEXT_STATS, **REAL_STATS}
