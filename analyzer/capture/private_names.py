@@ -32,6 +32,7 @@ from tensorflow.python.eager import context as context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import op_callbacks as op_callbacks
 from tensorflow.python.framework import op_def_registry as op_def_registry
+from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.framework import tensor_util as tensor_util
 from tensorflow.python.framework.func_graph import FuncGraph as FuncGraph
 from tensorflow.python.grappler import cluster as grappler_cluster
@@ -41,7 +42,13 @@ from tensorflow.python.profiler import profiler_v2 as profiler_v2
 from tensorflow.python.profiler import trace as python_trace
 from tensorflow.python.trackable import base as trackable_base
 
-__all__ = ["autograph_loader", "grappler_cluster", "keras_backend", "keras_trainer"]
+__all__ = [
+    "autograph_loader",
+    "framework_ops",
+    "grappler_cluster",
+    "keras_backend",
+    "keras_trainer",
+]
 CheckpointInitialValueCallable: Final = trackable_base.CheckpointInitialValueCallable
 Function: Final = polymorphic_function.Function
 UnliftedInitializerVariable: Final = polymorphic_function.UnliftedInitializerVariable

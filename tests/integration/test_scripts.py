@@ -239,7 +239,7 @@ def test_the_owners_of_a_full_card_are_named_in_a_late_step(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["watch", "callback"])
+@pytest.mark.parametrize("way", ["watch", "callback", "own"])
 def test_a_flight_recorder_names_the_owners_in_a_late_step(tmp_path: Path, way: str) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPTS / "late_fit.py"), way],

@@ -48,7 +48,7 @@ class MemoryCallback(keras.callbacks.Callback):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._options = {"out": out, "steps": steps, "warmup": warmup, "name": name, "force": force}
-        self._options |= {"on_oom": on_oom, "watched": self}
+        self._options |= {"on_oom": on_oom, "watched": self, "in_fit": True}
         self.result: Any = None
         self.steps = 0
         self._block: Any = None

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import Function, keras_trainer, profiler_v2
+from analyzer.capture.private_names import (
+    Function,
+    framework_ops,
+    keras_trainer,
+    profiler_v2,
+)
 from analyzer.capture.run.instrumentation import replace_attribute, wrap_attribute
 
 if TYPE_CHECKING:
@@ -69,6 +74,8 @@ class Hooks:
             lambda *_: watcher.readings.read_peaks(),
             first=True,
         )
+        if watcher.in_fit:
+            self._report(framework_ops, "raise_from_not_ok_status", self._note_op, first=True)
         if has_tapes:
             tape, opened = tf.GradientTape, watcher.gradients.open_tapes
             self._report(tape, "__init__", self._note_tape)
@@ -83,6 +90,12 @@ class Hooks:
         """Release the profiler, because the program starts its own profile and only one can run."""
         if self._watcher.trace.suspend():
             self._watcher.interrupt_trace()
+
+    def _note_op(self, _: Any, args: tuple[Any, ...], __: FrameType | None) -> None:
+        """Note an eager op that finds no memory."""
+        if args[0].code == tf.errors.RESOURCE_EXHAUSTED:
+            message = args[0].message
+            self._watcher.note_failure(tf.errors.ResourceExhaustedError(None, None, message))
 
     def _note_tape(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
         self._watcher.reset_tape()

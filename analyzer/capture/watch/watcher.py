@@ -69,6 +69,7 @@ class Watcher:
         dump: Path | None = None,
         phantom: PhantomNote | None = None,
         on_failure: Callable[[BaseException], None] = lambda error: None,
+        in_fit: bool = False,
     ) -> None:
         self._folder, self._warmup = folder, warmup
         self._owner = os.getpid()
@@ -77,7 +78,7 @@ class Watcher:
         self.data = DataLedger()
         self.gradients = GradientSteps()
         self.readings = StepReadings()
-        self.misses_gpu = False
+        self.misses_gpu, self.in_fit = False, in_fit
         self.steady = SteadyCalls()
         self._hooks = Hooks(self)
         self._candidates = StepCandidates(warmup)

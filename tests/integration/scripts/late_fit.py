@@ -1,4 +1,4 @@
-"""A callback of the user fills the pool in a step of `fit` long after the traced ones."""
+"""A callback of the user fills the pool long after the traced steps of `fit`."""
 
 import os
 import sys
@@ -27,12 +27,15 @@ class Keep(keras.callbacks.Callback):
 
 def fit(*callbacks):
     """Train until memory runs out."""
-    one = tf.data.Dataset.from_tensors((tf.zeros([2048, 64]), tf.zeros([2048], tf.int32)))
+    size = (
+        32 if sys.argv[1] == "own" else 2048
+    )  # then the callback runs out of memory, else the step
+    one = tf.data.Dataset.from_tensors((tf.zeros([size, 64]), tf.zeros([size], tf.int32)))
     model.fit(one.repeat(1500), verbose=0, callbacks=[Keep(), *callbacks])
 
 
-if sys.argv[1] == "callback":
-    fit(analyzer.MemoryCallback(on_oom="out"))
-else:
+if sys.argv[1] == "watch":
     with analyzer.watch(on_oom="out"):
         fit()
+else:
+    fit(analyzer.MemoryCallback(on_oom="out"))
