@@ -271,6 +271,13 @@ get_functions = _make_reader("_functions", default={})  # the functions inside a
 get_handle_data = _make_reader("_handle_data")  # dtype and shape behind a resource handle
 is_persistent = _make_reader("_persistent", default=False)  # whether a tape keeps its record
 get_keras_value = _make_reader("_value")  # the ``tf.Variable`` that holds a Keras variable's value
+get_iterator_handle = _make_reader("_iterator_resource")  # of ``iter(dataset)``
+get_dataset = _make_reader("_dataset")  # of an iterator
+get_input_dataset = _make_reader("_input_dataset")  # the stage before one of a data set
+get_batch_size = _make_reader("_batch_size")  # of a stage that makes batches
+get_buffer_size = _make_reader("_buffer_size")  # of a stage that shuffles or prefetches
+get_cache_file = _make_reader("_filename")  # of a stage that caches; an empty text for memory
+get_array_tensors = _make_reader("_tensors", default=())  # of ``from_tensor_slices``
 is_distributed = _make_reader("_distribute_strategy")  # the strategy that a model was made under
 get_chosen_jit = _make_reader("_jit_compile")  # the set or resolved value of ``Model.jit_compile``
 get_built_variables = _make_reader("_trainable_variables")  # that an optimizer was built for

@@ -1,9 +1,10 @@
 """Shapes that the graph alone does not tell, from the best available source.
 
-The sources, in this order: the traced function (``set_shape`` after a Python function leaves no node);
-the elements that are put into lists; the values of the given inputs, from which small kernels compute
-shapes (the rows of a ragged tensor, the elements of a mask); the user's assumptions; and the upper bound
-of an op's result, such as all elements for ``Where``; then the stated range begins at one element.
+The sources, in this order: the data set behind an iterator; the traced function (``set_shape`` after a
+Python function leaves no node); the elements that are put into lists; the values of the given inputs,
+from which small kernels compute shapes (the rows of a ragged tensor, the elements of a mask); the user's
+assumptions; and the upper bound of an op's result, such as all elements for ``Where``; then the stated
+range begins at one element.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import tensorflow as tf
 
-from analyzer.capture.graph.plain_graphs import read_traced_outputs
+from analyzer.capture.graph.input_pipeline import find_datasets, list_batch_specs
+from analyzer.capture.graph.plain_graphs import get_node_name, read_traced_outputs
 from analyzer.capture.graph.shape_inference import (
     Known,
     Outputs,
@@ -30,9 +32,10 @@ from analyzer.capture.graph.value_evaluation import (
     is_open,
     look_up_spec,
 )
-from analyzer.model.contract.graph_note import TensorSpec
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.graph.graph_index import find_inlined
+from analyzer.model.graph.host_copies import ITERATOR
 
 _Basis: TypeAlias = Literal["inputs", "told", "most"]
 _IMAGE_RANKS: Final = (4, 5)
@@ -108,7 +111,8 @@ class _Sizing:
             if not any(is_open(spec) for specs in self.outputs.values() for spec in specs):
                 break
             if not (
-                self._learn_from_trace()
+                self._learn_from_iterators()
+                or self._learn_from_trace()
                 or self._learn_from_lists()
                 or self._learn_from_inputs()
                 or self._learn_from_user()
@@ -155,6 +159,22 @@ class _Sizing:
     def _learn_value(self, tensor: str, value: Any) -> bool:
         """Record a value if none is known; return whether it is new."""
         return value is not None and self.known.values.setdefault(tensor, value) is value
+
+    def _learn_from_iterators(self) -> bool:
+        """Learn the shapes of batches from the stages of the data sets that the step reads."""
+        captured, count = self.function.captured_inputs, len(self.function.inputs)
+        tensors = [*self.given[: count - len(captured)], *captured]
+        by_handle = find_datasets(tensors) if len(tensors) == count else {}
+        nodes = {node.name: node for node in self.graph_def.node}
+        learnt = False
+        for node in nodes.values():
+            source = nodes.get(get_node_name(node.input[0])) if node.op == ITERATOR else None
+            index = int(source.attr["index"].i) if source and source.op in ARGUMENT_TYPES else count
+            dataset = by_handle.get(id(tensors[index])) if index < len(tensors) else None
+            for output, spec in enumerate(list_batch_specs(dataset) if dataset else ()):
+                size = spec.shape[0] if spec.shape else None
+                learnt |= self._learn(f"{node.name}:{output}", spec.shape, size, "inputs")
+        return learnt
 
     def _learn_from_trace(self) -> bool:
         learnt = False

@@ -17,6 +17,7 @@ from numpy.linalg import LinAlgError
 from analyzer.capture import private_names as private
 from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph
 from analyzer.capture.graph.gpu_graph import build_gpu_graph, pretend_gpu
+from analyzer.capture.graph.input_pipeline import count_held_bytes
 from analyzer.capture.graph.plain_graphs import count_bytes, read_inner_ops
 from analyzer.capture.initializers.hollow_variables import (
     build_slots,
@@ -115,15 +116,15 @@ def capture_graph(
         inputs: list[int | None] = [None] * len(program.args)
         state = Capturing(program, observed, variables, inputs, options.step_count, function)
         capture = describe_capture(state, ops=list(step.ops))
-    device = DeviceNote(kind="gpu", name=gpu.name, id=gpu.id) if gpu else capture.run.device
     capture.run = replace(
         capture.run,
         kind="static",
-        device=device,
+        device=DeviceNote(kind="gpu", name=gpu.name, id=gpu.id) if gpu else capture.run.device,
         births=_note_births(slots, variables.raw),
         inputs_after=tuple(births.inputs.get(id(tensor)) for tensor in program.args),
         kept_by_tracing=kept_bytes // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
+        data_bytes=count_held_bytes([*program.args, *function.captured_inputs]),
         threads=_note_threads(),
         sizes=step.sizes,
         assumed=dict(options.assume),

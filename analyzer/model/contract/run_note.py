@@ -210,6 +210,8 @@ class RunFile:
     births: tuple[BirthNote, ...] = ()  # in order; empty if the trace shows it
     kept_by_tracing: Count = 0  # constants that the traced graph keeps
     kept_by_slots: Count = 0  # constants that the creation of optimizer slots keeps
+    # bytes that the data sets of the step's iterators hold: arrays, shuffle, prefetch, cache
+    data_bytes: Mapping[Name, Bytes] = field(default_factory=dict)
     threads: ThreadsNote = ThreadsNote()
     xla: tuple[CompiledFunction, ...] = ()
     sizes: tuple[DataSize, ...] = ()

@@ -116,7 +116,9 @@ def _measured(
 ) -> Measured:
     schedule = chosen.played.schedule
     table, sharing = _attribute(note, structure, prediction.prepared, chosen.played)
-    uncertainty = state_range(prediction, chosen, unsized=len(_find_unsized(prediction, schedule)))
+    unsized = len(_find_unsized(prediction, schedule))
+    data_bytes = note.data_bytes if target.gpu is None else {}
+    uncertainty = state_range(prediction, chosen, data_bytes, unsized)
     if target.gpu is not None and not is_whole(note, compiled):
         limit = target.options.memory_limit_bytes
         uncertainty = add_gpu_uncertainty(uncertainty, prediction, chosen.played, limit)
@@ -258,8 +260,7 @@ def find_warnings(prediction: Prediction, schedule: Schedule) -> Iterator[str]:
         )
         if any(name.startswith("IteratorGetNext") for name in unsized):
             yield (
-                "The step reads an iterator: tensors that its dataset holds and prefetched batches are "
-                "not counted."
+                "The step reads an iterator whose batches have no known size: the peak is a lower bound."
             )
 
 

@@ -31,6 +31,11 @@ _RANDOM_SCAFFOLD_BYTES: Final = (8, 8, 16)  # shape, key and counter of random n
 _HELD: Final = (Category.CONSTANT, "tensor held by Python")
 _TRACED: Final = (Category.CONSTANT, "constant kept by the traced graph")
 _INPUT: Final = (Category.INPUT, "step input")
+_DATA_ROLES: Final = {
+    "arrays": "arrays of a data set",
+    "shuffle": "shuffle buffer of a data set",
+    "prefetch": "prefetched batches",
+}
 
 
 @dataclass(slots=True)
@@ -175,6 +180,9 @@ def play_startup(
     _create_variables_and_inputs(startup)
     slots = [birth for birth in note.births if birth.traced]
     on_host = device.kind == CPU.kind
+    for kind, role in _DATA_ROLES.items() if on_host else ():
+        if size_bytes := note.data_bytes.get(kind):
+            startup.allocate(size_bytes, Category.INPUT, role)
     tracing_constants = note.kept_by_tracing if on_host else 0
     slot_constants = note.kept_by_slots if on_host else 0
     # A step that creates variables is traced twice; slots get their values in between.

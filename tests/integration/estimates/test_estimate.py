@@ -36,7 +36,7 @@ class Pairs:
         if name not in self.known:
             for command in ("estimate", "trace"):
                 # A step comes with arguments of its own.
-                batch = [] if name == "step" else ["--batch-size", "8"]
+                batch = [] if name in ("step", "reading") else ["--batch-size", "8"]
                 ended = analyze_in_child(
                     command, f"predictable.py:{name}", "--out", f"{name}-{command}",
                     *batch, "--inter-op-threads", "1", *options, cwd=self.folder, **environment,
@@ -109,6 +109,16 @@ def test_an_estimate_and_a_trace_agree(pairs: Pairs, name: str) -> None:
         other = predicted["categories_at_peak"][category]
         size = measured["categories_at_peak"][category]
         assert other == pytest.approx(size, abs=0.02 * peak), category
+
+
+@pytest.mark.slow
+def test_the_batches_and_the_buffers_of_an_iterator_count(pairs: Pairs) -> None:
+    estimate, trace = pairs.get("reading")
+    predicted, measured = estimate.document, trace.document
+    stated, resident = predicted["uncertainty"], measured["resident"]["requested_bytes"]
+    assert stated["unsized"] == 0
+    assert stated["low_bytes"] <= measured["peak"]["requested_bytes"] <= stated["high_bytes"]
+    assert predicted["resident"]["requested_bytes"] == pytest.approx(resident, rel=0.02)
 
 
 def test_a_step_without_freedom_is_predicted_as_it_is(pairs: Pairs) -> None:

@@ -47,6 +47,28 @@ def step():
     return step, (tf.random.normal((64, 40)), tf.random.normal((64, 1)))
 
 
+def reading():
+    """A step that takes its batches from an iterator, whose type does not state their size."""
+    model = keras.Sequential(
+        [keras.Input((64,)), layers.Dense(300, activation="relu"), layers.Dense(1)]
+    )
+    rows = tf.data.Dataset.range(5000).map(lambda n: tf.fill((64,), tf.cast(n, tf.float32)))
+    iterator = iter(rows.shuffle(2000).repeat().batch(32))
+
+    @tf.function(autograph=False)
+    def step(batches):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(next(batches), training=True) ** 2)
+        for variable, change in zip(
+            model.trainable_variables, tape.gradient(loss, model.trainable_variables), strict=True
+        ):
+            variable.assign_sub(0.01 * change)
+        return loss
+
+    step.model = model
+    return step, (iterator,)
+
+
 def accumulating():
     model = keras.Sequential(
         [keras.Input((500,)), layers.Dense(400, activation="relu"), layers.Dense(10)]

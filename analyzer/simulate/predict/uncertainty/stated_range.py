@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist, mean, median_low, stdev
 from typing import Final
 
@@ -29,11 +29,13 @@ FLOOR_BYTES: Final = 16 << 10  # smallest margin: about a hundred small buffers
 _DECIDING: Final = 8  # number of deciding ops in a report: the largest
 
 
-def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> StatedRange:
+def state_range(
+    prediction: Prediction, chosen: Chosen, data_bytes: Mapping[str, int], unsized: int
+) -> StatedRange:
     """Return the range of the peak and its reasons.
 
     Schedules cover the graph only. Bytes that the process holds beside it are added to all of them,
-    so that the shown peak lies in its range.
+    so that the shown peak lies in its range. ``data_bytes`` as in the run note.
     """
     allocated, extra = chosen.allocated_bytes[prediction.main.threads], chosen.extra_bytes
     margin = max(int(MARGIN * prediction.peak_bytes), FLOOR_BYTES)
@@ -48,15 +50,8 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
             f"on all threads at {overlapped}. The range includes both; --inter-op-threads 1 fixes the "
             "first."
         )
-    because.append(
-        f"Small buffers outside the step's graph: up to {format_bytes(margin)} either way."
-    )
-    if less or more:
-        because.append(
-            f"Ops without a rule, and Python ops, may hold {format_bytes(less)} less, if a "
-            f"result reuses other memory, or {format_bytes(more)} more, for scratch as large as a "
-            "result."
-        )
+    because += _describe_margins(margin, less, more, data_bytes)
+    less, more = less + data_bytes.get("arrays", 0), more + data_bytes.get("cache", 0)
     # Other outcomes of decisions are not replayed: their distance to the schedules is added.
     below = prediction.schedule_range.low - requested.low + margin + less
     above = requested.high - prediction.schedule_range.high + margin + more
@@ -87,6 +82,21 @@ def state_range(prediction: Prediction, chosen: Chosen, *, unsized: int = 0) -> 
         ),
         unsized=unsized,
     )
+
+
+def _describe_margins(
+    margin: int, less: int, more: int, data_bytes: Mapping[str, int]
+) -> Iterator[str]:
+    yield f"Small buffers outside the step's graph: up to {format_bytes(margin)} either way."
+    if less or more:
+        yield (
+            f"Ops without a rule, and Python ops, may hold {format_bytes(less)} less, if a result "
+            f"reuses other memory, or {format_bytes(more)} more, for scratch as large as a result."
+        )
+    if size := data_bytes.get("arrays"):
+        yield f"Arrays of the data set, {format_bytes(size)}, may lie in NumPy's memory instead."
+    if size := data_bytes.get("cache"):
+        yield f"The data set's cache() holds up to {format_bytes(size)} after the first epoch."
 
 
 def _summarize(sample: ScheduleSample, allocated: Sequence[int], extra: int) -> ScheduleRange:
