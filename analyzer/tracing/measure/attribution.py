@@ -82,7 +82,9 @@ def label_graph(
     on_card = _is_on_card(allocations)
     for row, name in enumerate(ops):
         op = structure.ops.get(name)
-        if op is None:
+        # An eager op before the steps may have the name of an op in the graph.
+        is_eager = regions[row] == "dynamic" and steps[row] < 0
+        if op is None or is_eager:
             continue
         labels.op_type[row] = op.type
         labels.source[row] = op.source
