@@ -11,7 +11,7 @@ schedules, each from a seed. From the graph to the range:
    rules for memory plans.
 2. ``prepared_step.play`` plays one schedule: the seed selects the order in which a node starts its
    successors, ``executor/`` runs the nodes, and ``buffers/`` allocates and frees their outputs.
-3. ``sampling.predict`` plays up to 61 schedules, and ``uncertainty/decisions`` other outcomes of
+3. ``sampling.predict`` plays up to 201 schedules, and ``uncertainty/decisions`` other outcomes of
    branches and loops that data decide: the requested figures.
 4. ``sampling.choose`` continues schedules from the start of the process (``startup``, then
    ``process_table``) in the BFC allocator: the allocated range and the memory limits.

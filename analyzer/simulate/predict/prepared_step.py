@@ -20,7 +20,6 @@ from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, As
 from analyzer.simulate.predict.executor.scalar_values import Value
 from analyzer.simulate.predict.executor.threads import (
     Executor,
-    LockstepWorkers,
     OpTiming,
     Workers,
     estimate_timing,
@@ -35,7 +34,7 @@ class Schedule:
     """One schedule that the executor could take."""
 
     seed: int = 0
-    threads: int = 1  # inter-op threads; negative if they run in lockstep
+    threads: int = 1  # inter-op threads
     buffers: Buffers
     instants: int
     steps: tuple[tuple[int, int], ...]  # first and last instant of each step
@@ -60,8 +59,7 @@ def play(
 ) -> Schedule:
     """Run one schedule, with ``threads`` inter-op threads, and return its buffers.
 
-    Negative ``threads`` run in lockstep. ``steps`` are from the process's start; None is one later
-    step, or those until all are the same.
+    ``steps`` are from the process's start; None is one later step, or those until all are the same.
     """
     edges = EdgeOrder(prepared.wirings[seed % len(prepared.wirings)], seed)
     wiring, timing = prepared.wiring, prepared.timing
@@ -93,8 +91,7 @@ def play(
         else:
             # The last step has the same seed however many steps precede it.
             step_seed = seed * (prepared.steps + 1) + prepared.steps - count + number
-            workers = Workers if threads > 0 else LockstepWorkers
-            workers(executor, timing, abs(threads), step_seed).run()
+            Workers(executor, timing, threads, step_seed).run()
         if wiring.has_control_flow:
             loops |= executor.decisions.loops
             branches |= executor.decisions.branches

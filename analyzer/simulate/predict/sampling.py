@@ -40,7 +40,8 @@ LIMIT_MARGIN: Final = 0.03
 """Share added to the sufficient limit for chunk positions that no schedule shows. A real run on a card
 failed 0.3 % above the limit of 15 schedules; runs on a CPU needed up to 2.5 % more than a few."""
 
-MOST_SCHEDULES: Final = 61  # most schedules to sample; odd, so that the median is one of them
+MOST_SCHEDULES: Final = 201
+"""Most schedules to sample; odd, so that the median is one of them. 95 % of few are all of them."""
 
 EQUAL_SCHEDULES: Final = 19
 """Equal peaks after which sampling stops. One more schedule differs with a chance below 1 in 20 (1
@@ -81,7 +82,7 @@ class ScheduleSample:
         """First and last index of the narrowest range of peaks with 95 % coverage.
 
         One more schedule is equally likely in each of the gaps between and around the sorted peaks.
-        So the range takes 60 of 61 peaks, and all of 41 or fewer. It contains the median; of
+        So the range takes 193 of 201 peaks, 60 of 61, and all of 41 or fewer. It contains the median; of
         equally narrow ranges it is the highest.
         """
         peaks, count = self.peaks_bytes, len(self.peaks_bytes)
@@ -109,9 +110,6 @@ class Prediction:
     """The sampled schedules of a step."""
 
     by_threads: tuple[ScheduleSample, ...]  # the first is the figure's number of threads
-    # the median one-thread schedule and the median one in lockstep, which bound a busy machine's
-    # orders; empty if the figure is for one thread or a card
-    bound_schedules: tuple[Schedule, ...]
     # schedules to replay: some on the figure's threads, the median on each other number of threads
     candidates: tuple[Schedule, ...]
     decisions: tuple[Decision, ...]
@@ -136,9 +134,8 @@ class Prediction:
 
     @property
     def schedule_range(self) -> Range:
-        """Peaks of the schedules on the figure's threads, and of the bound schedules."""
-        bounds_bytes = (schedule.peak_bytes for schedule in self.bound_schedules)
-        return self.main.range.including(self.peak_bytes, *bounds_bytes)
+        """Peaks of the schedules on the figure's threads."""
+        return self.main.range.including(self.peak_bytes)
 
     @property
     def range(self) -> Range:
@@ -185,11 +182,8 @@ def predict(
     main, *others = (samples[n] for n in dict.fromkeys(numbers) if n in samples)
     runs = len(main.middle.nodes) * prepared.steps
     replays = _limit("candidate", runs, _MOST["candidates"])
-    lockstep = samples.get(-main.threads)
-    bounds = () if lockstep is None else (samples[1].middle, lockstep.middle)
     return Prediction(
         by_threads=(main, *others),
-        bound_schedules=bounds,
         candidates=(*main.spread(replays), *(other.middle for other in others)),
         decisions=decisions,
         alternatives=alternatives,
@@ -204,14 +198,12 @@ def _sample(
     wanted: int | None,
     progress: Callable[[float], None],
 ) -> dict[int, ScheduleSample]:
-    """Return number of threads -> sampled schedules; a negative number is of threads in lockstep."""
+    """Return number of threads -> sampled schedules."""
     main = inter_op[0]
     first = play(prepared, 0, threads=main)
     count = wanted or _limit("sample", len(first.nodes), MOST_SCHEDULES)
     enough = count if wanted else min(count, EQUAL_SCHEDULES)
     counts = dict.fromkeys(inter_op, _MOST["other_schedules"] if count > 1 else 0) | {main: count}
-    if count > 1 and main > 1 and not prepared.device.is_cheap:
-        counts |= dict.fromkeys((1, -main), _MOST["other_schedules"])
     done, total = 0, sum(counts.values())
     samples: dict[int, ScheduleSample] = {}
     for threads, most in counts.items():
@@ -245,7 +237,6 @@ class Chosen:
     played: Played
     # number of threads -> sorted allocated peaks of replayed schedules, except rare ones above
     allocated_bytes: Mapping[int, tuple[int, ...]]
-    bound_bytes: tuple[int, ...]  # allocated peaks of the bound schedules
     extra_bytes: int  # bytes that the shown peak holds in addition to the graph's schedule
     limits: Range | None  # the limits under which some and all schedules run; None if not searched
 
@@ -269,17 +260,15 @@ def choose(
     progress: Callable[[float], None],
 ) -> Chosen:
     """Replay schedules over the range and choose one to show; ``owners`` by index in the note."""
-    main, bounds = prediction.main, prediction.bound_schedules
-
+    main = prediction.main
     play = partial(play_from_start, note, prediction.prepared, owners)
     starts = {one: play(one.seed, one.threads) for one in _choose_starts(prediction)}
     in_turn = list(starts.values())
-    # Each schedule continues a history: its own, or one in turn; the bounds continue the first.
+    # Each schedule continues a history: its own, or one in turn.
     pairs = [
         (schedule, starts.get(schedule, in_turn[number % len(in_turn)]))
         for number, schedule in enumerate(prediction.candidates)
     ]
-    pairs += [(bound, pairs[0][1]) for bound in bounds if bound not in prediction.candidates]
     layouts: list[Layout] = []
     for number, (schedule, start) in enumerate(pairs):
         progress((0.5 if search else 1.0) * number / len(pairs))
@@ -292,19 +281,17 @@ def choose(
             prepare_searches(sequence, _MOST["searches"] + 1)
         layouts.append(Layout(schedule, sequence, *measure_allocated(sequence, step, options)))
     own = [layout for layout in layouts if layout.schedule.threads == main.threads]
-    bound_layouts = [layout for layout in layouts if layout.schedule in bounds]
     middle = _choose_shown(prediction, starts, own)
     limits = None
     if search and len(layouts) > 1:
         # The highest first: its results mostly cover the others.
-        largest = sorted([*own, *bound_layouts], key=lambda layout: -layout.peak_bytes)
+        largest = sorted(own, key=lambda layout: -layout.peak_bytes)
         sequences = [layout.sequence for layout in largest]
         limits = find_shared_limits(sequences, options, lambda share: progress(0.5 + 0.5 * share))
     shown = starts[middle]
     return Chosen(
         played=shown,
         allocated_bytes=_group_peaks(prediction, layouts),
-        bound_bytes=tuple(layout.peak_bytes for layout in bound_layouts),
         extra_bytes=shown.schedule.peak_bytes + shown.aside_bytes - middle.peak_bytes,
         limits=limits,
     )

@@ -42,14 +42,6 @@ def state_range(
     less, more = _bound_unmodelled(prediction)
     requested = prediction.range
     because = [describe_schedules(prediction.main, extra)] if requested.width else []
-    if requested.width and prediction.bound_schedules:
-        peaks = (schedule.peak_bytes + extra for schedule in prediction.bound_schedules)
-        one, overlapped = map(format_bytes, peaks)
-        because.append(
-            f"A busy machine delays threads: ops that run one by one peak at {one}, ops that overlap "
-            f"on all threads at {overlapped}. The range includes both; --inter-op-threads 1 fixes the "
-            "first."
-        )
     because += _describe_margins(margin, less, more, data_bytes)
     less, more = less + data_bytes.get("arrays", 0), more + data_bytes.get("cache", 0)
     # Other outcomes of decisions are not replayed: their distance to the schedules is added.
@@ -65,8 +57,7 @@ def state_range(
         )
         limit = limit.widened(below, above).at_least(0)
     requested = requested.shifted(extra).widened(margin + less, margin + more).at_least(0)
-    chunks = estimate_allocated_range(allocated)
-    chunks = chunks.including(*chosen.bound_bytes, chunks.low).widened(below, above).at_least(0)
+    chunks = estimate_allocated_range(allocated).widened(below, above).at_least(0)
     return StatedRange(
         limit_low_bytes=None if limit is None else limit.low,
         limit_high_bytes=None if limit is None else limit.high,
@@ -156,9 +147,8 @@ def _bound_unmodelled(prediction: Prediction) -> tuple[int, int]:
 
 def find_deciding_ops(prediction: Prediction) -> list[DecidingOp]:
     """Return the ops whose order decides the peak, with bytes as in ``DecidingOp``."""
-    main, bounds = prediction.main, prediction.bound_schedules
-    ends = [*(main.schedules[at] for at in main.ends), *bounds]
-    ends.sort(key=lambda schedule: schedule.peak_bytes)
+    main = prediction.main
+    ends = [main.schedules[at] for at in main.ends]
     difference = _sum_alive_at_peak(ends[-1])
     difference.subtract(_sum_alive_at_peak(ends[0]))
     ops = prediction.prepared.wiring.ops
