@@ -42,8 +42,8 @@ def _list_stages(dataset: Any) -> list[Any]:
 def list_batch_specs(dataset: Any) -> list[TensorSpec]:
     """Return the components of a full batch: an open first axis is the batch's."""
     sizes = (private.get_batch_size(stage) for stage in _list_stages(dataset))
-    size = next((int(one) for one in sizes if one is not None), -1)
-    specs = []
+    size = next((tf.get_static_value(one) for one in sizes if one is not None), None)
+    size, specs = -1 if size is None else int(size), []
     for leaf in tf.nest.flatten(dataset.element_spec):
         # Sparse and ragged components are variants.
         spec = get_spec(leaf) if isinstance(leaf, tf.TensorSpec) else TensorSpec("variant", None)
@@ -72,7 +72,8 @@ def count_held_bytes(tensors: Iterable[Any]) -> dict[str, int]:
                     one.element_spec == stage.element_spec and "Map" not in type(one).__name__
                     for one in stages[at:]
                 )
-                held[kind] += _count_elements(stage) * _count_element_bytes(stage, is_slice)
+                element_bytes = count_element_bytes(stage, is_slice=is_slice)
+                held[kind] += _count_elements(stage) * (element_bytes or 0)
     return {kind: size for kind, size in held.items() if size}
 
 
@@ -84,6 +85,8 @@ def _count_elements(stage: Any) -> int:
     return max(int(limit), 1) if count < 0 else min(max(int(limit), 1), count)
 
 
-def _count_element_bytes(stage: Any, is_slice: bool) -> int:
-    sizes = [spec.size_bytes or 0 for spec in list_batch_specs(stage)]
-    return sum(size for size in sizes if not is_slice or size % _ALIGNMENT_BYTES)
+def count_element_bytes(stage: Any, *, is_slice: bool = False) -> int | None:
+    """Return the bytes of one element, except shared slices of an array; None if a shape is open."""
+    sizes = [spec.size_bytes for spec in list_batch_specs(stage)]
+    own = [size for size in sizes if not is_slice or size is None or size % _ALIGNMENT_BYTES]
+    return None if None in own else sum(size or 0 for size in own)

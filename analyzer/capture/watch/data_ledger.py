@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import tensorflow as tf
 
+from analyzer.capture.graph.input_pipeline import count_element_bytes
 from analyzer.capture.graph.plain_graphs import count_bytes
 from analyzer.capture.private_names import get_layers, holds_recording, is_persistent
 from analyzer.capture.watch.holders.holder_search import HolderSearch
@@ -66,7 +67,7 @@ class DataLedger:
             kind=kind,
             where=where,
             elements=elements,
-            element_bytes=_count_element_bytes(dataset.element_spec),
+            element_bytes=count_element_bytes(dataset),
         )
 
     def add_slices(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
@@ -148,20 +149,6 @@ class DataLedger:
 def _format_own_line(frame: FrameType | None) -> str:
     """Return ``file:line`` of a frame of the user's code; "" for other frames."""
     return format_line(frame) if frame is not None and is_own(frame.f_code.co_filename) else ""
-
-
-def _count_element_bytes(spec: Any) -> int | None:
-    """Return the bytes of one element of a data set; None if a shape is open."""
-    total = 0
-    for leaf in tf.nest.flatten(spec):
-        shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-        if shape is None or dtype is None or not dtype.is_numpy_compatible or dtype == tf.string:
-            return None
-        count = shape.num_elements()
-        if count is None:
-            return None
-        total += count * dtype.size
-    return total
 
 
 def _count_elements(dataset: Any) -> int | None:

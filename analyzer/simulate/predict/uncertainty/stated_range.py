@@ -147,10 +147,9 @@ def _bound_unmodelled(prediction: Prediction) -> tuple[int, int]:
 
 def find_deciding_ops(prediction: Prediction) -> list[DecidingOp]:
     """Return the ops whose order decides the peak, with bytes as in ``DecidingOp``."""
-    main = prediction.main
-    ends = [main.schedules[at] for at in main.ends]
-    difference = _sum_alive_at_peak(ends[-1])
-    difference.subtract(_sum_alive_at_peak(ends[0]))
+    low, high = (prediction.main.schedules[at] for at in prediction.main.ends)
+    difference = _sum_alive_at_peak(high)
+    difference.subtract(_sum_alive_at_peak(low))
     ops = prediction.prepared.wiring.ops
     largest = sorted(difference.items(), key=lambda item: (-abs(item[1]), item[0]))
     return [
