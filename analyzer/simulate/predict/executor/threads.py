@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _MEASURED: Final = read_table("simulate/predict/executor/durations.toml", dict[str, float])
 INLINE_SECONDS, BYTES_PER_SECOND = _MEASURED["inline_seconds"], _MEASURED["bytes_per_second"]
-FLOPS: Final = _MEASURED["flops"]
+FLOPS, CALL_BACK_SECONDS = _MEASURED["flops"], _MEASURED["call_back_seconds"]
 
 _ASYNCHRONOUS: Final = TYPES["counting"] | {COPY, COPY_BACK}
 """Op types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
@@ -257,7 +257,7 @@ class Workers(Generic[Task]):
         self._caller_sleeps = not own and not other
         if not self._caller_sleeps:
             following = own.popleft() if own else other.pop()
-            self._push(now + _MEASURED["call_back_seconds"], _OUTSIDE, following)
+            self._push(now + CALL_BACK_SECONDS, _OUTSIDE, following)
 
     def _wake(self, now: float) -> None:
         if self._idle:
