@@ -128,23 +128,13 @@ def _read_own_cards() -> tuple[OwnCard, ...]:
 
 
 def _print(listing: CardList) -> None:
-    from analyzer.report.render.sections import Document, Paragraph, Section, Table, TableColumn
+    from analyzer.report.render import sections
 
-    columns = (
-        TableColumn("--gpu", least=max(len(card.id) for card in listing.cards)),
-        TableColumn("card", rank=3),
-        TableColumn("memory", "bytes", rank=1),
-        TableColumn("CUDA's", "bytes", rank=4),
-        TableColumn("limit", "bytes"),
-        TableColumn("capability", "number", rank=2),
-    )
-    rows = tuple(
-        (row.id, row.name, row.nominal_bytes, row.memory_bytes, row.limit_bytes,
-         row.compute_capability)
-        for row in listing.cards
-    )  # fmt: skip
+    first = sections.TableColumn("--gpu", least=max(len(card.id) for card in listing.cards))
+    fields = ("id", "name", "nominal_bytes", "memory_bytes", "limit_bytes", "compute_capability")
+    rows = tuple(tuple(getattr(row, name) for name in fields) for row in listing.cards)
     lead = tuple(
-        Paragraph(
+        sections.Paragraph(
             f"This machine's GPU {one.index}: {printable(one.name, 80)}, {format_bytes(one.free_bytes)} "
             f"free of {format_bytes(one.total_bytes)} "
             f"({f'--gpu {one.gpu}' if one.gpu else 'not in the catalogue'})"
@@ -152,7 +142,8 @@ def _print(listing: CardList) -> None:
         for one in listing.own
     )
     heading = "Cards: nominal memory, memory that CUDA reports, TensorFlow's default limit"
-    sections = (Section(heading, (Table(columns, rows),)),)
+    table = sections.Table((first, *sections.COLUMNS["cards"]), rows)
+    blocks = (sections.Section(heading, (table,)),)
     following = f"analyze fit train.py:build_model --gpu {listing.cards[0].id}"
-    document = Document("", "", lead=lead, sections=sections, next_command=following)
+    document = sections.Document("", "", lead=lead, sections=blocks, next_command=following)
     print_answer(document, quiet=False)

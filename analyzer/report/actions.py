@@ -100,16 +100,9 @@ def remedy_items(
 
 
 def _finding_item(finding: Finding, code: str = "", check: str = "") -> Item:
-    return Item(
-        finding.severity,
-        finding.title,
-        saving_words(finding),
-        finding.detail,
-        code,
-        _TONES.get(finding.severity, "plain"),
-        check,
-        _evidence_table(finding),
-    )
+    tone, evidence = _TONES.get(finding.severity, "plain"), _evidence_table(finding)
+    facts = (finding.severity, finding.title, saving_words(finding), finding.detail)
+    return Item(*facts, code, tone, check, evidence)
 
 
 def _check_command(report: ReportFile, remedy: str) -> str:
