@@ -109,9 +109,10 @@ def compare(
 
 
 def _side(report: ReportFile, label: str) -> DiffSide:
-    return DiffSide(
-        label=label, kind=report.kind, batch_size=report.step.batch_size, peak=report.peak
-    )
+    is_timed = report.kind is Kind.TRACE and bool(report.steps)  # its kernels ran
+    step_s = report.steps[-1].duration_s if is_timed else None
+    batch, peak = report.step.batch_size, report.peak
+    return DiffSide(label=label, kind=report.kind, batch_size=batch, peak=peak, step_s=step_s)
 
 
 def _number(report: ReportFile, number: Number) -> int | None:

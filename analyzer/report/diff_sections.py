@@ -10,7 +10,7 @@ from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract.report import report_file
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Recording
-from analyzer.model.units import format_bytes, parse_bytes
+from analyzer.model.units import format_bytes, format_seconds, parse_bytes
 from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
     COLUMNS,
@@ -39,12 +39,15 @@ def diff_document(report: report_file.DiffFile) -> Document:
     """Return a difference of two steps as the terminal shows it."""
     peak = [(row.number, row) for row in report.peak]
     categories = [(row.category, row) for row in report.categories]
+    times = [side.step_s for side in (report.a, report.b)]
+    shown = (format_seconds(one) if one is not None else "not measured" for one in times)
+    time = Paragraph(f"Time of the steady step: {', then '.join(shown)}.", "muted")
     return Document(
         f"{report.a.label}  →  {report.b.label}",
         report.headline,
         notices=report.notes,
         sections=(
-            Section("Peak", (_both(peak),)),
+            Section("Peak", (_both(peak), *([time] if any(times) else ()))),
             Section("At the peak, requested bytes", (_both(categories),)),
             _changes("Layers", report.layers),
             _changes("Ops", report.ops),

@@ -71,6 +71,7 @@ class DiffSide(ReportRecord, frozen=True, kw_only=True):
     kind: subject.Kind
     batch_size: Total | None
     peak: peaks.PeakFigures
+    step_s: float | None = None  # duration of the steady step, if one was measured
 
 
 class BytesOfBoth(ReportRecord, frozen=True, kw_only=True):

@@ -107,3 +107,14 @@ def test_files_hold_the_document(grown: Diff, tmp_path: Path) -> None:
     assert "difference" in (tmp_path / "d.md").read_text()
     assert "grew" in grown._repr_html_()
     assert "grew" in repr(grown)
+
+
+def test_the_time_of_a_measured_step_stands_beside_its_peak(grown: Diff) -> None:
+    sides = replace(grown.report, a=replace(grown.report.a, step_s=None))
+    sides = replace(sides, b=replace(sides.b, step_s=0.0125))
+    console = Console(file=io.StringIO(), width=100)
+    print_terminal(diff_document(sides), console)
+    assert "Time of the steady step: not measured, then 12.5 ms." in console.file.getvalue()  # type: ignore[attr-defined]
+    console = Console(file=io.StringIO(), width=100)
+    print_terminal(diff_document(replace(sides, b=sides.a)), console)
+    assert "Time" not in console.file.getvalue()  # type: ignore[attr-defined]
