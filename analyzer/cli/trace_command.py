@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
@@ -43,7 +43,7 @@ from analyzer.session.opening import OpenOptions
 from analyzer.session.work_engine import WorkEngine
 
 if TYPE_CHECKING:
-    from analyzer.capture.watch.script_launch import ScriptEnd
+    from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView
 
 _OF_THE_CAPTURE: Final = ("steps", "batch_size", "inter_op_threads", "device", "gpu")
 
@@ -55,6 +55,7 @@ class TraceOptions:
     batch_size: int | None = None
     steps: int | None = None
     warmup: int | None = None
+    live: bool = False
     device: str = ""
     gpu: str = ""
     inter_op_threads: int | None = None
@@ -111,14 +112,16 @@ def trace(
             warmup=SCRIPT_WARMUP_STEPS if capture.warmup is None else capture.warmup,
             options=chosen,
         )
-        _trace_script(spec, request, what_if, place, outputs)
+        _trace_script(
+            spec, request, place, outputs, what_if=what_if, view=_choose_view(is_live=capture.live)
+        )
     if arguments:
         raise InputError(
             f"{spec.text} is not a script and takes no arguments ({arguments[0]!r}).",
             hint="Leave them out; options come before --.",
         )
     reason = "cannot be used without a script"
-    options.refuse_options(reason, "Leave it out.", warmup=capture.warmup)
+    options.refuse_options(reason, "Leave it out.", warmup=capture.warmup, live=capture.live)
     _trace_step(spec, chosen, what_if, place, outputs, reading)
 
 
@@ -217,15 +220,26 @@ def _open_trace(
     return open_hosts(path, engine=engine, **shared)
 
 
+def _choose_view(*, is_live: bool) -> ScriptView | None:
+    """Return the view of a running script, if it is asked for."""
+    if not is_live:
+        return None
+    if not sys.stderr.isatty():
+        raise InputError("--live needs a terminal.", hint="Leave it out; the report follows.")
+    from analyzer.cli.live_view import show_live
+
+    return show_live
+
+
 def _trace_script(
-    spec: TargetSpec, request: WatchRequest, what_if: WhatIf, place: RunPlace, outputs: Outputs
+    spec: TargetSpec, request: WatchRequest, place: RunPlace, outputs: Outputs, **settings: Any
 ) -> NoReturn:
     """Run the script, report, and exit with the script's status."""
     from analyzer.session.target_results import trace_script
 
     check_honoured(spec.text, TargetForm.SCRIPT, list_given_options(request.options))
     with place.folder_for(spec) as folder:
-        end, result = trace_script(spec, request, folder, force=outputs.force, what_if=what_if)
+        end, result = trace_script(spec, request, folder, force=outputs.force, **settings)
         if end.fault:
             last = end.fault.strip().splitlines()[-1:]
             _print_lines(

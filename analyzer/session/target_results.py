@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
-from analyzer.capture.watch.script_launch import ScriptEnd, run_script
+from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
 from analyzer.cards import check_limit, find_gpu
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec, WatchRequest
@@ -62,9 +62,10 @@ def trace_script(
     *,
     force: bool = False,
     what_if: WhatIf | None = None,
+    view: ScriptView | None = None,
 ) -> tuple[ScriptEnd, Result | None]:
     """Run a script in this terminal; return its end, and the result of a few traced steps, if any."""
-    end = run_script(request, out, force=force)
+    end = run_script(request, out, force=force, view=view)
     if end.folder is None:
         return end, None
     with ignore_repetition(end.interrupted_s):

@@ -18,9 +18,11 @@ import signal
 import subprocess
 import time
 import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 
 import msgspec
 
@@ -65,7 +67,13 @@ class ScriptEnd:
     unread: str = ""  # why the trace cannot be opened
 
 
-def run_script(request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:
+ScriptView = Callable[[Path, IO[bytes]], AbstractContextManager[None]]
+"""Shows a script while it runs; takes its run folder and its output."""
+
+
+def run_script(
+    request: WatchRequest, out: Path, *, force: bool, view: ScriptView | None = None
+) -> ScriptEnd:
     """Run a script to its end, or raise an InputError if ``out`` or the card cannot be used."""
     check_writable(out, force=force)
     if request.script.endswith(".ipynb"):
@@ -81,10 +89,11 @@ def run_script(request: WatchRequest, out: Path, *, force: bool) -> ScriptEnd:
         file = staging / "request.json"
         write_message(file, replace(request, folder=str(staging)))
         command = make_start_command("watch.script_child", str(file))
-        status, interrupted_s = _run_in_terminal(command, environment, staging)
+        (staging / LIVE_FILE).touch() if view else None
+        status, interrupted_s = _run_in_terminal(command, environment, staging, view)
         is_interrupted = status == EXIT_BASE + signal.SIGINT
         with ignore_repetition(interrupted_s) if is_interrupted else delay_signals():
-            for name in (file.name, INTERRUPT_FILE, REPORT_FILE):
+            for name in (file.name, INTERRUPT_FILE, REPORT_FILE, LIVE_FILE):
                 (staging / name).unlink(missing_ok=True)
             for name in (DUMP, PHANTOM_FOLDER, POOL_FOLDER):
                 shutil.rmtree(staging / name, ignore_errors=True)
@@ -111,7 +120,7 @@ def _take_text(path: Path) -> str | None:
 
 
 def _run_in_terminal(
-    command: list[str], environment: dict[str, str], folder: Path
+    command: list[str], environment: dict[str, str], folder: Path, view: ScriptView | None
 ) -> tuple[int, float]:
     """Run a command with this process' terminal; return its status as in a shell, and the last Ctrl-C.
 
@@ -124,8 +133,12 @@ def _run_in_terminal(
     adopt_orphans()
     watched = {*ENDING, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    stack = contextlib.ExitStack()
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if view else {}
     try:
-        child = subprocess.Popen(command, env=environment, preexec_fn=_prepare_child)
+        child = subprocess.Popen(command, env=environment, preexec_fn=_prepare_child, **pipes)
+        if view and child.stdout:
+            stack.enter_context(view(folder, child.stdout))
         while child.poll() is None:
             if not hasattr(signal, "sigtimedwait"):  # macOS
                 child.wait()
@@ -141,6 +154,7 @@ def _run_in_terminal(
             if received.si_code != _FROM_KERNEL or is_second:
                 child.send_signal(signal.SIGKILL if is_second else received.si_signo)
     finally:
+        stack.close()
         while pending := signal.sigpending() & watched:  # signals that were meant for the child
             signal.sigwait(pending)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -169,6 +183,7 @@ _FAULT_FILE: Final = "watch.error"  # the traceback of an error of ours, which t
 BEGUN_FILE: Final = "watch.begun"  # exists once the script has imported TensorFlow
 INTERRUPT_FILE: Final = "watch.interrupt"  # exists once Ctrl-C was pressed
 REPORT_FILE: Final = "watch.report"  # exists once the script's observations are being written
+LIVE_FILE: Final = "watch.live"  # exists with a view; step, bytes in use, peak, resident bytes
 USAGE_FILE: Final = "watch.usage"  # exists if the script's own ``argparse`` ended it
 DUMP: Final = ".xla"  # folder of XLA's compiled modules while the script runs
 POOL_FOLDER: Final = ".pool"  # folder of TensorFlow's records of full memory pools

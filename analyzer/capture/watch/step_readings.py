@@ -36,6 +36,7 @@ class StepReadings:
     def __init__(self) -> None:
         self.rows: list[Reading] = []
         self.peaks: tuple[int, ...] = ()  # TensorFlow's own, of each GPU, else of the CPU
+        self.live_file: Path | None = None  # gets each reading, for a view of the running script
         self._stride = 1
         self._next_s, self._next_step = 0.0, 0
         self._last_s, self._last_step = time.perf_counter(), 0  # of the last call of ``read``
@@ -62,6 +63,9 @@ class StepReadings:
         if len(self.rows) >= _MAX_READINGS:
             self.rows = self.rows[::2]
             self._stride *= 2
+        if self.live_file is not None:
+            peak_bytes = self._read_statistic("peak")[0]
+            self.live_file.write_text(f"{step} {in_use_bytes} {peak_bytes} {host_bytes or 0}")
         self._next_s = now_s + (time.perf_counter() - now_s) / _TIME_SHARE
         self._next_step = step + self._stride
         return True

@@ -29,7 +29,7 @@ from analyzer.capture.watch.data_ledger import DataLedger
 from analyzer.capture.watch.function_ledger import FunctionLedger, FunctionRecord, takes_gradients
 from analyzer.capture.watch.holders.holder_search import HolderSearch
 from analyzer.capture.watch.holders.live_holders import GrowthCheck, find_held_objects
-from analyzer.capture.watch.script_launch import write_fault, write_untraced
+from analyzer.capture.watch.script_launch import LIVE_FILE, write_fault, write_untraced
 from analyzer.capture.watch.step_candidates import (
     GRADIENTS,
     REPEATED_GRADIENTS,
@@ -78,6 +78,8 @@ class Watcher:
         self.data = DataLedger()
         self.gradients = GradientSteps()
         self.readings = StepReadings()
+        if (live_file := folder / LIVE_FILE).exists():
+            self.readings.live_file = live_file
         self.misses_gpu, self.in_fit = False, in_fit
         self.steady = SteadyCalls()
         self._hooks = Hooks(self)

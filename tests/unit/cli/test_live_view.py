@@ -1,0 +1,102 @@
+"""The view of a running script: its latest reading, the slope, and the layers of its traced steps."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+from builders import analyze, sample_folder
+from rich.console import Console
+
+from analyzer.capture.watch.script_launch import LIVE_FILE, run_script
+from analyzer.cli.live_view import LiveView, show_live
+from analyzer.model.contract.capture_request import WatchRequest
+
+MIB = 1 << 20
+
+
+def make_console() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+
+
+def text_of(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_it_shows_the_latest_reading_and_the_slope(tmp_path: Path) -> None:
+    console, file = make_console(), tmp_path / LIVE_FILE
+    view = LiveView(tmp_path)
+    file.touch()
+    console.print(view.render())
+    assert "Waiting for the first step." in text_of(console)
+    for step in (10, 20, 30):
+        file.write_text(f"{step} {step * MIB} {40 * MIB} {500 * MIB}")
+        console.print(view.render())
+    shown = " ".join(text_of(console).split())
+    assert "step 30: 30.00 MiB in TensorFlow's pool, peak 40.00 MiB" in shown
+    assert "slope +1.00 MiB a step" in shown
+
+
+def test_it_shows_the_layers_once_steps_are_traced(tmp_path: Path) -> None:
+    folder = shutil.copytree(sample_folder("cnn"), tmp_path / "run")
+    (folder / LIVE_FILE).write_text(f"7 {MIB} {MIB} {MIB}")
+    console = make_console()
+    console.print(LiveView(folder).render())
+    assert "Layers with the most bytes alive at the peak" in text_of(console)
+
+
+def test_output_of_the_script_stays_above_it(tmp_path: Path) -> None:
+    console = make_console()
+    (tmp_path / LIVE_FILE).touch()
+    with show_live(tmp_path, io.BytesIO(b"epoch 1\nloss [bold]0.5\n"), console):
+        pass
+    shown = text_of(console)
+    assert shown.index("epoch 1") < shown.index("loss [bold]0.5") < shown.rindex("Waiting")
+
+
+def test_it_needs_a_terminal(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.touch()
+    done = analyze("trace", script, "--live")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "--live needs a terminal" in done.err
+
+
+SCRIPT = """
+import tensorflow as tf
+step = tf.function(lambda x: tf.reduce_sum(x * x))
+for _ in range(20):
+    step(tf.ones((256, 256)))
+print("the end")
+"""
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_script_reports_its_readings(tmp_path: Path) -> None:
+    console, words = make_console(), [""]
+
+    @contextmanager
+    def view(folder: Path, output: IO[bytes]) -> Iterator[None]:
+        with show_live(folder, output, console):
+            yield
+        words[0] = (folder / LIVE_FILE).read_text()
+
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    end = run_script(
+        WatchRequest(script=str(script), folder=""), tmp_path / "out", force=False, view=view
+    )
+    assert end.status == 0
+    assert "the end" in text_of(console)
+    step, in_use, peak, resident = map(int, words[0].split())
+    assert 1 <= step <= 20
+    assert 0 < in_use <= peak < resident
+    assert end.folder is not None
+    assert not (end.folder / LIVE_FILE).exists()
