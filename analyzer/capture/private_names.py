@@ -1,8 +1,7 @@
 """All names of TensorFlow and Keras that are not part of their public API.
 
 Modules below ``tensorflow.python``, ``tensorflow.core`` and ``keras.src``, and attributes that begin
-with an underscore, may change with any release. The rest of the package imports them from here or calls
-a function that reads them.
+with an underscore, may change with any release. The rest of the package uses them through this module.
 """
 
 from __future__ import annotations
@@ -116,8 +115,7 @@ def list_newer_versions(versions: Mapping[str, str] | None = None) -> Iterator[s
 def build_executors_anew(number: int) -> Iterator[None]:
     """Let TensorFlow build an executor for each function that is called, also if it ran before.
 
-    An executor belongs to a function and its options. ``number`` changes an option without effect on
-    functions, and differs between calls.
+    An executor belongs to a function and its options; ``number`` changes one that has no effect.
     """
     runtime = context.context()
     options = runtime.function_call_options
@@ -190,11 +188,6 @@ def list_concrete_functions(function: Any) -> list[Any]:
     return list(getattr(function, "_list_all_concrete_functions", list)())
 
 
-def get_keras_spec(variable: Any) -> tuple[Any, str]:
-    """Return shape and dtype of a Keras variable under construction."""
-    return variable._shape, variable._dtype
-
-
 def get_device_parts(variable: Any) -> tuple[Any, ...]:
     """Return the copies of a distributed variable, one a device; empty for other variables."""
     if not isinstance(variable, tf.distribute.DistributedValues):
@@ -211,11 +204,6 @@ def set_keras_value(variable: Any, value: Any) -> None:
 def get_layers(model: Any, **options: bool) -> list[Any]:
     """Return a model's layers and their inner layers; none if it is not a Keras model."""
     return list(model._flatten_layers(**options)) if hasattr(model, "_flatten_layers") else []
-
-
-def build_trainer(model: Any, data: Any) -> None:
-    """Build a Keras 3 model, its metrics and its optimizer as ``fit`` does before its first step."""
-    model._symbolic_build(data_batch=data)
 
 
 def set_chosen_jit(model: Any, value: bool | None) -> None:
@@ -263,6 +251,9 @@ def _make_reader(*names: str, default: Any = None) -> Callable[..., Any]:
     return read
 
 
+get_keras_shape = _make_reader("_shape")  # of a Keras variable under construction
+get_keras_dtype = _make_reader("_dtype")
+get_builder = _make_reader("_symbolic_build")  # builds model, metrics and optimizer as ``fit`` does
 get_flat_call = _make_reader("_call_flat")  # calls a function with other tensors than its captures
 get_own_weights = _make_reader("_trainable_variables", "_trainable_weights")  # in Keras 3, or 2
 get_gradient_accumulators = _make_reader("_accumulated_gradients")  # an optimizer's variables

@@ -143,12 +143,10 @@ def _catalogue() -> tuple[Gpu, ...]:
 
 @cache
 def _rows() -> Mapping[str, dict[str, str]]:
-    """Return the figures of each card of the catalogue, by id."""
     return {row["id"]: row for row in _read_rows("card_figures.csv")}
 
 
 def _load_cards(path: Path) -> tuple[Gpu, ...]:
-    """Return the cards of a file; an ``InputError`` if one is invalid."""
     if not path.exists():
         raise InputError(f"The file {path} does not exist.", hint="`analyze gpus` lists the cards.")
     decode = msgspec.json.decode if path.suffix.lower() == ".json" else msgspec.toml.decode

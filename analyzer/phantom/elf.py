@@ -1,16 +1,8 @@
 """ELF files of Linux on x86-64: read a library's exports, and write a library without a compiler.
 
 The written library has one function for each name in a list. Each calls one function of another
-library with its own name and its first six arguments::
-
-    name_i:  mov  $i, %eax         common:  push %rbp ...         six arguments onto the stack
-             jmp  common                    lea  name of i, %rdi
-                                            mov  %rsp, %rsi
-                                            call *answer          from the other library
-                                            leave
-                                            ret
-
-Source: System V ABI with its AMD64 supplement, and the layouts in ``elf.h``.
+library with its own name and its first six arguments: it loads its number into ``eax`` and jumps to the
+code of ``_common``. Source: System V ABI with its AMD64 supplement, and the layouts in ``elf.h``.
 """
 
 import mmap

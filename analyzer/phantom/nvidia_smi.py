@@ -99,7 +99,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _get_fields(card: _Card, count: int) -> dict[str, tuple[object, str]]:
-    """Return the value and the unit of each known field of a card."""
     total = card.total_bytes // _MIB
     texts = {
         "index": card.index,
@@ -119,7 +118,6 @@ def _get_fields(card: _Card, count: int) -> dict[str, tuple[object, str]]:
 
 
 def _get_process_fields(card: _Card, pid: int, used: int) -> dict[str, tuple[object, str]]:
-    """Return the value and the unit of each known field of a process on a card."""
     return {
         "pid": (pid, ""),
         **dict.fromkeys(("process_name", "name"), (_name_process(pid), "")),

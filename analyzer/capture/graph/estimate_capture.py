@@ -231,8 +231,7 @@ def _describe_first_bound(program: Program) -> str:
     """Return a first bound of the step's peak, to append to a stage; empty if no model is known.
 
     The lower bound are parameters and slots, which live as long as the process. The rough upper one adds
-    a gradient of each parameter, and the output of each layer twice: for the backward pass, and as a
-    gradient or a temporary.
+    a gradient of each parameter, and each layer's output twice: as such, and as a gradient or temporary.
     """
     variables = {id(one): one for model in program.models for one in model.variables}
     for optimizer in program.optimizers:

@@ -120,21 +120,16 @@ def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:
             if not any(node.name in _FOREIGN for node in graph_def.node)
         ]
         partitions += own
-        if own:
-            _add_places(collected.post_optimization_graph.node, places)
+        nodes = collected.post_optimization_graph.node if own else ()
+        for node in nodes:
+            places.setdefault(node.name, {PLACE: len(places)})
+        biases = {node.input[0]: node.name for node in nodes if node.op == "BiasAddGrad"}
+        for node in nodes:  # a filter gradient has the place of the bias gradient merged into it
+            if node.op == "Conv2DBackpropFilter" and node.input[2] in biases:
+                places[node.name][MERGED_PLACE] = places[biases[node.input[2]]][PLACE]
     if not partitions:
         raise TargetError("TensorFlow returned no graph for the step.")
     return partitions, places
-
-
-def _add_places(nodes: Sequence[Any], places: dict[str, dict[str, int]]) -> None:
-    """Add the nodes' places, and to a filter gradient that of the bias gradient merged into it."""
-    for node in nodes:
-        places.setdefault(node.name, {PLACE: len(places)})
-    biases = {node.input[0]: node.name for node in nodes if node.op == "BiasAddGrad"}
-    for node in nodes:
-        if node.op == "Conv2DBackpropFilter" and node.input[2] in biases:
-            places[node.name][MERGED_PLACE] = places[biases[node.input[2]]][PLACE]
 
 
 def _collect() -> Any:

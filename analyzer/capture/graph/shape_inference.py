@@ -1,9 +1,8 @@
 """Shapes of a graph that the executor runs.
 
-The executed graph has lost its shapes, and some of its fused oneDNN kernels have wrong or missing shape
-functions. So TensorFlow infers the shapes of a copy in which each oneDNN kernel is the plain op that it
-replaces, each argument states its shape, and each loop is cut open: a tensor keeps its shape through a
-loop, as ``tf.while_loop`` requires. Nothing runs.
+The executed graph has lost its shapes, and some fused oneDNN kernels have wrong or no shape functions.
+So TensorFlow infers the shapes of a copy in which each oneDNN kernel is the plain op that it replaces,
+each argument states its shape, and each loop is cut open, as a tensor keeps its shape through a loop.
 """
 
 import contextlib

@@ -2,13 +2,12 @@
 
 Small stateless kernels run on the given inputs; an op that depends on state, weights or a branch is not
 evaluated. A loop's forward pass puts tensors into lists and its backward pass takes them out
-(``TensorListPushBack`` and ``TensorListPopBack``, ``while_v2.py``). No shape function looks into a list,
-so the elements' shapes are inferred here.
+(``while_v2.py``). No shape function looks into a list, so the elements' shapes are inferred here.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +16,7 @@ from analyzer.capture.graph.plain_graphs import get_node_name
 from analyzer.capture.graph.shape_inference import Outputs
 from analyzer.capture.initializers.variable_births import is_stand_in
 from analyzer.capture.private_names import op_def_registry
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, TensorSpec, read_op_types
 
 _MAX_NUMBERS: Final = 64
 """Elements of an integer tensor that may be a shape, a limit or a number of segments."""
@@ -29,21 +28,14 @@ _NOT_EVALUATED: Final = (
     | {"_SwitchN", "LoopCond", "Placeholder", "VarHandleOp", "LookupTableFindV2"}
     | {"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval"}
 )
-_SEGMENTS: Final = (
-    "SegmentSum SegmentMean SegmentMax SegmentMin SegmentProd SegmentSumV2 SegmentProdV2 "
-    "SegmentMaxV2 SegmentMinV2 SparseSegmentSum SparseSegmentMean SparseSegmentSqrtN"
-)
-_DATA_INPUTS: Final = dict.fromkeys(_SEGMENTS.split(), (0,)) | {"RaggedTensorToTensor": (1, 2)}
+_SEGMENTS: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")["types"]["segments"]
+_DATA_INPUTS: Final = dict.fromkeys(_SEGMENTS, (0,)) | {"RaggedTensorToTensor": (1, 2)}
 """Ops whose output shape depends on the values of some inputs -> the other inputs
 (``SegmentReductionOp``, ``SparseSegmentReductionOpBase``, ``RaggedTensorToTensorBaseOp``)."""
 
 
-class InferredShape(NamedTuple):
-    """The shape of a tensor; ``decides`` if no open input of its op explains it."""
-
-    tensor: str
-    shape: tuple[int, ...]
-    decides: bool
+InferredShape: TypeAlias = tuple[str, tuple[int, ...], bool]
+"""A tensor, its shape, and whether no open input of its op explains it."""
 
 
 class Evaluator:
@@ -100,7 +92,7 @@ class Evaluator:
             inputs = (look_up_spec(self._outputs, source) for source in node.input)
             decides = bool(feeds) or not any(spec is not None and is_open(spec) for spec in inputs)
             for tensor, value in self._evaluate(tensors, feeds).items():
-                yield InferredShape(tensor, value.shape, decides and bool(value.shape))
+                yield tensor, value.shape, decides and bool(value.shape)
 
     def _feed_data(self, node: Any) -> dict[str, Any] | None:
         """Return zeros for the inputs whose values do not matter; None if another is unknown."""
@@ -175,12 +167,8 @@ _PASS_ON: Final = _CONTROL_FLOW | {"Identity", "TensorListPopBack", *_PUT, *_MAK
 """Ops that make a list or pass it on."""
 
 
-class Element(NamedTuple):
-    """A tensor that is taken from a list; ``value`` is its value if it is a known shape itself."""
-
-    tensor: str
-    shape: tuple[int, ...] | None
-    value: Any = None
+Element: TypeAlias = tuple[str, tuple[int, ...] | None, Any]
+"""A tensor that is taken from a list, its shape, and its value if it is a known shape itself."""
 
 
 def infer_list_elements(graph_def: Any, graph: Any, outputs: Outputs) -> Iterator[Element]:
@@ -197,7 +185,7 @@ def infer_list_elements(graph_def: Any, graph: Any, outputs: Outputs) -> Iterato
                 is_same = is_same and all(maker.op == "TensorListReserve" for maker in makers)
                 shape = (int(sizes[0]), *shape) if sizes and is_same and shape is not None else None
                 value = None
-            yield Element(f"{node.name}:{_TAKE[node.op]}", shape, value)
+            yield f"{node.name}:{_TAKE[node.op]}", shape, value
 
 
 def _trace_list(nodes: Mapping[str, Any], source: str) -> tuple[set[str], list[Any]]:
@@ -238,8 +226,7 @@ def _get_static_value(graph: Any, source: str) -> Any:
 
 def is_open(spec: TensorSpec) -> bool:
     """Say whether a tensor's size is unknown."""
-    is_sized = spec.dtype not in ("resource", "variant", "")
-    return is_sized and (spec.shape is None or any(axis < 0 for axis in spec.shape))
+    return spec.dtype not in ("resource", "variant", "") and spec.known_shape is None
 
 
 def look_up_spec(outputs: Outputs, source: str) -> TensorSpec | None:

@@ -101,7 +101,7 @@ class _Patches:
 
     def _initialize(self, old: Any, variable: Any, initializer: Any) -> None:
         traced = not tf.executing_eagerly()
-        shape, name = private.get_keras_spec(variable)
+        shape, name = private.get_keras_shape(variable), private.get_keras_dtype(variable)
         dtype = tf.as_dtype(name)
         with self._count_bytes(), tf.init_scope():
             hollow = self._can_be_hollow(shape, dtype)

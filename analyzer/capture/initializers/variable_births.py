@@ -65,8 +65,7 @@ def _watch_call(
 ) -> Requests | None:
     """Run an initializer of Keras on a small shape; None if that does not reflect the full shape.
 
-    Initializers of other packages may have side effects; one with a ``SeedGenerator`` would advance the
-    model's generator.
+    Other packages' initializers may have side effects, and a ``SeedGenerator`` would be advanced.
     """
     is_keras = str(getattr(initializer, "__module__", "")).split(".")[0] == "keras"
     has_state = isinstance(getattr(initializer, "seed", None), keras.random.SeedGenerator)

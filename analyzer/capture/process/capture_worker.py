@@ -1,7 +1,6 @@
 """The child process that imports TensorFlow, runs or traces the step, and writes the run folder.
 
 It sends messages to its parent on its original standard output; the user's output goes to the log.
-``launch`` starts it.
 """
 
 from __future__ import annotations

@@ -211,8 +211,7 @@ def capture_live(
 
     It runs in this process if the allocator already writes memory events (a GPU, or
     ``TF_CPU_ALLOCATOR_USE_BFC=1`` from the start): then the user's own weights and inputs are measured.
-    Otherwise a Keras model is saved and captured in a child process; other steps exist only in this
-    process and raise TargetError.
+    Otherwise a Keras model is saved and captured in a child process; other steps raise TargetError.
     """
     spec, out = _check_target(target, out, force=force)
     if not options.gpu and can_trace_here():
@@ -298,8 +297,7 @@ def _write(captured: Captured, spec: TargetSpec, staging: Path, out: Path, *, fo
 def _reset_jit_choice(model: Any, options: CaptureOptions) -> Iterator[None]:
     """Let a model that was compiled here without a GPU choose XLA again for ``options.gpu``.
 
-    Keras has replaced ``jit_compile="auto"`` by False and no longer knows it. A user whose model says
-    False on purpose passes ``jit=False``.
+    Keras has replaced ``jit_compile="auto"`` by False; ``jit=False`` says False on purpose.
     """
     from analyzer.capture.private_names import get_chosen_jit, set_chosen_jit
 

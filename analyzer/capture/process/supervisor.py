@@ -141,9 +141,8 @@ def _watch(child: Supervised, signals: int) -> bool:
 def remove_temporaries(pid: int) -> None:
     """Remove temporary files of TensorFlow that a killed process left.
 
-    Their names contain the machine, the thread, the process and the time (``Env::CreateUniqueFileName``
-    in ``tsl/platform/env.cc``). They lie in the first of these folders that exists
-    (``Env::GetLocalTempDirectories``).
+    Their names contain the machine, the thread, the process and the time (``Env::CreateUniqueFileName``,
+    ``tsl/platform/env.cc``). They lie in one of these folders (``Env::GetLocalTempDirectories``).
     """
     name = f"tempfile-{glob.escape(os.uname().nodename)}-*-{pid}-*"
     for folder in (*map(os.environ.get, ("TEST_TMPDIR", "TMPDIR", "TMP")), "/tmp"):

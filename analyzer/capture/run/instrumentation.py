@@ -1,8 +1,7 @@
 """Observe gradients, layer scopes and phases while the user's step is traced or run.
 
 The graph does not say which tensors are gradients or which layer a name scope belongs to.
-``GradientTape.gradient``, ``Optimizer.apply`` and Keras' name scopes do; they are wrapped during a
-capture. Their results do not change.
+``GradientTape.gradient``, ``Optimizer.apply`` and Keras' name scopes do; a capture wraps them.
 """
 
 import contextlib

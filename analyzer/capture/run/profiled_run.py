@@ -20,7 +20,6 @@ from analyzer.capture.run.source_frames import find_user_line
 from analyzer.capture.run.step_capture import (
     Captured,
     Capturing,
-    check_promises,
     describe_capture,
     describe_failure,
     trace_function,
@@ -180,8 +179,8 @@ def _run(
                 if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
                     tf.test.experimental.sync_devices()
             state.done += 1
-            if index == 0 and state.function is None:
-                check_promises(state.program, None)
+            for promise in state.program.promises if index == 0 and state.function is None else ():
+                promise(None)
             state.variables.snapshot()
     finally:
         if values is not None:

@@ -82,14 +82,9 @@ def trace_function(program: Program) -> Any:
         raise TargetError(
             f"The step cannot be traced: {describe_user_error(error)}", kind=classify_failure(error)
         ) from error
-    check_promises(program, function)
-    return function
-
-
-def check_promises(program: Program, function: Any) -> None:
-    """Raise InputError if the step breaks a promise of its options."""
     for promise in program.promises:
         promise(function)
+    return function
 
 
 def describe_capture(

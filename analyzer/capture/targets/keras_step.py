@@ -83,7 +83,7 @@ def _make_fit_step(model: Any, data: Any) -> _KerasStep:
     """Return the step of ``fit``: the training function that Keras makes, called with an iterator."""
     if is_keras_3(model) and private.is_distributed(model):
         with model.distribute_strategy.scope():  # slots made in the step lie on one device only
-            private.build_trainer(model, data)
+            private.get_builder(model)(data_batch=data)
     model.train_function = None  # made for other settings
     return _take_batches(model, model.make_train_function() or model.train_function, data)
 

@@ -226,30 +226,15 @@ class Refusal(NamedTuple):
     hint: str
 
 
-_REASONS: Final = read_table("capture/targets/refusals.toml", dict[str, Refusal])
-_TRAINING: Final = (Option.OPTIMIZER, Option.LOSS)
-_FIXED_STEP: Final = {
-    **dict.fromkeys((*_TRAINING, Option.MODE), _REASONS["own_training"]),
-    **dict.fromkeys((Option.BATCH_SIZE, Option.SHAPE), _REASONS["arguments"]),
-}
-_RUNTIME: Final = frozenset({Option.DEVICE, Option.INTER_OP_THREADS})
+class _Refusals(msgspec.Struct, frozen=True):
+    reasons: dict[str, Refusal]
+    forms: dict[TargetForm, dict[str, tuple[Option, ...]]]
+
+
+_TABLE: Final = read_table("capture/targets/refusals.toml", _Refusals)
 REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
-    TargetForm.TRACE: dict.fromkeys(Option, _REASONS["traced"]),
-    # An estimate compares the device with the recorded one and simulates any number of threads.
-    TargetForm.ESTIMATE: {option: _REASONS["noted"] for option in Option if option not in _RUNTIME},
-    TargetForm.MODEL: {},
-    TargetForm.INFERENCE: dict.fromkeys(_TRAINING, _REASONS["infers"]),
-    TargetForm.SAVED_MODEL: dict.fromkeys(
-        (*_TRAINING, Option.JIT, Option.DTYPE_POLICY), _REASONS["saved"]
-    ),
-    TargetForm.SIGNATURE: dict.fromkeys((*_TRAINING, Option.MODE), _REASONS["own_training"]),
-    TargetForm.STEP: _FIXED_STEP,
-    TargetForm.EAGER_STEP: {**_FIXED_STEP, Option.JIT: _REASONS["eager"]},
-    TargetForm.SCRIPT: {
-        option: _REASONS["own_script"]
-        for option in Option
-        if option not in (*_RUNTIME, Option.STEPS)
-    },
+    form: {one: _TABLE.reasons[name] for name, options in rows.items() for one in options}
+    for form, rows in _TABLE.forms.items()
 }
 """The refused options of each form; every other option is honoured."""
 

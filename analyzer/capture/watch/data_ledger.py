@@ -161,6 +161,5 @@ def _count_elements(dataset: Any) -> int | None:
 
 
 def _count_model_bytes(model: Any) -> int:
-    """Return the bytes of a model's and its optimizer's variables."""
     slots = getattr(getattr(model, "optimizer", None), "variables", None) or ()
     return sum(count_bytes(variable, 0) for variable in (*model.variables, *slots))

@@ -162,7 +162,6 @@ class FunctionLedger:
 def _list_constants(
     graphs: Sequence[Any], least_bytes: int = _MIN_CONSTANT_BYTES
 ) -> list[LargeConstant]:
-    """Return the constants of graphs from a size on."""
     return [
         LargeConstant(
             kind="graph",

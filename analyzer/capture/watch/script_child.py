@@ -212,7 +212,10 @@ class ScriptRun:
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         self.finish(name, KeyboardInterrupt(name))
-        _die_of(number)
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        signal.signal(number, signal.SIG_DFL)  # die of it, as a Python that does not catch it does
+        os.kill(os.getpid(), number)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Raise KeyboardInterrupt in the script's code, once for signals in quick succession."""
@@ -264,14 +267,6 @@ def _get_status(stop: SystemExit) -> int:
     with contextlib.suppress(Exception):
         print(stop.code, file=sys.stderr)
     return 1
-
-
-def _die_of(number: int) -> None:
-    """Die of a signal, as a Python that does not catch it does."""
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
 
 
 def _print_as_python(error: BaseException) -> None:

@@ -113,7 +113,6 @@ class WatchBlock:
 
 
 def _holds_memory(folder: Path) -> bool:
-    """Say whether the trace of a run folder holds memory events."""
     try:
         for trace in find_traces(folder):
             read_trace(trace)

@@ -100,9 +100,8 @@ def compile_calls(
 ) -> tuple[list[LoweredFunction], list[str]]:
     """Lower and compile every function of a step that XLA compiles.
 
-    The second value has a sentence for each function that cannot be compiled; TargetError is raised if
-    that is the step itself. ``dump`` is the folder in ``XLA_FLAGS``, or None; without ``plans``, the
-    functions are only lowered.
+    The second value has a sentence for each function that cannot be compiled; TargetError if that is the
+    step itself. ``dump`` is the folder in ``XLA_FLAGS``; without ``plans``, they are only lowered.
     """
     by_name = {op.name: op for op in ops}
     fixed_inputs = FixedInputs(plain_graphs.collect_function_graphs(function))

@@ -228,8 +228,5 @@ def split_tensor(tensor: str) -> tuple[str, int]:
     return (name, int(index)) if name else (tensor, 0)
 
 
-CONVOLUTIONS: Final = op_types("""
-    Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D Conv3DBackpropInputV2
-    Conv3DBackpropFilterV2 _FusedConv2D
-""")
-"""Ops that cuDNN computes on a card, with a workspace (a temporary of type ``uint8``)."""
+_TYPES: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")["types"]
+CONVOLUTIONS, PARAMETER_GRADIENTS = _TYPES["convolutions"], _TYPES["parameter_gradients"]

@@ -3,10 +3,8 @@
 Phases are found in the traced graph, before TensorFlow optimises it. A *backward* op is in a name
 scope of the gradient tape, or consumes the output of a backward op and leads to a gradient of a
 parameter (a custom gradient). An *update* op is in an optimizer's name scope, or consumes gradients
-and leads to none. All others are *forward*; in a called function they get the caller's phase.
-
-While the step is traced, each layer records the scope that it opens: ``resnet50_1/conv1_conv_1``
-belongs to the layer ``conv1_conv``.
+and leads to none. All others are *forward*; in a called function they get the caller's phase. Each layer
+records the scope that it opens: ``resnet50_1/conv1_conv_1`` belongs to the layer ``conv1_conv``.
 """
 
 from __future__ import annotations
@@ -104,12 +102,10 @@ class ScopeTable:
     owners: Mapping[str, Owner] = field(default_factory=dict)
 
     @cached_property
-    def _deepest(self) -> int:
-        return min(max((scope.count("/") + 1 for scope in self.owners), default=0), _DEEPEST)
-
-    @cached_property
-    def _first_parts(self) -> set[str]:
-        return {scope.partition("/")[0] for scope in self.owners}
+    def _bounds(self) -> tuple[int, set[str]]:
+        """Most parts of a scope, and the first parts of all."""
+        deepest = min(max((scope.count("/") + 1 for scope in self.owners), default=0), _DEEPEST)
+        return deepest, {scope.partition("/")[0] for scope in self.owners}
 
     @cached_property
     def _owners_by_scope(self) -> dict[str, Owner | None]:
@@ -120,11 +116,12 @@ class ScopeTable:
         scope = op_name.rpartition("/")[0]
         if scope not in self._owners_by_scope:
             parts = [part for part in scope.split("/") if part not in _GRADIENT_SCOPES]
-            starts = (at for at, part in enumerate(parts) if part in self._first_parts)
+            deepest, first_parts = self._bounds
+            starts = (at for at, part in enumerate(parts) if part in first_parts)
             known = (
                 owner
                 for start in starts
-                for end in range(min(start + self._deepest, len(parts)), start, -1)
+                for end in range(min(start + deepest, len(parts)), start, -1)
                 if (owner := self.owners.get("/".join(parts[start:end])))
             )
             self._owners_by_scope[scope] = next(known, None)

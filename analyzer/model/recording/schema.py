@@ -2,7 +2,6 @@
 
 **Events** are the actions of the allocator in order. An *instant* is a row of this table: instant
 ``i`` is the state just after event ``i``, and instant ``-1`` the state before the first event.
-
 **Allocations** are the buffers. A buffer is alive at instant ``i`` if ``born <= i < dies``; ``born`` is
 ``-1`` if it is from before the first event, ``dies`` the number of events if it is never freed.
 """
@@ -40,7 +39,6 @@ class Column:
 
 
 def _read_columns(table: str) -> dict[str, Column]:
-    """Return the columns of a table in ``columns.csv``."""
     text = (files("analyzer.model.recording") / "columns.csv").read_text("utf-8")
     rows = [row for row in csv.DictReader(text.splitlines()) if row["table"] == table]
     return {row["column"]: Column(row["dtype"], row["meaning"]) for row in rows}

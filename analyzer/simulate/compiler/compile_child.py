@@ -137,8 +137,7 @@ def without_triton(module: bytes, ops: Iterable[str]) -> bytes | None:
     On a card XLA tries several kernels for each product and uses cuBLAS if all fail. Without a card
     it refuses the module if its first kernel fails. XLA never uses Triton for a product with more
     than the default precision (``CanTritonHandleGEMM``, ``triton_support_legacy.cc``), and cuBLAS
-    needs the same memory for any precision. So a raised precision moves a product. None if no
-    product with such a name is left to Triton.
+    needs the same memory for any precision. So a raised precision moves it. None without such products.
     """
     proto = _Module()
     try:
@@ -247,6 +246,5 @@ def _describe_death(code: int, log: Path) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Return the first paragraph of a message as one line, without a stack trace."""
     line = " ".join(text.partition("\n\n")[0].partition("Stack trace")[0].split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

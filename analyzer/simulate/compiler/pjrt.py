@@ -2,8 +2,7 @@
 
 ``python -m analyzer.simulate.compiler.pjrt FOLDER`` reads request and module in FOLDER and writes its
 answer there (``card_note``). Within major version 0 functions are only appended to the table of
-``xla/pjrt/c/pjrt_c_api.h``, so its indices stay valid; a test compares them with the header in
-TensorFlow's wheel. Each argument struct begins with its size, for older and newer libraries.
+``xla/pjrt/c/pjrt_c_api.h``, so its indices stay valid. Each argument struct begins with its size.
 """
 
 import ctypes

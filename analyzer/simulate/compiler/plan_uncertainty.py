@@ -133,13 +133,10 @@ def _product_range(found: Sequence[Mapping[Products, CardPlan]]) -> tuple[int, i
 def workspace_rise(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None) -> int | None:
     """Return the growth of a plan by the workspaces of convolutions; None without convolutions.
 
-    Without a card the plan has no workspaces. On a card XLA places a workspace in the large
-    temporary buffer while the convolution runs. It costs nothing if the buffer has a free range of
-    that size; otherwise the growth is the part that does not fit behind the last value alive.
-    Convolutions do not run at the same time, so only the largest growth counts.
-
-    The bound is the most common need: a copy of each operand and of the result in the kernel's
-    layout. Some algorithms need more (FFT, Winograd with separate stages); XLA allows up to 4 GiB.
+    On a card XLA places a workspace in the large temporary buffer while the convolution runs. It
+    costs nothing if the buffer has a free range of that size; otherwise the growth is the part that
+    does not fit behind the last value alive. The bound is the most common need: a copy of each operand
+    and of the result in the kernel's layout. Some algorithms (FFT, Winograd) need more, up to 4 GiB.
     """
     region = max(plan.temporaries, key=lambda region: region.size_bytes, default=None)
     # Values that are always alive are tables of tuples, allocations of their own; they are ignored.

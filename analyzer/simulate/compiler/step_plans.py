@@ -83,9 +83,8 @@ def card_step(
 ) -> CardStep:
     """Return the plans of a note's compiled functions on a card.
 
-    Plans in the run folder are used; ``keep`` stores new ones there. A CompilerUnavailable says that
-    the compiler is missing, refused, died or took too long, now or earlier; a TraceError, that a
-    module or a plan in the folder is damaged.
+    Plans in the run folder are used; ``keep`` stores new ones there. CompilerUnavailable: the compiler
+    is missing, refused, died or took too long, now or earlier. TraceError: a file is damaged.
     """
     functions = [one for one in note.compiled if one.module is not None]
     flags = compiler_flags(note.environment.get("XLA_FLAGS", ""))
@@ -96,7 +95,13 @@ def card_step(
         how = Compilation(gpu=gpu, flags=flags, time_out_s=options.time_out_s, folder=folder)
         found = _compile(functions, how, both=options.both, progress=progress)
         if keep:
-            _write_plans(folder, gpu, functions, found)
+            rows = []
+            for number, (one, made) in enumerate(zip(functions, found, strict=True)):
+                files = {kind: f"card-{number}-{kind}.plan.gz" for kind in made}
+                for kind, card_plan in made.items():
+                    (folder / files[kind]).write_bytes(pack_plan(card_plan.compiled))
+                rows.append(FunctionPlans(ops=one.ops, plans=files))
+            write_card_file(folder / CARD_FILE, CardFile(card=gpu.id, functions=tuple(rows)))
     plans: dict[str, BufferPlan] = {}
     for one, card_plan in zip(functions, map(central, found), strict=True):
         plan = card_plan.plan.with_fixed(one.fixed)
@@ -168,17 +173,6 @@ def module_of(one: CompiledNote) -> bytes:
         raise TraceError(
             f"{one.module} cannot be read ({error}).", hint="Run the estimate once more."
         ) from None
-
-
-def _write_plans(folder: Path, gpu: Gpu, functions: list[CompiledNote], found: list[Plans]) -> None:
-    rows = []
-    for number, (one, plans) in enumerate(zip(functions, found, strict=True)):
-        files: dict[Products, str] = {}
-        for products, plan in plans.items():
-            files[products] = f"card-{number}-{products}.plan.gz"
-            (folder / files[products]).write_bytes(pack_plan(plan.compiled))
-        rows.append(FunctionPlans(ops=one.ops, plans=files))
-    write_card_file(folder / CARD_FILE, CardFile(card=gpu.id, functions=tuple(rows)))
 
 
 def _read_plans(folder: Path, gpu: Gpu, functions: list[CompiledNote]) -> list[Plans] | None:

@@ -66,9 +66,8 @@ def predict_note(
 ) -> Measured:
     """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
-    ``threads`` and ``inter_op`` are those of the noted machine by default; ``plans``, by the name
-    of the calling op, those of the note. ``search`` is whether to search the memory limits under
-    which some and all schedules run (a second).
+    ``threads`` and ``inter_op`` are those of the noted machine by default, ``plans`` (by calling op)
+    those of the note. ``search``: whether to find the limits under which some and all schedules run.
     """
     structure = index_note_graph(note)
     if structure is None:

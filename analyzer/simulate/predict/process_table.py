@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES, Op
+from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
 from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, WORKSPACE, conform
@@ -65,7 +65,13 @@ def _describe(prepared: Prepared, buffers: Buffers, row: int) -> dict[str, objec
     described: dict[str, object] = {"category": str(Category.UNATTRIBUTED)}
     if node >= 0:
         op = prepared.wiring.ops[node]
-        described = {"category": str(_category(op, output)), "op": op.name, "op_type": op.type}
+        category = Category.TEMPORARY if output < 0 else Category.UNATTRIBUTED
+        if op.type in ARGUMENT_TYPES or op.type == "Placeholder":
+            is_handle = bool(op.outputs) and op.outputs[0].dtype == "resource"
+            category = Category.CONSTANT if is_handle else Category.INPUT
+        elif op.type in ("Const", "HostConst", "ImmutableConst"):
+            category = Category.CONSTANT
+        described = {"category": str(category), "op": op.name, "op_type": op.type}
         described["source"] = op.source
         if 0 <= output < len(op.outputs):
             spec = op.outputs[output]
@@ -80,22 +86,12 @@ def _describe(prepared: Prepared, buffers: Buffers, row: int) -> dict[str, objec
     return described
 
 
-def _category(op: Op, output: int) -> Category:
-    if op.type in ("Const", "HostConst", "ImmutableConst"):
-        return Category.CONSTANT
-    if op.type in ARGUMENT_TYPES or op.type == "Placeholder":
-        is_handle = bool(op.outputs) and op.outputs[0].dtype == "resource"
-        return Category.CONSTANT if is_handle else Category.INPUT
-    return Category.TEMPORARY if output < 0 else Category.UNATTRIBUTED
-
-
 def place(
     table: pd.DataFrame, instants: int, options: BfcOptions
 ) -> tuple[pd.DataFrame, pd.DataFrame, BfcOptions]:
     """Replay a table in the device's allocator.
 
-    A table that exceeds its limit is replayed with one byte for each optional buffer that exceeds
-    it, or else without a limit.
+    If it exceeds its limit, optional buffers above it get one byte, or else there is no limit.
     """
     sequence = from_allocations(table, n_events=instants)
     if not np.array_equal(sequence.instant, np.arange(instants)):
@@ -209,8 +205,7 @@ class Played:
     def end_with(self, schedule: Schedule) -> tuple[Sequence, Step]:
         """Return the requests with another schedule as the last step, and this step.
 
-        A schedule of one step starts as every later step does: with the variables that the last
-        step of this process finds.
+        A schedule of one step starts with the variables that the last step of this process finds.
         """
         own, buffers = self.schedule, schedule.buffers
         begins = self.startup.instants + own.steps[-1][0]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from analyzer.model.contract.graph_note import CONVOLUTIONS, Op, op_types
+from analyzer.model.contract.graph_note import CONVOLUTIONS, Op
+from analyzer.model.contract.graph_note import PARAMETER_GRADIENTS as PARAMETER_GRADIENTS
 from analyzer.model.graph.phases import ScopeTable, is_in_gradient_scope
 
 _OPTIMIZER: Final = re.compile(
@@ -31,12 +32,6 @@ FOLDED: Final = "__cf__"
 ``GenerateUniqueName``)."""
 LAYOUT: Final = "-LayoutOptimizer"
 """End of the name of a transposition that Grappler adds (``generic_layout_optimizer_transposer.cc``)."""
-PARAMETER_GRADIENTS: Final = op_types(
-    """
-    BiasAddGrad Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter
-    """
-)
-"""Op types whose result is always the gradient of a parameter."""
 
 
 def find_gradient_kernel(name: str) -> str:

@@ -1,9 +1,9 @@
 """The order of ops on each thread, and the op that ran before each free.
 
 An op's inputs are released when its kernel has been launched (``ExecutorState::Process`` in
-``executor.cc``), on the same thread. The op before a free on that thread is therefore the buffer's last
-user, unless the thread runs ops without any event (in place, without a kernel in the trace). If other
-threads began several ops since then, the op that began last shows only the time of the free.
+``executor.cc``), on the same thread. So the op before a free on that thread is the buffer's last user,
+unless the thread runs ops without any event. If other threads began several ops since then, the op that
+began last shows only the time of the free.
 """
 
 from collections.abc import Callable

@@ -54,8 +54,7 @@ _SLOTS, _IN_PLACE = (
 def take_parts(table: pd.DataFrame, parts: pd.DataFrame, allocator: str) -> pd.DataFrame:
     """Return the table with ``parts`` taken from the sum of the memory from before the trace.
 
-    They are taken as a whole or not at all: without the slots if those exceed the sum. ``parts`` has
-    the columns ``PART_COLUMNS``.
+    They are taken whole or not at all: without the slots if those exceed the sum (``PART_COLUMNS``).
     """
     sums = (table["allocator"] == allocator) & table["address"].isna() & (table["born"] < 0)
     if sums.sum() != 1:
@@ -156,8 +155,7 @@ def _count_slots(structure: GraphIndex, applied: Collection[str]) -> int | None:
 def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
     """Return one gradient for each parameter, by op, output and bytes.
 
-    The op is the one that applies the gradient, else the layer: terms of a sum count once. Rows of a
-    gradient that an op scatters are left out.
+    The op applies the gradient; else the layer counts: terms of a sum count once, scattered rows not.
     """
     found: dict[tuple[str, int, int], str] = {}
     for tensor in sorted(structure.gradients):

@@ -106,9 +106,8 @@ def label_batches(
 ) -> None:
     """Label the batches of a data set: made in its own threads, or copied to the card in the step.
 
-    A data set is not in the step's graph, and a copy has no name of its own. So the buffers are found by
-    type and shape, which are those of the iterator's outputs. ``by_python``, shape ``(n,)``, are buffers
-    requested on the thread that marks the steps.
+    A data set is not in the step's graph, and a copy has no name. So type and shape of the iterator's
+    outputs decide. ``by_python``, shape ``(n,)``: requested on the thread that marks the steps.
     """
     outputs = {
         (spec.dtype, spec.shape_text): f"{op.name}:{index}"

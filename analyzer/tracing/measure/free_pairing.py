@@ -78,8 +78,7 @@ def _chain(
 ) -> list[int]:
     """Return the group in an order in which each event follows from the one before; empty if none.
 
-    The events of one thread keep their order. A depth-first search tries each thread, for at most
-    ``_TRIES`` events.
+    The events of one thread keep their order. A depth-first search tries each thread.
     """
     lines: dict[int, list[int]] = {}
     for row in group:
@@ -167,8 +166,7 @@ def pair_frees(events: pd.DataFrame) -> pd.DataFrame:
 def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...]:
     """Return the steps of the marks, in order of time.
 
-    Marks may be nested (``fit`` inside a user's mark): only the outermost ones count. A mark that ends
-    before it begins is ignored.
+    Of nested marks (``fit`` inside a user's) the outermost counts; one that ends too early is ignored.
     """
     times = events["time_ps"].to_numpy()
     steps: list[Step] = []
@@ -209,8 +207,7 @@ def add_earlier_buffers(
 ) -> pd.DataFrame:
     """Return ``allocations`` with rows for buffers from before the trace.
 
-    ``known`` are groups of address -> requested bytes of buffers without events; a group is added as a
-    whole or not at all.
+    ``known`` are groups (address -> requested bytes) without events; each is added whole or not at all.
     """
     old = allocations[allocations["born"] < 0]
     freed = old.groupby("allocator", observed=True)["allocated_bytes"].sum()

@@ -81,10 +81,8 @@ def open_measured(
     """Read the trace at ``path`` (a file, a run folder or a logdir).
 
     ``host`` is a prefix of the file's name, an empty ``allocator`` the device's own, ``source`` a graph
-    to join, and ``progress`` is called with the share of the work that is done, 0 to 1.
-
-    Raises:
-        TraceError: There is no readable trace, or no such host or allocator.
+    to join; ``progress`` gets the share done, 0 to 1. TraceError if there is no readable trace, host or
+    allocator.
     """
     files = find_traces(path)
     chosen = [file for file in files if file.name.startswith(host)]

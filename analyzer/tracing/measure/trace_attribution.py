@@ -36,7 +36,8 @@ def attribute(
     labels = Labels(len(table))
     earlier = table["address"].isna().to_numpy()
     labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
-    freers = find_freers(table, raw)
+    # The op that frees each buffer, shape ``(n,)``; empty if not recorded or never freed.
+    freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
     infer = note is not None and note.step.infers
     in_steps = table["step"].notna().to_numpy()
     if note is not None:
@@ -100,12 +101,6 @@ def _label_noted(
         if row is not None and labels.is_open(row):
             labels.set(row, Category.INPUT, role="step input")
             labels.tensor[row] = given.name
-
-
-def find_freers(table: pd.DataFrame, raw: RawTrace) -> np.ndarray:
-    """Return the op that frees each buffer, shape ``(n,)``; empty if not recorded or never freed."""
-    ops = np.append(raw.events["op"].astype(object).to_numpy(), "")
-    return np.asarray(ops[table["dies"].to_numpy()])
 
 
 def find_marks(markers: Sequence[Span], name: str) -> list[Span]:

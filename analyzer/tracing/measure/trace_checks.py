@@ -2,8 +2,7 @@
 
 TensorFlow records the bytes in use in each memory event, under the allocator's lock
 (``BFCAllocator::AddTraceMe``). In a complete trace the sum of the events equals this counter after every
-event; if the trace begins late, both differ by a constant. Further checks compare sizes with requests
-and shapes, and the marks of steps with the events and with the note of the capture.
+event; if the trace begins late, both differ by a constant. Further checks are of sizes and marks.
 """
 
 import math

@@ -56,8 +56,7 @@ def find_roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple
 def _is_of_update(structure: GraphIndex, writer: Op, sums: set[str]) -> bool:
     """Say whether ``writer`` writes a value that depends on gradients or their sums.
 
-    One op writes an accumulator and another one reads it, so that no edge connects the gradients with
-    the result of their sum.
+    One op writes an accumulator and another one reads it: no edge connects gradients and their sum.
     """
     if structure.phases[writer.name] is not Phase.FORWARD:
         return True

@@ -53,8 +53,12 @@ def find_value_dependent_ops(structure: GraphIndex) -> list[str]:
         if at >= len(op.inputs):
             continue
         is_sized = op.type in _SIZED
-        sources = _find_sources(structure, op.inputs[at])
-        if (is_sized and "GPU" in op.device) or any(_is_of_card(*source) for source in sources):
+        found_on_card = (
+            source.outputs[min(index, len(source.outputs) - 1)].dtype not in _ON_HOST
+            for source, index in _find_sources(structure, op.inputs[at])
+            if source.type not in _KNOWN and source.outputs
+        )
+        if (is_sized and "GPU" in op.device) or any(found_on_card):
             maker = None if is_sized else _find_maker(structure, op.inputs[at])
             named = maker or op
             found[f"{named.name} at {named.source}" if named.source else named.name] = None
@@ -79,12 +83,6 @@ def _find_sources(structure: GraphIndex, tensor: str) -> Iterator[tuple[Op, int]
             queue.extend(op.inputs[at] for at in _TRUTHS_IN[op.type] if at < len(op.inputs))
         else:
             yield op, split_tensor(name)[1] if structure.spec(name) is not None else 0
-
-
-def _is_of_card(op: Op, index: int) -> bool:
-    if op.type in _KNOWN or not op.outputs:
-        return False
-    return op.outputs[min(index, len(op.outputs) - 1)].dtype not in _ON_HOST
 
 
 def _find_maker(structure: GraphIndex, tensor: str) -> Op | None:

@@ -1,9 +1,8 @@
 """The buffers that hold variables.
 
-The capture recorded the address of each variable before the first step and after each step. The buffer
-at that address is the variable's. Between two such snapshots a variable may move (an assignment replaces
-its buffer, a write copies it while another op reads it): the old buffer is the variable's until it is
-freed, then the new one.
+The capture recorded the address of each variable before the first step and after each step. Between two
+such snapshots a variable may move (an assignment replaces its buffer, a write copies it while another op
+reads it): the old buffer is the variable's until it is freed, then the new one.
 """
 
 from collections.abc import Mapping, Sequence

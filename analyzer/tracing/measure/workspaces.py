@@ -68,8 +68,7 @@ def find_algorithm(kernels: Sequence[str]) -> str:
 def mark_trials(table: pd.DataFrame) -> pd.DataFrame:
     """Return the allocations with the regions of optional buffers set.
 
-    TensorFlow skips the copy and each algorithm that do not fit, and later uses an algorithm without
-    workspace if the chosen one's does not fit.
+    TensorFlow skips copies and algorithms that do not fit, and can do without the chosen workspace.
     """
     of_convolution = table["op_type"].isin(CONVOLUTIONS)
     raw = of_convolution & (table["region"].astype(str) == "")

@@ -14,14 +14,10 @@ from google.protobuf.message import DecodeError
 
 from analyzer.model.contract.fields import ITEM_BYTES, MOST_BYTES, check_size
 from analyzer.model.errors import TraceError
-from analyzer.tracing.parse.protobuf import decode_text, message_class, read_schema
+from analyzer.tracing.parse.protobuf import TEXTS, decode_text, message_class, read_schema
 
-_TYPES: Final = """
-    bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 tuple opaque
-    complex64 bfloat16 token complex128 float8_e5m2 float8_e4m3fn int4 uint4
-"""
-_ELEMENT_TYPES: Final = dict(enumerate(_TYPES.split(), 1))
-"""XLA's number of an element type (``xla/xla_data.proto``) -> TensorFlow's name."""
+_ELEMENT_TYPES: Final = dict(enumerate(TEXTS["xla_types"].split(), 1))
+"""XLA's number of an element type -> TensorFlow's name."""
 
 _MOST_PARAMETERS: Final = 1 << 20  # of one computation
 _ALLOC, _FREE, _SHARE = range(3)  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
@@ -232,9 +228,8 @@ def _read_allocation(raw: Any) -> BufferAllocation:
 def _find_faults(hlo: Hlo) -> Iterator[str]:
     """Yield the contradictions of a module; after the first one the others mean nothing.
 
-    XLA writes instructions and computations after those that they use
-    (``HloComputation::CreateFromProto`` and ``HloModule::CreateFromProto`` refuse others). A
-    damaged file may contain cycles.
+    XLA writes instructions and computations after those that they use (``CreateFromProto`` of
+    ``HloComputation`` and ``HloModule`` refuse others). A damaged file may contain cycles.
     """
     seen: set[int] = set()
     for one in hlo.instructions.values():

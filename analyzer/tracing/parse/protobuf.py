@@ -41,14 +41,14 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
     return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{package}.{root}"))
 
 
-_TEXTS: Final = read_table("tracing/parse/messages.toml", dict[str, str])
+TEXTS: Final = read_table("tracing/parse/messages.toml", dict[str, str])
 
 
 def read_schema(name: str) -> Messages:
     """Return a schema of ``messages.toml``."""
     messages: dict[str, dict[str, tuple[int, str]]] = {}
     fields: dict[str, tuple[int, str]] = {}
-    for word in _TEXTS[name].split():
+    for word in TEXTS[name].split():
         name, is_field, place = word.partition("=")
         if is_field:
             number, _, type_name = place.partition(":")

@@ -12,7 +12,7 @@ from analyzer.model.contract.graph_note import (
     read_graph_file,
 )
 from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
-from analyzer.model.contract.run_note import DAMAGED, CompiledFunction, RunFile, read_run_file
+from analyzer.model.contract.run_note import DAMAGED, RunFile, read_run_file
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.host_copies import join_device_edges
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
@@ -51,7 +51,20 @@ def read_run(path: Path) -> RunNote:
         for tensor in (*run.gradients, *run.nested_gradients):
             check_tensor(tensor)
         graph = read_graph_file(sibling_file(path, run.graph)) if run.graph else GraphFile(ops=())
-        compiled = tuple(_read_compiled(path, row) for row in run.xla)
+        compiled = tuple(
+            CompiledNote(
+                ops=row.ops,
+                function=row.function,
+                platform=row.platform,
+                module=sibling_file(path, row.module) if row.module else None,
+                plan=read_hlo(unpack(read_regular_file(sibling_file(path, row.plan))))
+                if row.plan
+                else None,
+                fixed=row.fixed,
+                compilations=row.compilations,
+            )
+            for row in run.xla
+        )
         kept = run.kept_by_tracing + run.kept_by_slots
         most = _KEPT_BY_AN_OP * (1 + sum(len(one.ops) for one in graph.traced))
         if kept > most:
@@ -64,17 +77,4 @@ def read_run(path: Path) -> RunNote:
         traced=graph.traced,
         inside=graph.inside,
         compiled=compiled,
-    )
-
-
-def _read_compiled(path: Path, row: CompiledFunction) -> CompiledNote:
-    plan = read_hlo(unpack(read_regular_file(sibling_file(path, row.plan)))) if row.plan else None
-    return CompiledNote(
-        ops=row.ops,
-        function=row.function,
-        platform=row.platform,
-        module=sibling_file(path, row.module) if row.module else None,
-        plan=plan,
-        fixed=row.fixed,
-        compilations=row.compilations,
     )

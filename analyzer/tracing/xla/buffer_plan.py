@@ -41,8 +41,7 @@ class ValueUse(Choice):
 class Holder:
     """A value that lies in an allocation for some time.
 
-    It holds its bytes at the moments ``m`` with ``first <= m < last``. Of several values that share
-    bytes, the last one holds them.
+    It holds its bytes from ``first`` to before ``last``; of values that share bytes, the last one does.
     """
 
     size_bytes: int

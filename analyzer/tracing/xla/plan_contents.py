@@ -110,12 +110,9 @@ def divide_temporaries(
 ) -> Divided:
     """Divide the temporaries of compiled functions into their values.
 
-    In a prediction the op that requested a buffer is known. In a trace the requests of a compiled
-    step name no op: its temporaries are found by their size, among buffers that are freed in their
-    step.
-
-    ``plans`` are by the name of the op that calls the function, and ``structure`` has the ops of the
-    functions. ``infer``: whether the step has no backward pass.
+    In a trace the requests of a compiled step name no op: its temporaries are found by their size,
+    among buffers that are freed in their step. ``plans`` are by the name of the calling op, and
+    ``structure`` has the ops of the functions. ``infer``: whether the step has no backward pass.
     """
     by_size: dict[int, list[tuple[str, PlanRegion]]] = {}
     for op, plan in plans.items():

@@ -2,10 +2,7 @@
 
 The profiler saves each module with its buffer assignment. A run of a module requests its results and
 its temporaries in the order of the assignment, on one thread, without an op's name
-(``BuildBufferAllocations`` in ``gpu_executable.cc``)::
-
-    assignment of jit_conv   572,026,880 result   6,389,760 parameter   579,072,128 temporary
-    requests of the thread   572,026,880          579,072,128
+(``BuildBufferAllocations`` in ``gpu_executable.cc``).
 """
 
 from __future__ import annotations

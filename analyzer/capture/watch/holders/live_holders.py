@@ -253,7 +253,6 @@ def find_grown_containers(
 
 
 def _list_candidates() -> list[Any]:
-    """Return the unbounded containers with large entries."""
     containers = [one for one in gc.get_objects() if type(one) in (list, dict, set, deque)]
     return [
         one

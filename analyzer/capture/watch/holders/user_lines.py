@@ -180,7 +180,6 @@ def _list_keys(node: ast.expr) -> set[Any]:
 
 
 def _is_number(value: ast.expr | None) -> bool:
-    """Return whether an expression gives a Python number or text."""
     match value:
         case ast.Constant() | ast.JoinedStr():
             return True

@@ -1,10 +1,9 @@
 """TensorFlow's BFC allocator (best fit with coalescing), fed with arrays of operations.
 
 The pool consists of regions, each tiled by chunks. A request is rounded up to 256 bytes and gets the
-smallest sufficient free chunk, found in 21 bins by size; it is split if it is at least twice the request
-or 128 MiB would be spare. A freed chunk is merged with its free neighbours at once. If no chunk fits,
-the pool takes another region: 2 MiB first, then twice the last, up to the limit (``bfc_allocator.cc``).
-One source, ``bfc_operations``, runs as plain Python and, thirty times as fast, compiled by Numba.
+smallest sufficient free chunk, split if it is at least twice the request or 128 MiB would be spare.
+A freed chunk is merged with its free neighbours at once. If no chunk fits, the pool takes another region
+(``bfc_allocator.cc``). ``bfc_operations`` runs as plain Python or, 30 times as fast, compiled by Numba.
 """
 
 from __future__ import annotations

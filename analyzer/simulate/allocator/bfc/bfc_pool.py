@@ -199,7 +199,6 @@ def copied(pool: PoolState) -> PoolState:
 
 
 def _shapes(chunks: int, regions: int) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each column of a pool for so many chunks and regions."""
     of_chunks = ("address", "size", "below", "above", "free", "recycled")
     return {
         **dict.fromkeys(of_chunks, (chunks,)),

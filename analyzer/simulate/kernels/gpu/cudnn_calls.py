@@ -143,9 +143,8 @@ def _find_workspaces(
 ) -> tuple[Workspace | None, tuple[int, ...]]:
     """Return the workspace of the fastest algorithm, and the guarded one of each trial.
 
-    ``AutotuneUnfusedConv`` and ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the
-    result, skipped if it does not fit (``WrapRedzoneBestEffort``), and guards around the workspace of
-    each algorithm, even an empty one.
+    ``AutotuneFusedConv`` in ``conv_ops_gpu.cc``: a guarded copy of the result, skipped if it does not
+    fit (``WrapRedzoneBestEffort``), and guards around each algorithm's workspace, even an empty one.
     """
     default = _FUSED_LIMIT_BYTES if call.op.type == "_FusedConv2D" else _LIMIT_BYTES
     limit = default if card.limit_bytes is None else card.limit_bytes
@@ -264,7 +263,6 @@ def plan_recurrent_gradient(call: Call) -> MemoryPlan:
 
 
 def _find_recurrent_buffers(call: Call, mode: str, unit_bytes: int) -> tuple[int, ...]:
-    """Return the bytes of the lengths and the workspace."""
     states = _STATES.get(mode, 5) * call.input_size(1) + call.input_size(3)  # and the weights
     workspace = 3 * (call.input_size(0) + unit_bytes) + states + _FIXED_WORKSPACE_BYTES
     return without_zeros((_lengths_bytes(call), workspace))

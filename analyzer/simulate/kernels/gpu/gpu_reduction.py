@@ -86,8 +86,7 @@ def scratch_bytes(
 def plan_softmax(call: Call) -> MemoryPlan:
     """Forward the logits, and allocate two temporaries of their shape with one number per row.
 
-    ``SoftmaxOpGPU`` in ``softmax_op_gpu.cu.cc``: the maxima in the type of the logits, and the sums in
-    float32 for float16 and bfloat16.
+    ``SoftmaxOpGPU`` in ``softmax_op_gpu.cu.cc``: maxima in the type of the logits, sums in float32.
     """
     is_half = call.op.outputs[0].dtype in ("float16", "bfloat16")
     columns = (call.out_shape() or (0,))[-1]
@@ -100,8 +99,7 @@ def plan_bias_gradient(call: Call) -> MemoryPlan:
     """Allocate the result; a special kernel sums the columns atomically.
 
     ``BiasGradOp`` in ``bias_op.cc`` and ``bias_op_gpu.cu.cc``. The first call with a shape times that
-    kernel and then a reduction, and chooses the faster. A reduction needs more memory (in NCHW a copy),
-    so its scratch is part of the range.
+    kernel and a reduction, whose scratch (in NCHW a copy) is part of the range.
     """
     shape, data_format = call.shape(0), call.attr("data_format")
     if shape is None:

@@ -74,8 +74,7 @@ def plan_strided_slice(call: Call) -> MemoryPlan:
 def _find_rows(call: Call, shape: tuple[int, ...], entries: int) -> tuple[int, int] | None:
     """Return the first row of a slice with stride 1, and the row after its last.
 
-    Masks and negative indices are resolved like in ``ValidateStridedSliceOp``. None if the slice cuts
-    another axis, or depends on an unknown value.
+    As in ``ValidateStridedSliceOp``; None if it cuts another axis or depends on an unknown value.
     """
     if not shape:
         return None

@@ -175,7 +175,6 @@ class Ledger:
         return [self.allocate(node, size, NO_NODE, "temp") for size in sizes_bytes]
 
     def _allocate_before(self, node: int, plan: MemoryPlan) -> list[int]:
-        """Return the temporaries that a kernel allocates before its outputs."""
         temporaries = self._allocate_temporaries(node, plan.before_bytes)
         for size in plan.scratch_bytes:
             self.release(self.allocate(node, size, NO_NODE, "temp"))

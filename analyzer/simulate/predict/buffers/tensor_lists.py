@@ -171,7 +171,6 @@ class TensorLists:
         return self._handle(call, self._share(self._of(source)))
 
     def _share(self, elements: Sequence[int]) -> list[int]:
-        """Return the elements, each with one more reference."""
         for element in elements:
             if element != UNSET:
                 self._owner.references[element] += 1

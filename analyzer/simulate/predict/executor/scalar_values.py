@@ -1,10 +1,9 @@
 """Values of the scalars that decide control flow: loop counters, step counters, branch predicates.
 
 Only small tensors are evaluated, from constants and inputs of the step. An iterator has a next batch
-(``OptionalHasValue`` in Keras 3.16's loop over steps). Two assumptions about computed floating-point
-tensors hold in healthy training. They are finite, so that loss scaling takes the updating branch. No
-element equals the one number that a whole tensor is compared with, so that Keras keeps a sparse
-gradient sparse (it makes it dense if a denominator is zero).
+(``OptionalHasValue`` in Keras 3.16's loop over steps). As in healthy training, computed floating-point
+tensors are finite, so that loss scaling takes the updating branch, and no element equals the one number
+that a whole tensor is compared with (Keras makes a sparse gradient dense if a denominator is zero).
 """
 
 import math

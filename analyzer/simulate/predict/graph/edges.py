@@ -3,10 +3,10 @@
 The order of edges decides the order of execution, so it is rebuilt as TensorFlow builds it: a function
 body becomes a graph node by node, always the first whose inputs exist, with its incoming edges in input
 order (``GraphConstructor::Convert`` in ``graph_constructor.cc``). A node keeps up to eight out-edges in
-order of creation (``edgeset.h``). More lie in a hash set of pointers, whose order differs between
-processes and stays the same for all steps of one. The most important such node is the source, which
-starts every root. Edges that are created together lie side by side in blocks of the graph's arena
-(``arena.cc``), at random places. (A plain random order widens ranges by 8 to 24 % on the accuracy list.)
+order of creation (``edgeset.h``). More, such as those of the source, which starts every root, lie in a
+hash set of pointers, whose order differs between processes. Edges that are created together lie side by
+side in blocks of the graph's arena (``arena.cc``), at random places. (A plain random order widens ranges
+by 8 to 24 % on the accuracy list.)
 """
 
 import heapq
@@ -161,7 +161,6 @@ class RewriteOrder:
         self._out[gradient] = [node if reader == _MERGED else reader for reader in slots]
 
     def _walk(self, chances: Random) -> dict[int, int]:
-        """Return each node's rank in the reverse postorder."""
         postorder: list[int] = []
         is_seen = [False] * len(self._out)
         stack = order_edges(self._roots, chances)
@@ -190,8 +189,7 @@ def consumers_of(ops: Sequence[Op], sources: Sequence[Sequence[int]]) -> list[li
 def create_in_order(consumers: Sequence[Sequence[int]], places: Sequence[Any]) -> list[int]:
     """Return the nodes in the order in which a graph is built from its listing.
 
-    It takes the first node by ``places`` whose inputs exist (``GraphConstructor::Convert``). Nodes
-    of a cycle outside a loop are left out.
+    It takes the first node by ``places`` whose inputs exist, and no node of a cycle outside a loop.
     """
     count = len(consumers)
     by_rank = sorted(range(count), key=places.__getitem__)

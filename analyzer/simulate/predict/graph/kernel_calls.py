@@ -40,8 +40,7 @@ def fold(ops: Sequence[Op]) -> list[Op]:
 
     A constant replaces an output for its readers. The node disappears unless another node waits for
     it: then it still runs, and nothing reads its result (``ReplaceTensorWithConstant`` moves data
-    edges only; ``RemoveDeadNodes``). Not modelled: constants of equal value become one
-    (``OptimizeCSE``).
+    edges only). Not modelled: constants of equal value become one (``OptimizeCSE``).
     """
     by_name = {op.name: op for op in ops}
     computed = _find_foldable(ops, by_name)
@@ -115,7 +114,6 @@ def _find_remaining(
 
 
 def _redirect(op: Op, moved: Mapping[tuple[str, int], str]) -> Op:
-    """Return the op with inputs renamed to the constants."""
     inputs = [split_tensor(tensor) for tensor in op.inputs]
     if not any(tensor in moved for tensor in inputs):
         return op

@@ -1,8 +1,10 @@
 """Uncertainty of a prediction for a GPU beside its schedule, in bytes and in sentences."""
 
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from typing import Final
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -15,6 +17,10 @@ from analyzer.simulate.predict.prepared_step import Prepared, Schedule, live_byt
 from analyzer.simulate.predict.process_table import Played
 from analyzer.simulate.predict.sampling import Prediction
 
+_SENTENCES: Final = msgspec.toml.decode(
+    (files("analyzer.simulate.predict.uncertainty") / "card_sentences.toml").read_bytes(),
+    type=dict[str, str],
+)
 _HELD_SHARE: Final = 0.015
 """Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
 before their steps (benchmarks/results/real-cards.md)."""
@@ -43,28 +49,16 @@ def add_gpu_uncertainty(
         held_bytes = int(_HELD_SHARE * peak_bytes)
         above = max(workspace.steady.high - peak_bytes, 0) + held_bytes
         because += describe_workspaces(workspace)
-        because.append(
-            f"Other tensors of a process, which no step shows, may add {format_bytes(held_bytes)}: they "
-            "added 0.1 to 1.3 % in public programs."
-        )
+        because.append(_SENTENCES["held"].format(format_bytes(held_bytes)))
     rise = find_unknown_rise(prediction, schedule)
     if rise > above:
         above = rise
-        because.append(
-            f"Libraries may take up to {format_bytes(rise)} more: cuDNN does not document the memory of "
-            "batch normalization, recurrent layers and reductions."
-        )
+        because.append(_SENTENCES["libraries"].format(format_bytes(rise)))
     if (base.limit_high_bytes or limit_bytes) < _OPTIMISED_FROM * limit_bytes:
-        because.append(
-            f"TensorFlow optimized the graph for a limit of {format_bytes(limit_bytes)}. If it "
-            f"expects a step to use over {_OPTIMISED_FROM:.0%} of the limit, it rewrites the "
-            "graph, which changes the need: --limit SIZE tests a smaller limit."
-        )
+        limit = format_bytes(limit_bytes)
+        because.append(_SENTENCES["optimised"].format(limit, _OPTIMISED_FROM))
     because += _describe_ops(prediction.prepared)
-    because.append(
-        "No GPU was used: the graph is TensorFlow's own for that card, and the kernels' memory follows "
-        "its source code."
-    )
+    because.append(_SENTENCES["no_gpu"])
     return replace(
         base,
         **shift_bounds(base, below, above, "", "allocated_"),
@@ -90,15 +84,9 @@ def _describe_ops(prepared: Prepared) -> Iterator[str]:
     ops = prepared.wiring.ops
     opaque = sum(ops[node].type in _OPAQUE for node in prepared.kernels.unmodelled)
     if opaque:
-        yield (
-            f"{opaque} nested functions run as one kernel each (compiled with XLA or not inlined): "
-            "their inner allocations are unknown."
-        )
+        yield _SENTENCES["opaque"].format(opaque)
     if any(op.type.startswith("CudnnRNN") for op in ops):
-        yield (
-            "cuDNN does not document the memory of recurrent layers: it follows a measurement on an "
-            "H200."
-        )
+        yield _SENTENCES["recurrent"]
 
 
 _SAMPLES: Final = 2000  # sampled choices of all algorithms
@@ -175,20 +163,10 @@ def describe_workspaces(workspace: WorkspaceFigures) -> Iterator[str]:
     """Yield sentences about workspaces."""
     steady, first = workspace.steady, workspace.first_step
     if steady.width:
-        yield (
-            f"cuDNN's fastest algorithm for each convolution varies with the card. Over the likely "
-            f"algorithms a step peaks between {format_bytes(steady.low)} and "
-            f"{format_bytes(steady.high)}."
-        )
+        yield _SENTENCES["steady"].format(*map(format_bytes, (steady.low, steady.high)))
     if workspace.trial_bytes:
-        yield (
-            f"The first step tries each algorithm, with up to {format_bytes(workspace.trial_bytes)} "
-            f"for one, and peaks between {format_bytes(first.low)} and {format_bytes(first.high)}. "
-            "TensorFlow skips trials that do not fit."
-        )
+        sizes_bytes = (workspace.trial_bytes, first.low, first.high)
+        yield _SENTENCES["first_step"].format(*map(format_bytes, sizes_bytes))
     if workspace.unmeasured:
-        yield (
-            f"No measurement of cuDNN is known for {workspace.unmeasured} convolutions (float64, or "
-            f"three axes on cards other than Hopper). Each may take up to "
-            f"{format_bytes(workspace.unmeasured_bytes)} for copies of its tensors and partial sums."
-        )
+        most = format_bytes(workspace.unmeasured_bytes)
+        yield _SENTENCES["unmeasured"].format(workspace.unmeasured, most)

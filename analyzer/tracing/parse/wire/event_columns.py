@@ -1,7 +1,6 @@
 """Columns of the events and statistics of a trace's lines, read block by block.
 
-A line may hold millions of events. Blocks of some megabytes keep the memory constant. Field numbers are
-those of ``xspace``.
+A line may hold millions of events; blocks keep the memory constant. Field numbers are of ``xspace``.
 """
 
 from __future__ import annotations

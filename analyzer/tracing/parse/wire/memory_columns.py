@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.recording.schema import EVENTS, TextNumbers, text_category
-from analyzer.tracing.parse.protobuf import decode_text
+from analyzer.tracing.parse.protobuf import TEXTS, decode_text
 from analyzer.tracing.parse.wire.event_columns import EventBlock
 from analyzer.tracing.parse.wire.plane_names import (
     COLUMNS,
@@ -27,8 +27,7 @@ _FIRST_ROWS: Final = 4096
 class GrowingTable:
     """Columns of numbers that grow in place.
 
-    Joining separate pieces at the end would need twice the memory; the system moves a large array
-    without copying it.
+    Joining pieces at the end would need twice the memory; the system moves arrays without a copy.
     """
 
     def __init__(self, **kept: Any) -> None:
@@ -54,13 +53,9 @@ class GrowingTable:
         return numbers
 
 
-_DTYPES: Final = """
-    float32 float64 int32 uint8 int16 int8 string complex64 int64 bool qint8 quint8 qint32 bfloat16
-    qint16 quint16 uint16 complex128 float16 resource variant uint32 uint64 float8_e5m2 float8_e4m3fn
-"""
-DTYPE_NAMES: Final = {**dict(enumerate(_DTYPES.split(), 1)), 29: "int4", 30: "uint4"}
-"""TensorFlow's number of an element type (``tensorflow/core/framework/types.proto``) -> its name."""
-
+_NAMES: Final = TEXTS["tensorflow_types"].split()
+DTYPE_NAMES: Final = {**dict(enumerate(_NAMES, 1)), 29: "int4", 30: "uint4"}
+"""TensorFlow's number of an element type -> its name."""
 
 _TYPES: Final = {
     "time_ps": np.int64,

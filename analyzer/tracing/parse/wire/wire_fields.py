@@ -1,8 +1,7 @@
 """The fields of protobuf messages: of one message, or of many messages at once.
 
-A message is a sequence of fields. A field is a key (its number and wire type) and a value: a varint, 8
-or 4 bytes, or a length and bytes. If many small messages lie in one block, the next field of each is
-read with a few array operations.
+A field is a key (its number and wire type) and a value: a varint, 8 or 4 bytes, or a length and bytes.
+If many small messages lie in one block, the next field of each is read with a few array operations.
 """
 
 from __future__ import annotations
