@@ -266,9 +266,8 @@ def pretend_gpu(*, cudnn: bool = True) -> Iterator[None]:
         private.mark_placed_variables(),
         patch.object(private.BaseResourceVariable, "device", property(_find_device)),
         patch.object(private.KerasTrainer, private.RESOLVE_JIT, _resolve_jit),
-        patch.object(
-            private.keras_nn, private.CPU_ONLY, lambda: False, create=True
-        ),  # not in every Keras
+        # Not in every Keras:
+        patch.object(private.keras_nn, private.CPU_ONLY, lambda: False, create=True),
         patch.object(private.keras_rnn, private.IS_GPU_AVAILABLE, lambda: cudnn, create=True),
     ):
         yield

@@ -16,12 +16,9 @@ from importlib.resources import files
 from typing import Any, Final
 
 from analyzer.capture.private_names import op_def_registry
-from analyzer.model.contract.graph_note import op_types
+from analyzer.model.contract.graph_note import read_op_types
 
-_METADATA: Final = op_types(
-    "Rank Shape ShapeN Size VariableShape TensorListElementShape TensorListLength"
-)
-"""Ops that read only a shape (``IsMetadataOp`` in ``compiler/tf2xla/kernels``)."""
+_METADATA: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")["types"]["meta"]
 _LOOPS: Final = frozenset({"While", "StatelessWhile"})
 _PASS_ON: Final = _LOOPS | {"IdentityN"}
 _CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})

@@ -46,11 +46,9 @@ _MOST_DIGITS: Final = 8  # digits of an output's index in a tensor's name
 ARGUMENT_TYPES: Final = op_types("_Arg _DeviceArg")  # op types of a graph's arguments
 RESULT_TYPES: Final = op_types("_Retval _DeviceRetval")  # op types of a graph's results
 
-FRAME_TYPES: Final = op_types(
-    "_Arg _DeviceArg _Retval _DeviceRetval _Recv _HostRecv Identity NoOp IteratorGetNext"
-    " OptionalFromValue"
-)
-"""Op types besides the call in a graph that only calls one function, with or without a data set."""
+_TYPES: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")["types"]
+FRAME_TYPES, CONVOLUTIONS = _TYPES["frames"], _TYPES["convolutions"]
+PARAMETER_GRADIENTS: Final = _TYPES["parameter_gradients"]
 
 _LEAST: Final = {
     **dict.fromkeys(("_Arg", "_DeviceArg", "Const"), (0, 1)),
@@ -226,7 +224,3 @@ def split_tensor(tensor: str) -> tuple[str, int]:
     """Return op name and output index of a tensor named ``node:output``."""
     name, _, index = tensor.rpartition(":")
     return (name, int(index)) if name else (tensor, 0)
-
-
-_TYPES: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")["types"]
-CONVOLUTIONS, PARAMETER_GRADIENTS = _TYPES["convolutions"], _TYPES["parameter_gradients"]

@@ -184,7 +184,16 @@ def _read_statistics(place: Path, code: int) -> Statistics:
     """Return the compiler's totals in the answer of a child with this exit status."""
     file = place / ANSWER_FILE
     if not file.is_file():
-        raise CompilerRefused(_describe_death(code, place / "log"))
+        how = f"ended with status {code}"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                how = f"died of {signal.Signals(-code).name}"
+        log = (place / "log").read_text("utf-8", "replace")
+        lines = [line for line in log.splitlines() if line.strip()]
+        errors = [line.partition("]")[2] for line in lines if line[0] in "EF" and "]" in line]
+        text = [*errors[:1], *lines[-1:]][:1]
+        end = f": {_shorten(text[0].strip())}" if text else "."
+        raise CompilerRefused(f"XLA's compiler {how}{end}")
     try:
         answer = read_message(file, CompileAnswer, COMPILE_VERSION)
     except AnalyzerError as error:
@@ -232,17 +241,6 @@ def _run(place: Path, how: Compilation, compiler: Compiler) -> int:
             with contextlib.suppress(OSError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-
-
-def _describe_death(code: int, log: Path) -> str:
-    how = f"ended with status {code}"
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            how = f"died of {signal.Signals(-code).name}"
-    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    errors = [line.partition("]")[2] for line in lines if line[0] in "EF" and "]" in line]
-    text = [*errors[:1], *lines[-1:]][:1]
-    return f"XLA's compiler {how}" + (f": {_shorten(text[0].strip())}" if text else ".")
 
 
 def _shorten(text: str) -> str:

@@ -31,7 +31,7 @@ from analyzer.model.graph.phases import ScopeTable
 from analyzer.model.recording.records import Step
 from analyzer.tracing.derive.op_names import read_shape
 from analyzer.tracing.derive.trace_graph import derive_graph
-from analyzer.tracing.parse.protobuf import decode_text, message_class, read_schema
+from analyzer.tracing.parse.protobuf import TEXTS, decode_text, message_class, read_schema
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
@@ -247,16 +247,10 @@ _RunMetadata: Any = message_factory.GetMessageClass(_members["RunMetadata"])
 
 _RESULTS: Final = {
     name: number
-    for names in (
-        "y batch_mean batch_variance reserve_space_1 reserve_space_2 reserve_space_3",
-        "x_backprop scale_backprop offset_backprop",
-        "loss backprop",
-        "values indices",
-    )
+    for names in TEXTS["op_results"].splitlines()
     for number, name in enumerate(names.split())
 }
-"""Name of a result in a function's body (``node:result:index``) -> number of the op's output, for op
-types with several results; another name has the index itself."""
+"""Name of a result in a function's body (``node:result:index``) -> number of the op's output."""
 
 
 def find_event_graph(trace: Path) -> SourceGraph | None:
