@@ -49,7 +49,7 @@ class HostMemory(NamedTuple):
     limit_bytes: int | None
 
 
-def read_host_memory() -> HostMemory:
+def read_host_memory(root: Path = Path("/")) -> HostMemory:
     """Return the kill count and the limits that ``/proc`` and ``/sys`` state.
 
     The control group's limit has one file in version 2 and another in version 1, as containers mount it.
@@ -57,7 +57,7 @@ def read_host_memory() -> HostMemory:
 
     def find_numbers(name: str, pattern: str) -> list[int]:
         with contextlib.suppress(OSError):
-            text = Path("/", name).read_text("utf-8", "replace")
+            text = (root / name).read_text("utf-8", "replace")
             return [int(number) for number in re.findall(pattern, text, re.MULTILINE)]
         return []
 
