@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from analyzer.model.choice import Choice
 from analyzer.model.contract.capture_request import (
     ASSUMPTIONS,
@@ -226,7 +228,7 @@ class Refusal(NamedTuple):
     hint: str
 
 
-class _Refusals(msgspec.Struct, frozen=True):
+class _Refusals(Struct, frozen=True):
     reasons: dict[str, Refusal]
     forms: dict[TargetForm, dict[str, tuple[Option, ...]]]
 

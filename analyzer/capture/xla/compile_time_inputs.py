@@ -18,7 +18,7 @@ from typing import Any, Final
 from analyzer.capture.private_names import op_def_registry
 from analyzer.model.contract.graph_note import read_op_types
 
-_METADATA: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")["types"]["meta"]
+_METADATA: Final = read_op_types("model/graph/graph_op_types.toml")["types"]["meta"]
 _LOOPS: Final = frozenset({"While", "StatelessWhile"})
 _PASS_ON: Final = _LOOPS | {"IdentityN"}
 _CALLS: Final = frozenset({"PartitionedCall", "StatefulPartitionedCall"})

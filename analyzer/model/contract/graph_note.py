@@ -46,7 +46,7 @@ _MOST_DIGITS: Final = 8  # digits of an output's index in a tensor's name
 ARGUMENT_TYPES: Final = op_types("_Arg _DeviceArg")  # op types of a graph's arguments
 RESULT_TYPES: Final = op_types("_Retval _DeviceRetval")  # op types of a graph's results
 
-_TYPES: Final = read_op_types("analyzer.model.graph", "graph_op_types.toml")["types"]
+_TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
 FRAME_TYPES, CONVOLUTIONS = _TYPES["frames"], _TYPES["convolutions"]
 PARAMETER_GRADIENTS: Final = _TYPES["parameter_gradients"]
 

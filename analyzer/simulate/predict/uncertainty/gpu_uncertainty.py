@@ -1,26 +1,22 @@
 """Uncertainty of a prediction for a GPU beside its schedule, in bytes and in sentences."""
 
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
 from typing import Final
 
-import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from analyzer.model.contract.report.peak_figures import StatedRange, WorkspaceFigures, shift_bounds
 from analyzer.model.ranges import Range
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
+from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
 from analyzer.simulate.kernels.shared.op_call import Workspace
 from analyzer.simulate.predict.prepared_step import Prepared, Schedule, live_bytes
 from analyzer.simulate.predict.process_table import Played
 from analyzer.simulate.predict.sampling import Prediction
 
-_SENTENCES: Final = msgspec.toml.decode(
-    (files("analyzer.simulate.predict.uncertainty") / "card_sentences.toml").read_bytes(),
-    type=dict[str, str],
-)
+_SENTENCES: Final = read_table("simulate/predict/uncertainty/card_sentences.toml", dict[str, str])
 _HELD_SHARE: Final = 0.015
 """Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
 before their steps (benchmarks/results/real-cards.md)."""
