@@ -36,7 +36,6 @@ def attribute(
     labels = Labels(len(table))
     earlier = table["address"].isna().to_numpy()
     labels.fill(earlier, Category.UNATTRIBUTED, "allocated before the trace began")
-    # The op that frees each buffer, shape ``(n,)``; empty if not recorded or never freed.
     freers = np.append(raw.events["op"].astype(object), "")[table["dies"].to_numpy()]
     infer = note is not None and note.step.infers
     in_steps = table["step"].notna().to_numpy()
