@@ -52,7 +52,7 @@ def cover(path: Path, samples: list[list[object]]) -> tuple[Counter[str], int, i
     """Print one line about a trace; return shares by category, tensors with a layer, named, problem."""
     recording = open_measured(path).recording
     rows = own_rows(recording)
-    named = rows[rows["op"].astype(str).str.contains("/")]
+    named = rows[rows["op"].astype(str).str.contains("/") & rows["part_of"].isna()]
     layers = int((named["layer"] != "").sum())
     sums = rows.groupby("category", observed=True)["requested_bytes"].sum()
     shares = Counter({str(name): size / max(sums.sum(), 1) for name, size in sums.items()})
