@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,7 @@ from analyzer.model.graph.graph_index import (
 )
 from analyzer.model.graph.phases import ScopeTable
 from analyzer.model.recording.records import Step
-from analyzer.tracing.derive.op_names import read_shape
+from analyzer.tracing.derive.op_names import find_optimizer, read_shape
 from analyzer.tracing.derive.trace_graph import derive_graph
 from analyzer.tracing.parse.protobuf import TEXTS, decode_text, message_class, read_schema
 from analyzer.tracing.parse.run_folder import RunNote
@@ -38,6 +38,7 @@ from analyzer.tracing.parse.xplane import RawTrace
 TENSORBOARD: Final = "tensorboard"
 """Evidence of an edge from TensorBoard's event file, which has no shapes, layers or gradients."""
 _NUMBER: Final = re.compile(r"_\d+(?=/|$)")
+_CALLS: Final = re.compile(r"^((Stateful)?PartitionedCall/)+")  # of inlined functions
 _REWRITES: Final = re.compile(r"-\d+-[A-Za-z]+-LayoutOptimizer$")
 """End of the name of a transposition that Grappler inserts; see ``generic_layout_optimizer``."""
 
@@ -92,28 +93,45 @@ def join_graph(table: pd.DataFrame, derived: GraphIndex | None, source: SourceGr
 
 
 def match_names(names: Iterable[str], others: Iterable[str]) -> dict[str, str]:
-    """Return the name among ``others`` of each op or layer of a trace, if it has one."""
+    """Return the name among ``others`` of each op or layer of a trace, if it has one.
+
+    Names that differ otherwise are matched without their numbers, then without the model's name.
+    """
     own = {name: name for name in others}
-    found: dict[str, str] = {}
-    open_names: dict[str, list[str]] = defaultdict(list)
-    for name in dict.fromkeys(names):
-        op = find_inlined(name, own) or find_inlined(_REWRITES.sub("", name), own)
-        if op is not None:
-            found[name] = op
-        else:
-            open_names[_NUMBER.sub("", name)].append(name)
+    names = list(dict.fromkeys(names))
+    inlined = {
+        name: find_inlined(name, own) or find_inlined(_REWRITES.sub("", name), own)
+        for name in names
+    }
+    found = {name: op for name, op in inlined.items() if op is not None}
     taken = set(found.values())
-    candidates: dict[str, list[str]] = defaultdict(list)
-    for name in own:
-        if name not in taken:
-            candidates[_NUMBER.sub("", name)].append(name)
+
+    def group(ones: Iterable[str], skip: Container[str], root: bool) -> dict[str, list[str]]:
+        groups: dict[str, list[str]] = defaultdict(list)
+        for name in ones:
+            if name not in skip:
+                key = _CALLS.sub("", _NUMBER.sub("", name))
+                groups[_drop_root(key) if root else key].append(name)
+        return groups
+
     # Layers are numbered in the order of their creation in both programs.
-    for key, mine in open_names.items():
-        theirs = find_inlined(key, candidates) or ()
-        if len(mine) == len(theirs) and taken.isdisjoint(theirs):
-            taken.update(theirs)
-            found.update(zip(sorted(mine, key=_numbers), sorted(theirs, key=_numbers), strict=True))
+    for mine_has_root, theirs_has_root in ((False, False), (False, True), (True, True)):
+        candidates = group(own, taken, theirs_has_root)
+        for key, mine in group(names, found, mine_has_root).items():
+            exact = candidates.get(key) if theirs_has_root else find_inlined(key, candidates)
+            theirs = (exact if key else None) or []
+            if len(mine) == len(theirs) and taken.isdisjoint(theirs):
+                taken.update(theirs)
+                pairs = zip(sorted(mine, key=_numbers), sorted(theirs, key=_numbers), strict=True)
+                found.update(pairs)
     return found
+
+
+def _drop_root(name: str) -> str:
+    """Return an op or a layer without the model's name, its first scope; empty if it has none."""
+    tape = "gradient_tape/" if name.startswith("gradient_tape/") else ""
+    _, _, rest = name.removeprefix(tape).partition("/")
+    return tape + rest if rest and not find_optimizer(name) else ""
 
 
 def _numbers(name: str) -> tuple[int, ...]:

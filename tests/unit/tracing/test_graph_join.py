@@ -95,6 +95,16 @@ def test_names_that_could_be_several_ops_are_not_joined() -> None:
     assert match_names(["net/conv/Relu"], index) == {}
 
 
+def test_names_match_without_the_name_of_the_model() -> None:
+    # GIVEN two programs that name the model differently, or in one of them not at all
+    ops = ["model/conv2d/Relu", "gradient_tape/model/conv2d/ReluGrad", "adam/Mul", "model/a/Mul"]
+    names = ["sequential/conv2d/Relu", "gradient_tape/sequential/conv2d_1/ReluGrad", "net/Mul"]
+    # THEN ops of the same layers match, and an op of the optimizer matches no op of a model
+    assert match_names(names, ops) == {names[0]: ops[0], names[1]: ops[1]}
+    assert match_names(["model_3/conv2d_7"], ["conv2d"]) == {"model_3/conv2d_7": "conv2d"}
+    assert match_names(["conv2d"], ["sequential/conv2d"]) == {"conv2d": "sequential/conv2d"}
+
+
 def test_a_trace_is_no_target_of_a_trace(tmp_path: Path) -> None:
     ended = analyze("trace", trace(tmp_path), "--target", tmp_path)
     assert ended.code == 2

@@ -92,7 +92,8 @@ def test_settings_that_a_trace_does_not_note_are_no_difference(pair: tuple[Made,
     step = {**b.document["step"], "batch_size": None, "optimizer": "", "mode": ""}
     other = convert_report({**b.document, "step": step, "versions": {}})
     table = b.recording.allocations
-    names = {name: "other_" + table[name].astype(str) for name in ("op", "variable", "tensor")}
+    texts = {name: table[name].astype(str) for name in ("op", "variable", "tensor")}
+    names = {name: "other_" + text.str.replace("/", "/other_") for name, text in texts.items()}
     foreign = dataclasses.replace(b.recording, allocations=table.assign(**names))
     # WHEN it is compared THEN only the ops differ
     found = plain_report(compare(a.report, a.recording, other, foreign))
