@@ -42,6 +42,7 @@ _NORMS: Final = frozenset({"FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchN
 ``AssignVariableOp`` then holds (``exponential_avg_factor`` in ``nn_ops.cc``)."""
 _NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
 _OLD_PARAMETER: Final = (Category.PARAMETER, "old value of a parameter")
+_OLD_AVERAGE: Final = (Category.PARAMETER, "old value of a moving average")
 _OLD_SLOT: Final = (Category.OPTIMIZER_STATE, "old value of a slot")
 
 _SLOTS, _IN_PLACE = (
@@ -246,17 +247,19 @@ def _find_old_values(
     case the size decides, if the new values of this size have one category.
     """
     sizes = table["requested_bytes"].tolist()
-    kinds: dict[int, set[Category]] = {}
-    for row, (category, _) in new.items():
-        kinds.setdefault(sizes[row], set()).add(category)
+    kinds: dict[int, set[tuple[Category, str]]] = {}
+    for row, kind in new.items():
+        kinds.setdefault(sizes[row], set()).add(kind)
     found = {}
     is_old = (table["born"] < 0) & table["address"].notna() & table["dies_ps"].notna()
     for row in np.flatnonzero(is_old.to_numpy()).tolist():
         alike, freer = kinds.get(sizes[row], set()), freers[row]
         if find_optimizer(freer) and freer.rpartition("/")[2].startswith("Assign"):
             found[row] = _OLD_PARAMETER if _sets_parameter(freer) else _OLD_SLOT
-        elif len(alike) == 1 and sizes[row] >= _LEAST_BYTES:
-            found[row] = _OLD_PARAMETER if Category.PARAMETER in alike else _OLD_SLOT
+        elif len({category for category, _ in alike}) == 1 and sizes[row] >= _LEAST_BYTES:
+            is_average = alike == {_NEW_AVERAGE}
+            other = _OLD_SLOT if _NEW_SLOT in alike else _OLD_PARAMETER
+            found[row] = _OLD_AVERAGE if is_average else other
     return found
 
 

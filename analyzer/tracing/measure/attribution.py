@@ -155,7 +155,7 @@ class _Values:
             return Category.WORKSPACE, COPY_ROLE
         if tensor in self._cache:
             return Category.KV_CACHE, CACHE_ROLE
-        if op.type == "BiasAddGrad" and is_temp and on_card:
+        if op.type == "BiasAddGrad" and is_temp and on_card and is_float(dtype):
             return Category.WORKSPACE, SUMS_ROLE
         if op.type == ITERATOR:
             return Category.INPUT, BATCH_ROLE

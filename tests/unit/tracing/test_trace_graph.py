@@ -159,8 +159,27 @@ def test_partial_sums_of_a_bias_gradient_are_workspace(tmp_path: Path) -> None:
     trace, op = training(), "gradient_tape/net/conv/BiasAdd/BiasAddGrad"
     trace.allocate(44, 0x900000, 32 * KIB, op=op, region="temp", shape="[64,128]", data_type=1,
                    run_id=RUN).free(46, 0x900000)  # fmt: skip
+    # AND the scratch of a reduction, which has bytes for elements
+    trace.allocate(45, 0xA00000, 256, op=f"{op}_1", region="temp", shape="[1]", data_type=4,
+                   run_id=RUN).free(46, 0xA00000)  # fmt: skip
     found = labels_of(measured(trace, tmp_path))
     assert found[op, "temp"] == ("workspace", "partial sums of a bias gradient", "net/conv")
+    assert found[f"{op}_1", "temp"][0] == "temporary"
+
+
+def test_the_value_that_a_moving_average_replaces_is_one(tmp_path: Path) -> None:
+    # GIVEN a step whose batch normalization makes new averages, and memory from before that it frees
+    trace, op = Card(), "net/bn/FusedBatchNormV3"
+    trace.allocate(0, 0xB00000, 4 * KIB)
+    del trace.line().events[:]
+    add_training(trace, 0, RUN)
+    for number, size in enumerate((32 * KIB, 4 * KIB, 4 * KIB)):
+        trace.allocate(23, 0xC00000 + (number << 16), size, op=op, data_type=1, run_id=RUN)
+    trace.launch(24, "EigenMetaKernel", f"{op}:FusedBatchNormV3")
+    trace.free(25, 0xB00000).free(26, 0xC00000)
+    table = measured(trace, tmp_path).recording.allocations
+    roles = table.loc[table["category"] == "parameter", "role"].astype(str)
+    assert set(roles) >= {"new value of a moving average", "old value of a moving average"}
 
 
 def test_an_op_inside_the_scope_of_two_gradients_has_one_of_their_types() -> None:
