@@ -118,6 +118,8 @@ def _capture_options(
         like=like,
         memory_limit_bytes=what_if.memory_limit_bytes if card and is_new else None,
     )
+    if like is not None and like.is_op_by_op and chosen.jit is None:
+        chosen = replace(chosen, jit=False)
     return chosen, what_if
 
 

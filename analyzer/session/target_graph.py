@@ -137,8 +137,8 @@ def read_like(path: Path, gpu: str = "") -> LikeNote:
     """Return the card, the limit and the workspaces of a trace; an empty ``gpu`` is the trace's own."""
     from analyzer.tracing.measure.measured_recording import open_measured
 
-    recording = open_measured(path).recording
-    device = recording.device
+    measured = open_measured(path)
+    recording, device = measured.recording, measured.recording.device
     card = look_up_gpu(gpu or device.name)
     if card is None:
         raise InputError(
@@ -153,6 +153,7 @@ def read_like(path: Path, gpu: str = "") -> LikeNote:
         memory_limit_bytes=device.memory_limit_bytes,
         batch_size=batches.most_common(1)[0][0] if batches else None,
         convolutions=convolutions,
+        is_op_by_op=not measured.ran_xla,
     )
 
 

@@ -156,3 +156,4 @@ class LikeNote(Struct, frozen=True, kw_only=True):
     memory_limit_bytes: Bytes | None = None
     batch_size: Bytes | None = None  # first axis of most results; None without convolutions
     convolutions: tuple[MeasuredConvolution, ...] = ()  # of the steady step
+    is_op_by_op: bool = False  # whether the trace has no event of XLA

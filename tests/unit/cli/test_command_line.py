@@ -205,12 +205,12 @@ def test_a_result_is_not_written_into_a_closed_standard_output(folder: Path) -> 
 
 def test_a_trace_of_like_names_the_card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN a trace that names its card, and no --gpu
-    note = LikeNote(trace="t", card="t4", memory_limit_bytes=1 << 30, batch_size=8, convolutions=())
+    note = LikeNote(trace="t", card="t4", memory_limit_bytes=1 << 30, is_op_by_op=True)
     monkeypatch.setattr("analyzer.session.target_graph.read_like", lambda path, gpu: note)
 
     def stop(spec: Any, chosen: Any, *_: Any, **__: Any) -> None:
-        raise InputError(f"estimated for {chosen.gpu}")
+        raise InputError(f"estimated for {chosen.gpu}, XLA {chosen.jit}")
 
     monkeypatch.setattr("analyzer.cli.estimate_command._make_result", stop)
     done = analyze("estimate", "keras:VGG16", "--like", folder, "--no-save")
-    assert "estimated for t4" in done.err
+    assert "estimated for t4, XLA False" in done.err

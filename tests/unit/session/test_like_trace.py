@@ -36,6 +36,7 @@ def test_limit_and_workspaces_of_a_trace(tmp_path: Path) -> None:
     assert like.card == "t4"
     assert like.memory_limit_bytes is not None
     assert like.batch_size == 8
+    assert like.is_op_by_op
     (found,) = like.convolutions
     assert (found.kind, found.shape, found.workspace_bytes) == ("forward", (8, 16, 8, 8), 10 * MIB)
 
