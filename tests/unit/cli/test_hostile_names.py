@@ -80,7 +80,7 @@ def test_an_ops_name_is_text_everywhere(name: str | bytes, tmp_path: Path) -> No
     # THEN the document holds the name as it is
     document = json.loads((tmp_path / "a.json").read_text())
     ops = {row["op"] for row in document["tensors_at_peak"]}
-    assert {op.rpartition("#")[0] for op in ops} == {shown, "b"}  # numbered outside functions
+    assert {op if op == shown else op.rpartition("#")[0] for op in ops} == {shown, "b"}
     # AND the page has no tag that the harmless one has not
     page = (tmp_path / "a.html").read_text("utf-8")
     assert sorted(tags_of(page)) == sorted(tags_of((tmp_path / "b.html").read_text("utf-8")))
