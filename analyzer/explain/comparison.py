@@ -63,8 +63,7 @@ def compare(
     alive_a = _alive_at_peak(report_a, recording_a)
     alive_b = _alive_at_peak(report_b, recording_b)
     for column in ("made", "layer"):
-        own, other = (alive[column].astype(str).unique() for alive in (alive_b, alive_a))
-        names = match_names(own, other)  # without the names of callers and models
+        names = match_names(*(one[column].astype(str).unique() for one in (alive_b, alive_a)))
         alive_b = alive_b.assign(**{column: [names.get(one, one) for one in alive_b[column]]})
     is_shared = alive_b["made"].isin(alive_a["made"])
     shared = alive_b.loc[is_shared, "requested_bytes"].sum() / max(report_b.peak.requested_bytes, 1)
