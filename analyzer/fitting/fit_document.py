@@ -284,7 +284,7 @@ def _state_largest(answer: FitAnswer, *, can_confirm: bool) -> str:
     if answer.failing is None:
         others = "larger ones were not tried"
         if answer.largest >= MOST_SIZE:
-            others = f"sizes above {MOST_SIZE} are not tried"
+            others = f"sizes above {MOST_SIZE:,} are not tried"
         elif any(run.size > answer.largest for run in answer.runs):
             others = "larger ones did not end in time"
         return f"{fits}; {others}."
