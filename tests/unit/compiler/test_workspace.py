@@ -16,7 +16,10 @@ def made(kind: type, **known: Any) -> Any:
     """Make a record whose other fields are empty."""
     empty = {"str": "", "int": 0, "bool": False}
     values = {
-        field.name: known.get(field.name, empty.get(str(field.type), ())) for field in fields(kind)
+        field.name: known.get(
+            field.name, empty.get(str(getattr(field.type, "__name__", field.type)), ())
+        )
+        for field in fields(kind)
     }
     return kind(**values)
 
