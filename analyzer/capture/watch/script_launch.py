@@ -89,7 +89,8 @@ def run_script(
         file = staging / "request.json"
         write_message(file, replace(request, folder=str(staging)))
         command = make_start_command("watch.script_child", str(file))
-        (staging / LIVE_FILE).touch() if view else None
+        if view:
+            (staging / LIVE_FILE).touch()
         status, interrupted_s = _run_in_terminal(command, environment, staging, view)
         is_interrupted = status == EXIT_BASE + signal.SIGINT
         with ignore_repetition(interrupted_s) if is_interrupted else delay_signals():
