@@ -24,6 +24,7 @@ from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.allocator.minimum_limit import find_shared_limits, prepare_searches
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
+from analyzer.simulate.predict.graph.edges import put_filters_last
 from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, Schedule, play, prepare
 from analyzer.simulate.predict.process_table import Played, measure_allocated, play_from_start
 from analyzer.simulate.predict.uncertainty.decisions import Decision, decide, with_least_shapes
@@ -115,6 +116,7 @@ class Prediction:
     decisions: tuple[Decision, ...]
     alternatives: Range | None  # peaks with other outcomes; None without any
     least_bytes: int | None  # peak if each data-dependent size is one element; None without any
+    other_bytes: int | None  # peak in another version's order of gradients; None on a CPU
     prepared: Prepared
 
     @property
@@ -139,11 +141,11 @@ class Prediction:
 
     @property
     def range(self) -> Range:
-        """The schedule range, widened by other outcomes of decisions."""
-        sizes = [self.peak_bytes if self.least_bytes is None else self.least_bytes]
+        """The schedule range, widened by other outcomes of decisions and another order of gradients."""
+        sizes = [one for one in (self.least_bytes, self.other_bytes) if one is not None]
         if self.alternatives is not None:
             sizes += [self.alternatives.low, self.alternatives.high]
-        return self.schedule_range.including(*sizes)
+        return self.schedule_range.including(self.peak_bytes, *sizes)
 
 
 def predict(
@@ -173,11 +175,13 @@ def predict(
     ops_least, least_bytes = with_least_shapes(ops), None
     if ops_least is not None:
         least_bytes = play(replace(make(ops_least), assumed=prepared.assumed)).peak_bytes
-    numbers = list(dict.fromkeys(inter_op))
+    numbers, other_bytes = list(dict.fromkeys(inter_op)), None
     if device.is_cheap:
         # On a card one thread launches all kernels. Only after a node that the executor waits for
         # a second thread runs; then the first number stands for all.
         numbers = numbers[:1] if any(prepared.timing.waits) else [1]
+        other = replace(prepared, wirings=tuple(map(put_filters_last, prepared.wirings)))
+        other_bytes = play(other, threads=numbers[0]).peak_bytes
     samples = _sample(prepared, numbers, count, progress)
     main, *others = (samples[n] for n in dict.fromkeys(numbers) if n in samples)
     runs = len(main.middle.nodes) * prepared.steps
@@ -188,6 +192,7 @@ def predict(
         decisions=decisions,
         alternatives=alternatives,
         least_bytes=least_bytes,
+        other_bytes=other_bytes,
         prepared=prepared,
     )
 

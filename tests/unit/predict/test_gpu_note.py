@@ -11,6 +11,7 @@ from builders import analyze
 
 from analyzer.cards import find_gpu, memory_limit, process_overhead
 from analyzer.explain.replay_settings import WhatIf
+from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.report.limit_figures import Need
 from analyzer.model.contract.report.writing import plain_report
 from analyzer.model.ranges import BoundedBytes, Range
@@ -215,3 +216,22 @@ def test_a_loop_goes_round_as_often_where_its_condition_crosses_to_the_card():
     copy = Op("c", "_Recv", inputs=("less:0",), outputs=(truth,))
     assert evaluate(copy, [(1,)], [truth]) == (1,)
     assert evaluate(copy, [None], [truth]) is None
+
+
+def test_the_range_contains_the_other_order_of_a_convolutions_gradients():
+    """The filter's gradient runs first here and frees the activation; other versions keep it."""
+
+    def op(name, kind, *inputs, count):
+        return Op(name, kind, inputs, outputs=(TensorSpec("float32", (1, count, 1, 1)),))
+
+    ops = [
+        Op("x", "_Arg", outputs=(TensorSpec("float32", (1, 64, 1, 1)),), attrs={"index": 0}),
+        op("activation", "Exp", "x:0", count=1_000_000),
+        op("loss", "Sum", "activation:0", count=1),
+        op("gradient", "Exp", "loss:0", count=64),
+        op("filter", "Conv2DBackpropFilter", "activation:0", "x:0", "gradient:0", count=64),
+        op("input", "Conv2DBackpropInput", "x:0", "x:0", "gradient:0", count=1_000_000),
+        op("after", "Sum", "input:0", count=1),
+    ]
+    prediction = predict(ops, [], device=gpu_device(find_gpu("t4")))
+    assert prediction.range.high - prediction.peak_bytes == pytest.approx(4_000_000, rel=0.01)

@@ -12,7 +12,7 @@ by 8 to 24 % on the accuracy list.)
 import heapq
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 from typing import Any, Final, TypeVar
@@ -266,6 +266,17 @@ class Wiring:
         """Return dtype and shape of each data input; None if its source does not describe it."""
         sources = ((self.ops[source].outputs, output) for source, output in self.inputs[node])
         return [outputs[k] if k < len(outputs) else None for outputs, k in sources]
+
+
+def put_filters_last(wiring: Wiring) -> Wiring:
+    """Return the graph with the gradient of a convolution's input before that of its filter.
+
+    TensorFlow 2.3 and 2.4 execute them so in public traces of P100, V100, T4 and GTX 1060. The order of
+    the edges depends on the optimiser; in 2.21 it differs from layer to layer.
+    """
+    is_filter = ["BackpropFilter" in op.type for op in wiring.ops]
+    data_out = [sorted(edges, key=lambda edge: is_filter[edge[0]]) for edges in wiring.data_out]
+    return replace(wiring, data_out=data_out)
 
 
 class EdgeOrder:

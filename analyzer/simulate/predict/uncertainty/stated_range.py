@@ -42,6 +42,14 @@ def state_range(
     less, more = _bound_unmodelled(prediction)
     requested = prediction.range
     because = [describe_schedules(prediction.main, extra)] if requested.width else []
+    if (
+        prediction.other_bytes is not None
+        and prediction.other_bytes not in prediction.schedule_range
+    ):
+        because.append(
+            "Other versions of TensorFlow compute the gradients of a convolution in another order: "
+            f"{format_bytes(prediction.other_bytes + extra)}."
+        )
     because += _describe_margins(margin, less, more, data_bytes)
     less, more = less + data_bytes.get("arrays", 0), more + data_bytes.get("cache", 0)
     # Other outcomes of decisions are not replayed: their distance to the schedules is added.
