@@ -134,6 +134,13 @@ BROKEN = {
     # name: target, its code, options, what is said
     "exits": ("exits.py:x", "import sys; sys.exit(3)", {}, "called sys.exit(3)"),
     "imports": ("imports.py:x", "import nothing_like_it", {}, "No module named 'nothing_like_it'"),
+    "environment": (
+        "environment.py:x",
+        "import os\nx = os.environ['NO_SUCH_FOLDER']",
+        {},
+        "NO_SUCH_FOLDER",
+    ),
+    "damaged": ("damaged.keras", "no archive", {}, "is damaged"),
     "no name": ("no_name.py:biuld", "def build(): pass", {}, "Did you mean build?"),
     "no inputs": (
         "no_inputs.py:x",

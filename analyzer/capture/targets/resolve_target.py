@@ -5,7 +5,10 @@ import gc
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
+import traceback
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +104,12 @@ def _call_user_code(make: Callable[[], Any], text: str) -> Any:
         return make()
 
 
+def _is_of_environment(error: KeyError) -> bool:
+    """Say whether ``os.environ`` raised an error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code is os.environ.__class__.__getitem__.__code__
+
+
 @contextlib.contextmanager
 def _convert_errors(text: str) -> Iterator[None]:
     try:
@@ -118,6 +127,8 @@ def _convert_errors(text: str) -> Iterator[None]:
         hint = ""
         if isinstance(error, ModuleNotFoundError):
             hint = f"Install {error.name} for {sys.executable}, or start analyze in its folder."
+        elif isinstance(error, KeyError) and _is_of_environment(error):
+            hint = f"Set the environment variable {error.args[0]}."
         raise TargetError(f"{text} failed: {describe_user_error(error)}.", hint=hint) from error
 
 
@@ -231,6 +242,10 @@ def _import_module(spec: TargetSpec) -> Any:
 
 
 def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
+    if spec.path.endswith(".keras") and not zipfile.is_zipfile(spec.path):
+        raise TargetError(
+            f"{spec.path} is damaged: it is no archive.", hint="Save the model again."
+        )
     try:
         return keras.saving.load_model(spec.path)
     except Exception as error:
