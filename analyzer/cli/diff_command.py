@@ -23,7 +23,7 @@ def diff(
     batch_size: int | None = None,
     gpu: str = "",
 ) -> None:
-    """Compare two steps: peaks, categories, layers and ops, from A to B.
+    """Compare two steps, or find the commit that changed a step's peak most.
 
     With a git range as A (v1..HEAD) and a target as B (train.py:build_model), it estimates the target at
     a few commits and compares the commit that changed the peak most with the one before it.
