@@ -209,9 +209,8 @@ def trace_block(logdir: Path) -> Iterator[None]:
             hint="Stop it around the measured block.",
         ) from None
     try:
-        tf.add(
-            tf.ones([2]), 1.0
-        )  # freed at once: shows the bytes in use even if the block allocates nothing
+        # Freed at once: it shows the bytes in use even if the block allocates nothing.
+        tf.add(tf.ones([2]), 1.0)
         yield
     finally:
         gc.collect()
