@@ -144,7 +144,7 @@ def test_variables_stay_on_the_device_that_the_user_chose(folder: Path) -> None:
     assert ended.code == 0, ended.err
     measured = json.loads((folder / "placed-run" / "report.json").read_text())
     for part, share in (
-        ("peak", 0.05),
+        ("peak", 0.2),
         ("resident", 0.001),
     ):  # copies overlap differently in each run
         sizes = [one[part]["requested_bytes"] for one in (document, measured)]
