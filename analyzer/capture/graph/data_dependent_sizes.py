@@ -106,10 +106,12 @@ class _Sizing:
     def run(self) -> InferredSizes:
         """Infer shapes and learn from the next source, until every shape is known or no source helps."""
         self.known = read_arguments(self.function, self.given)
+        self._infer()
         for _ in range(_MAX_ROUNDS):
-            self._infer()
             if not any(is_open(spec) for specs in self.outputs.values() for spec in specs):
                 break
+            known, known_sizes = self.known, dict(self.sizes)
+            self.known = replace(known, shapes=dict(known.shapes), values=dict(known.values))
             if not (
                 self._learn_from_iterators()
                 or self._learn_from_trace()
@@ -118,6 +120,11 @@ class _Sizing:
                 or self._learn_from_user()
                 or self._learn_from_bounds()
             ):
+                break
+            try:
+                self._infer()
+            except ValueError:  # another op's shape contradicts this round
+                self.known, self.sizes = known, known_sizes
                 break
         least = self._infer_least()
         sizes = tuple(self.sizes.values())

@@ -29,9 +29,12 @@ _NOT_EVALUATED: Final = (
     | {"_Arg", "_DeviceArg", "_Retval", "_DeviceRetval"}
 )
 _SEGMENTS: Final = read_op_types("model/graph/graph_op_types.toml")["types"]["segments"]
-_DATA_INPUTS: Final = dict.fromkeys(_SEGMENTS, (0,)) | {"RaggedTensorToTensor": (1, 2)}
+_DATA_INPUTS: Final = dict.fromkeys((*_SEGMENTS, "DynamicPartition"), (0,)) | {
+    "RaggedTensorToTensor": (1, 2)
+}
 """Ops whose output shape depends on the values of some inputs -> the other inputs
-(``SegmentReductionOp``, ``SparseSegmentReductionOpBase``, ``RaggedTensorToTensorBaseOp``)."""
+(``SegmentReductionOp``, ``SparseSegmentReductionOpBase``, ``DynamicPartitionOp_Shared``,
+``RaggedTensorToTensorBaseOp``)."""
 
 
 InferredShape: TypeAlias = tuple[str, tuple[int, ...], bool]

@@ -96,6 +96,35 @@ def test_rows_of_a_given_ragged_tensor_are_counted() -> None:
     assert _shape(_noted(step, rows), "Tanh") == (3, 5, 2)
 
 
+def test_parts_of_a_given_partition_are_counted() -> None:
+    # GIVEN activations that given numbers distribute over experts, and the gradient of the experts
+    weights = tf.Variable(tf.ones((4, 4)))
+
+    @tf.function
+    def step(x, experts):
+        with tf.GradientTape() as tape:
+            parts = tf.dynamic_partition(x @ weights, experts, 3)
+            loss = tf.add_n([tf.reduce_sum(tf.tanh(part)) for part in parts])
+        return tape.gradient(loss, weights)
+
+    found = _noted(step, tf.ones((6, 4)), tf.constant([0, 2, 2, 0, 2, 2]))
+    # THEN each part has the rows that the numbers select
+    shapes = [op.outputs[0].shape for op in found.ops if op.type == "Tanh"]
+    assert sorted(shapes) == [(0, 4), (2, 4), (4, 4)]
+
+
+def test_an_upper_bound_that_another_op_contradicts_is_not_used() -> None:
+    # GIVEN rows that weights select, and an op that says how many they are
+    weights = tf.Variable(tf.ones((4,)))
+
+    def step(x):
+        rows = tf.boolean_mask(x, tf.linalg.matvec(x, weights) > 0)
+        return tf.tanh(rows + tf.ones((5, 4)))
+
+    # WHEN the shapes are asked for, THEN that op decides, and not the number of all rows
+    assert _shape(_noted(step, tf.ones((6, 4))), "Tanh") == (5, 4)
+
+
 def test_an_iterator_states_the_size_of_its_whole_batches() -> None:
     # GIVEN a step that reads batches, the last of which is smaller, from an iterator
     batches = iter(tf.data.Dataset.from_tensor_slices(tf.zeros((10, 4))).batch(3))
