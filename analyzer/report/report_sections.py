@@ -63,12 +63,13 @@ def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> D
     summary = summarize(report)
     parts = (summary.need, summary.sentences)
     lead = [Paragraph(" ".join(part)) for part in parts if part]
+    headline = summary.headline
     if max_peak_bytes is not None:
-        limit = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
-        lead.append(Paragraph(limit, "strong"))
+        lead.insert(0, Paragraph(headline, "strong"))
+        headline = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
     return Document(
         "",
-        summary.headline,
+        headline,
         notices=summary.notices,
         lead=(*lead, *_categories_section(report, summary).blocks),
         sections=tuple(front_sections(report)),
