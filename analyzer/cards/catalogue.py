@@ -233,11 +233,17 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
     if matches:
         found = matches[min(matches)]
         return tuple(sorted(found, key=lambda card: (card.nominal_bytes, "sxm" not in card.id)))
+    if name.strip().lower() == "all":
+        raise InputError(
+            "--gpu all is an option of `analyze fit`.", hint="Name one card, such as t4."
+        )
     if several := _SEVERAL.search(name):
+        first = name.replace(several[0], "", 1).partition(",")[0].strip()
+        gpus_named(first)  # refuses a name that is unknown
         raise InputError(
             f"{name!r} names several cards, and this command takes one.",
-            hint=f"--gpu {name.replace(several[0], '', 1).partition(',')[0].strip()} is for one "
-            f"replica; `analyze trace TARGET --gpu {name}` runs all on simulated cards.",
+            hint=f"--gpu {first} is for one replica; `analyze trace TARGET --gpu {name}` runs all on "
+            "simulated cards.",
         )
     names = {  # each card by its id without its first word or its last words, too
         short: short if text == card.id else card.id

@@ -77,6 +77,8 @@ def _run() -> int:
         param = getattr(error, "param", None)
         meaning = "" if param is None else f"{param.opts[0]}: {param.help}"
         hint = f"{meaning} {place} --help shows the usage."
+        if type(error).__name__ == "NoSuchOption" and place == "analyze trace":
+            hint = f"Options of a script follow --: analyze trace train.py -- --epochs 2. {hint}"
         raise InputError(f"{message}{end}", hint=hint) from None
     except ScriptStatus as stop:
         return stop.code if isinstance(stop.code, int) else int(ExitCode.OK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -238,6 +239,8 @@ def _trace_script(
     from analyzer.session.target_results import trace_script
 
     check_honoured(spec.text, TargetForm.SCRIPT, list_given_options(request.options))
+    if spec.path.endswith(".py"):
+        _check_syntax(spec)
     with place.folder_for(spec) as folder:
         end, result = trace_script(spec, request, folder, force=outputs.force, **settings)
         if end.fault:
@@ -257,6 +260,18 @@ def _trace_script(
             place.conclude(result, spec, folder, outputs)
     is_over = result.is_over_limit and not end.status
     raise ScriptStatus(int(ExitCode.OVER_LIMIT) if is_over else end.status)
+
+
+def _check_syntax(spec: TargetSpec) -> None:
+    """Refuse a file that Python cannot compile, in one line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(spec.source.read_bytes(), spec.path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        message = f"{spec.text}:{line}: {type(error).__name__}: {getattr(error, 'msg', error)}."
+        raise InputError(message, hint="Correct this line.") from None
 
 
 def _suggest_other_command(
@@ -293,19 +308,18 @@ def _explain_missing_trace(spec: TargetSpec, request: WatchRequest, end: ScriptE
         return [f"{ending}; its trace cannot be read: {end.unread}"]
     if not end.has_tensorflow:
         return [
-            f"{ending} and never imported TensorFlow: no step was traced.",
-            "If it runs TensorFlow in another process, name the step itself: file.py:name.",
+            f"{ending} and never imported TensorFlow: no step was traced. If it runs TensorFlow in "
+            "another process, name the step itself: file.py:name."
         ]
     if end.note is None:
         python = " ".join(("python", spec.text, *request.arguments))
         return [
             f"{ending} before any step was traced, without a Python error (kill -9, a crash in C++, "
-            "exec).",
-            f"If it ran out of memory: {python} 2> log, then analyze oom log.",
+            f"exec). If it ran out of memory: {python} 2> log, then analyze oom log.",
         ]
     return [
-        f"{ending}, and TensorFlow allocated nothing.",
-        f"If it only defines a model or a step, name that: {spec.text}:name.",
+        f"{ending}, and TensorFlow allocated nothing. If it only defines a model or a step, name "
+        f"that: {spec.text}:name.",
     ]
 
 

@@ -66,7 +66,7 @@ def build_sections(document: OomDocument, cases: Sequence[OomCase] = ()) -> Docu
         document.log,
         document.headline,
         tone="bad" if failures else "strong",
-        subtitle=f"{document.lines:,} lines{model}",
+        subtitle=f"{document.lines:,} line{'s' * (document.lines != 1)}{model}",
         badge="out of memory" if failures else "",
         sections=tuple(sections),
         footer=_FOOTER if any(failure.sizes for failure in failures) else "",

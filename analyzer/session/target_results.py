@@ -74,6 +74,8 @@ def trace_script(
         except TraceError as error:
             note = read_run_file(end.folder / RUN_FILE).watch
             has_memory = note is None or any(note.own_peaks)
+            if not has_memory:
+                remove_run(end.folder)  # nothing in it can be opened
             return replace(end, note=note, unread=str(error) if has_memory else ""), None
         return end, save_report(result, end.folder)
 

@@ -80,7 +80,9 @@ def trace_function(program: Program) -> Any:
         raise  # variables are made while the step is traced
     except Exception as error:
         raise TargetError(
-            f"The step cannot be traced: {describe_user_error(error)}", kind=classify_failure(error)
+            f"The step cannot be traced: {describe_user_error(error).rstrip('.')}.",
+            hint="Correct the model or the step; TensorFlow refuses it before any run.",
+            kind=classify_failure(error),
         ) from error
     for promise in program.promises:
         promise(function)

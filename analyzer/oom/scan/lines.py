@@ -231,6 +231,8 @@ def _encoding_of(head: bytes) -> str | None:
 
 def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:
     first, total = stream.read(BLOCK_BYTES), 0
+    if first.startswith(b"PK\x03\x04"):
+        raise InputError(f"{name or 'The log'} is a zip archive.", hint="Unpack it first.")
     if not first.startswith(GZIP_MAGIC):
         yield from chain([first], iter(lambda: stream.read(BLOCK_BYTES), b""))
         return

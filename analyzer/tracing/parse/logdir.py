@@ -23,6 +23,7 @@ def suggest_command(path: Path) -> str:
         return f"Name the model in a file: {sources[0]}:name." if sources else ""
     return {
         ".json": "A report has no events: give the run folder, such as traces/NAME, in its place.",
+        ".zip": "Unpack it, and name the folder.",
         ".log": f"`analyze oom {path}` explains a log.",
         ".txt": f"`analyze oom {path}` explains a log.",
     }.get(path.suffix, "")

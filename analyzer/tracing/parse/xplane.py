@@ -119,7 +119,8 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
         raise TraceError(
             f"{path} is not a profiler trace, or is truncated.",
             hint=suggest_command(Path(path))
-            or "Expected the .xplane.pb of tf.profiler; copy the file or repeat the trace.",
+            or "Expected the .xplane.pb of tf.profiler; unpack an archive, copy the file again, or "
+            "repeat the trace.",
         ) from None
     except ValueError as error:
         if is_open:

@@ -6,6 +6,9 @@ import gzip
 import os
 import random
 import shutil
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -258,3 +261,35 @@ def test_more_steps_than_are_predicted_are_refused_before_anything_runs(
     done = analyze("estimate", f"{folder / 'm.py'}:step", "--steps", steps, "--out", folder / "o")
     assert_refused(done, f"{steps} steps cannot be predicted.", "Give 1 to 500")
     assert not (folder / "o").exists()
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "a script that Python cannot read": (
+        ["trace", "broken.py"],
+        "broken.py:1: SyntaxError: '(' was never closed. Correct this line.",
+    ),
+    "an option of the script": (
+        ["trace", "model.py", "--epochs", "2"],
+        "Options of a script follow --: analyze trace train.py -- --epochs 2.",
+    ),
+    "a zip as a trace": (["trace", "run.zip"], "Unpack it, and name the folder."),
+    "a zip as a log": (["oom", "run.zip"], "run.zip is a zip archive. Unpack it first."),
+    "all cards": (["estimate", "keras:VGG16", "--gpu", "all"], "is an option of `analyze fit`"),
+    "several unknown cards": (["estimate", "keras:VGG16", "--gpu", "2xt4x"], "Did you mean t4"),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_of_newcomers(words: list[str], says: str, folder: Path) -> None:
+    (folder / "broken.py").write_text("x = (1\n")
+    (folder / "model.py").write_text("build = 1\n")
+    with zipfile.ZipFile(folder / "run.zip", "w") as archive:
+        archive.writestr("a", "b")
+    before = listing(folder)
+    assert_refused(analyze(*words), says)
+    assert listing(folder) == before
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = (sys.executable, "-m", "analyzer", "--version")
+    assert subprocess.run(command, capture_output=True, text=True).stdout.startswith("analyze ")

@@ -1,0 +1,5 @@
+"""``python -m analyzer`` is the command ``analyze``."""
+
+from analyzer.cli import main
+
+main()
