@@ -108,6 +108,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     jit: bool
     optimizer: str
     dtype_policy: str
+    options: tuple[str, ...] = ()  # the user's further options of the step, as words
     device: Literal["cpu", "gpu"]
     card: str  # names of the card in the catalogue and by its driver; empty for none
     card_name: str

@@ -3,10 +3,11 @@
 import dataclasses
 import shlex
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
-from analyzer.fitting.fit_answer import CAUTION, FitAnswer
+from analyzer.fitting.fit_answer import CAUTION, FitAnswer, insert_size
 from analyzer.fitting.size_search import MOST_SIZE
 from analyzer.model.units import format_bytes, format_option_bytes
 from analyzer.report.actions import remedy_items, step_options
@@ -71,19 +72,22 @@ def append_answer(page: Document, answer: FitAnswer) -> Document:
 
 def _suggest_next(answer: FitAnswer) -> str:
     """Return the command that tries remedies, or that runs the safe batch if they were tried."""
-    mode, jit = answer.mode, answer.jit
+    repeat = partial(step_options, mode=answer.mode, jit=answer.jit, given=answer.options)
     if answer.shape:
-        return ""
+        shapes = [insert_size(shape, answer.safe or 1) for shape in answer.shape.split(" ")]
+        words = repeat(answer.batch_size, card=answer.card)
+        words += [word for shape in shapes for word in ("--shape", shape)]
+        return shlex.join(("analyze", "trace", answer.target, *words))
     if answer.limit_of == "cards":
         card = next((one for one in answer.cards if one.holds_wanted), answer.cards[0])
-        options = step_options(answer.wanted, mode, jit, card.id)
+        options = repeat(answer.wanted, card=card.id)
         return shlex.join(("analyze", "fit", answer.target, *options))
     if not answer.remedies:
-        asked = step_options(None, mode, jit, answer.card)
+        asked = repeat(None, card=answer.card)
         if answer.limit_of == "given":
             asked += ["--limit", format_option_bytes(answer.limit_bytes)]
         return shlex.join(("analyze", "fit", answer.target, *asked, "--what-if", "all"))
-    options = step_options(answer.safe or 1, mode, jit, answer.card)
+    options = repeat(answer.safe or 1, card=answer.card)
     return shlex.join(("analyze", "trace", answer.target, *options))
 
 

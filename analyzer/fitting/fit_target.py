@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
+from analyzer.capture.targets.target_spec import write_options
 from analyzer.cards import Gpu, all_gpus, find_gpu, memory_beside_pool, memory_limit
 from analyzer.fitting.estimate_at_size import (
     BATCH,
@@ -210,6 +211,7 @@ def describe_sizes(
         jit=bool(step.jit),
         optimizer=step.optimizer,
         dtype_policy=step.dtype_policy,
+        options=write_options(replace(options, batch_size=None)),
         device="cpu" if gpu is None else "gpu",
         card=options.gpu,
         card_name="" if gpu is None else gpu.name,

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from analyzer.capture.process.launch import Progress, capture
-from analyzer.capture.targets.target_spec import parse_target
+from analyzer.capture.targets.target_spec import parse_target, write_options
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.fitting.estimate_at_size import make_workplace
@@ -272,7 +272,8 @@ def _suggest_next(sweep: SweepFile) -> str:
     """Return the command for the largest batch on the last card of the sweep."""
     asked = sweep.cells[-1].question
     card = "" if asked.card == CPU else asked.card
-    options = step_options(None, asked.mode, asked.jit, card)
+    shared = {name: getattr(asked, name) for name in _SHARED_OPTIONS if name != "batch_size"}
+    options = step_options(None, asked.mode, None, card, write_options(CaptureOptions(**shared)))
     return shlex.join(("analyze", "fit", asked.target, *options))
 
 

@@ -37,21 +37,25 @@ def repeat_command(report: ReportFile, command: str, *options: str, card: str = 
         card = report.phantom.cards[0]
     elif not card and report.fit is not None:
         card = report.fit.card
-    same = step_options(step.batch_size, step.mode, step.jit, card)
-    same += [part for shape in step.shapes for part in ("--shape", shape)]
+    batch_size, mode = (None, "") if step.own else (step.batch_size, step.mode)
+    same = step_options(batch_size, mode, step.jit, card, step.options)
     return shlex.join(("analyze", command, target.text, *same, *options))
 
 
-def step_options(batch_size: int | None, mode: str, jit: bool | None, card: str) -> list[str]:
-    """Return the options that repeat a step; ``card`` is empty for the CPU."""
-    options = [] if batch_size is None else ["--batch-size", str(batch_size)]
+def step_options(
+    batch_size: int | None, mode: str, jit: bool | None, card: str, given: Sequence[str] = ()
+) -> list[str]:
+    """Return the options that repeat a step; ``card`` is empty for the CPU, ``given`` is repeated."""
+    options = []
+    if batch_size is not None and "--batch-size" not in given:
+        options += ["--batch-size", str(batch_size)]
     if mode in ("infer", "generate"):
         options += ["--mode", mode]
     if card:
         options += ["--gpu", card]
-    if jit is False and card:
+    if jit is False and card and "--no-jit" not in given:
         options.append("--no-jit")
-    return options
+    return [*options, *given]
 
 
 MOST_EVIDENCE: Final = 20  # rows of a finding on a page

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import keras
 import tensorflow as tf
@@ -25,7 +25,12 @@ from analyzer.capture.targets.keras_api import get_classes, set_keras_2_policy
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import apply_while_building, check_step_remedy
 from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
-from analyzer.capture.targets.target_spec import TargetForm, check_honoured, list_given_options
+from analyzer.capture.targets.target_spec import (
+    TargetForm,
+    check_honoured,
+    list_given_options,
+    write_options,
+)
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError, suggest_names
@@ -51,8 +56,7 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
     }
     with apply_while_building(options.remedy, spec.text):
         program = make_program(load[spec.kind](spec, options), spec.text, options)
-    shapes = (f"{name}={','.join(map(str, axes))}" for name, axes in options.shapes.items())
-    program.config = replace(program.config, shapes=tuple(text.lstrip("=") for text in shapes))
+    program.config = replace(program.config, options=write_options(options))
     if options.dtype_policy:
         _check_policy(program, spec.text, options.dtype_policy)
     return program
@@ -71,6 +75,12 @@ def make_program(
         return make_model_program(thing, options)
     if isinstance(thing, get_classes("layers.Layer")):
         raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
+    has_models = isinstance(thing, tuple | list) and isinstance(
+        [*thing, 0][0], get_classes("Model")
+    )
+    if has_models and not any(hasattr(part, "shape") for part in tf.nest.flatten(thing)):
+        message = f"{text} returns a {type(thing).__name__} with a model, and no tensors for it."
+        raise TargetError(message, hint="Return the model alone, or (tf_function, args).")
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         check_step_remedy(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
@@ -91,6 +101,9 @@ def make_program(
         hint="Give a Keras model, a tf.function, or a function that returns a model or (tf_function, "
         "args).",
     )
+
+
+_ONLY_BUILD: Final = "Name a function that only builds the model or the step."
 
 
 def _call_user_code(make: Callable[[], Any], text: str) -> Any:
@@ -117,15 +130,12 @@ def _convert_errors(text: str) -> Iterator[None]:
     except TargetError:
         raise
     except SystemExit as error:
-        raise TargetError(f"{text} called sys.exit({error.code}).") from None
-    except (OSError, tf.errors.NotFoundError) as error:
-        raise TargetError(
-            f"{text} failed: {describe_user_error(error)}.",
-            hint="No data is needed: name a function that only builds the model or the step.",
-        ) from error
+        raise TargetError(f"{text} called sys.exit({error.code}).", hint=_ONLY_BUILD) from None
     except Exception as error:
-        hint = ""
-        if isinstance(error, ModuleNotFoundError):
+        hint = "Correct this line of your code."
+        if isinstance(error, OSError | EOFError | tf.errors.NotFoundError):
+            hint = f"No data is needed. {_ONLY_BUILD}"
+        elif isinstance(error, ModuleNotFoundError):
             hint = f"Install {error.name} for {sys.executable}, or start analyze in its folder."
         elif isinstance(error, KeyError) and _is_of_environment(error):
             hint = f"Set the environment variable {error.args[0]}."
@@ -193,7 +203,8 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
         reason = describe_user_error(error)
         if isinstance(error, OSError):  # of the network: with addresses and all attempts
             reason = f"its config cannot be fetched ({type(error).__name__})."
-        raise TargetError(f"{spec.text} cannot be built: {reason}", hint=hint) from error
+        message = f"{spec.text} cannot be built: {reason.rstrip('.')}."
+        raise TargetError(message, hint=hint) from error
 
 
 def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
@@ -204,7 +215,9 @@ def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
     for part in spec.attribute.split("."):
         if not hasattr(thing, part):
             names = sorted(name for name in vars(module) if name[0] != "_")
-            raise TargetError(f"{spec.path} has no {part!r}.", hint=suggest_names(part, names))
+            own = [name for name in names if not inspect.ismodule(getattr(module, name))]
+            hint = suggest_names(part, names) or f"It defines {', '.join(own[:9]) or 'no name'}."
+            raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
         thing = getattr(thing, part)
     return thing
 
@@ -237,7 +250,7 @@ def _import_module(spec: TargetSpec) -> Any:
     except ModuleNotFoundError as error:
         if not f"{spec.path}.".startswith(f"{error.name}."):
             raise
-        hint = "Run from the folder that holds it, or give file.py:name."
+        hint = "Install it, run from the folder that holds it, or give file.py:name."
         raise TargetError(f"There is no module {spec.path}.", hint=hint) from None
 
 
@@ -262,7 +275,7 @@ def _load_keras_file(spec: TargetSpec, options: CaptureOptions) -> Any:
         return program
     raise TargetError(
         f"{spec.path} cannot be loaded: {reason.rstrip('.')}.",
-        hint="A model with custom objects needs its code: give file.py:name instead.",
+        hint="If it holds only weights, or custom objects, name the code of the model: file.py:name.",
     )
 
 
@@ -276,6 +289,11 @@ class _LoadedModel:
         self.loaded = loaded  # owns the variables, so it must live as long as the program
         self.variables = [v for v in variables if id(v.handle) in used]
         self.unused_variables = [v for v in variables if id(v.handle) not in used]
+
+
+_SIGNATURE: Final = (
+    "Save it with one: model.export(FOLDER), or tf.saved_model.save(…, signatures=…)."
+)
 
 
 def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
@@ -292,7 +310,7 @@ def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:
     signatures = getattr(loaded, "signatures", {})
     name = "serving_default" if "serving_default" in signatures else next(iter(signatures), None)
     if name is None:
-        raise TargetError(f"{spec.path} has no signature to call.", hint="Save it with one.")
+        raise TargetError(f"{spec.path} has no signature to call.", hint=_SIGNATURE)
     function = signatures[name]
     specs = function.structured_input_signature[1]
     shapes = fill_shapes({name: step_program.get_axes(one) for name, one in specs.items()}, options)

@@ -253,6 +253,18 @@ def list_given_options(options: CaptureOptions) -> frozenset[Option]:
     return frozenset(option for option, is_given in given.items() if is_given)
 
 
+def write_options(options: CaptureOptions) -> tuple[str, ...]:
+    """Return the user's options besides mode and card that change the need, as words."""
+    shapes = (f"{name}={','.join(map(str, axes))}" for name, axes in options.shapes.items())
+    values = [("--batch-size", str(options.batch_size or ""))]
+    values += [("--shape", text.lstrip("=")) for text in shapes]
+    values += [("--optimizer", options.optimizer), ("--loss", options.loss)]
+    values += [("--dtype-policy", options.dtype_policy)]
+    values += [("--inter-op-threads", str(options.inter_op_threads or ""))]
+    words = (word for pair in values if pair[1] for word in pair)
+    return (*words, *{True: ["--jit"], False: ["--no-jit"], None: []}[options.jit])
+
+
 def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None:
     """Raise InputError, once per reason, for given options that a form of target cannot honour."""
     refusals, wanted = REFUSALS[form], set(given)

@@ -51,7 +51,7 @@ class StepConfig:
     batch_size: Bytes | None = None  # size of the first axis of its inputs
     optimizer: Name = ""
     dtype_policy: Name = ""
-    shapes: tuple[Text, ...] = ()  # as given: ``NAME=224,224,3`` or ``224,224,3``
+    options: tuple[Text, ...] = ()  # the user's further options, as words: ``--loss``, ``mse``
     eager: bool = False  # whether it runs op by op
     own: bool = False  # whether it is the user's function, no model's training or inference
     is_jax: bool = False  # whether it is JAX's, and not TensorFlow's

@@ -10,9 +10,10 @@ from builders import analyze, sample_folder
 from msgspec.structs import replace as replace_fields
 
 import analyzer
-from analyzer.model.contract.capture_request import TargetKind
+from analyzer.capture.targets.target_spec import write_options
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
 from analyzer.model.contract.report.subject import Kind, PhantomNotice
-from analyzer.report.actions import change_items, suggest_next
+from analyzer.report.actions import change_items, step_options, suggest_next
 
 
 def options_exist(command: str) -> bool:
@@ -31,11 +32,13 @@ def test_a_trace_is_followed_by_remedies() -> None:
 def test_an_estimate_is_followed_by_a_run_of_the_same_step(jit: bool) -> None:
     report = analyzer.open_trace(sample_folder("cnn")).report
     card = PhantomNotice(says="x", cards=("t4",))
-    step = replace(report.step, jit=jit, mode="infer", shapes=("ids=64", "mask=64"))
+    step = replace(
+        report.step, jit=jit, mode="infer", options=("--shape", "ids=64", "--loss", "mse")
+    )
     command = suggest_next(replace_fields(report, kind=Kind.ESTIMATE, phantom=card, step=step))
     assert ("--no-jit" in command) is not jit
     assert {"--gpu", "t4", "--mode", "infer"} <= set(shlex.split(command))
-    assert "--shape ids=64 --shape mask=64" in command
+    assert "--shape ids=64 --loss mse" in command
     assert options_exist(command)
 
 
@@ -82,3 +85,33 @@ def test_other_commands_end_with_it_too(words: tuple[str, ...]) -> None:
     last = analyze(*words).out.rstrip().splitlines()[-1]
     assert last.startswith("Next: analyze ")
     assert options_exist(last.removeprefix("Next: "))
+
+
+def test_a_step_of_the_user_gets_no_option_that_it_refuses() -> None:
+    # GIVEN a step that comes with its own arguments, which have a batch
+    report = analyzer.open_trace(sample_folder("accumulation")).report
+    assert report.step.batch_size
+    # THEN the batch, which the command would refuse, is left out
+    command = suggest_next(replace_fields(report, step=replace(report.step, own=True)))
+    assert command == "analyze estimate traces/models.py:accumulation --what-if all"
+
+
+def test_the_users_options_become_words() -> None:
+    chosen = CaptureOptions(
+        batch_size=8,
+        shapes={"": (4,), "ids": (2, 3)},
+        optimizer="sgd",
+        loss="mse",
+        dtype_policy="mixed_float16",
+        jit=False,
+        inter_op_threads=1,
+    )
+    words = write_options(chosen)
+    assert shlex.join(words) == (
+        "--batch-size 8 --shape 4 --shape ids=2,3 --optimizer sgd --loss mse "
+        "--dtype-policy mixed_float16 --inter-op-threads 1 --no-jit"
+    )
+    assert write_options(CaptureOptions()) == ()
+    # A batch or XLA's absence that the user gave is not repeated twice.
+    repeated = step_options(16, "train", jit=False, card="t4", given=words)
+    assert repeated.count("--batch-size") == repeated.count("--no-jit") == 1
