@@ -105,10 +105,13 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
 
 
 def _figures(answer: FitAnswer) -> Figures:
-    label = answer.label(answer.largest)
+    label, failing = answer.label(answer.largest), answer.failing
+    is_sure = failing is not None and judge_size(answer, failing) == "does not fit"
+    name = "first failing" if is_sure else "first that may fail"
     figures = [
-        Figure("largest" if answer.is_bracketed else "fits", label, path="largest", is_main=True),
+        Figure("largest", label, path="largest", is_main=True),
         Figure("safe", answer.label(answer.safe), path="safe"),
+        *([Figure(name, answer.label(failing), path="failing")] if failing else []),
         Figure("limit", answer.limit_bytes + answer.beside_pool_bytes),
     ]
     requested, allocated = answer.peak_requested_bytes, answer.peak_allocated_bytes
@@ -125,11 +128,12 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
     """Yield sentences about the limit, the safe size, the growth of the need and the runs."""
     low, high, beside = answer.limit_low_bytes, answer.limit_high_bytes, answer.beside_pool_bytes
     label, noun, is_run = answer.label, answer.noun.capitalize(), answer.confirmation is not None
+    is_cards = answer.limit_of == "cards"
     bounds = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
-    if answer.limit_of == "cards":
+    if is_cards:
         yield (
-            f"`{answer.noun}` is the expected largest size. `safe` also fits if the estimate is too low "
-            "by its bound; above `at most` nothing fits even if it is too high."
+            f"`{answer.noun}` is the largest size by estimate. `safe` fits even at the upper bound of "
+            "the need. Above `at most`, no size fits even at the lower bound."
         )
         if not answer.is_priced:
             yield (
@@ -162,7 +166,7 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
     if answer.swaps:
         yield (
             "TensorFlow swaps different tensors to the host in each run, so the need varies by a few "
-            f"per cent.{'' if is_run else ' --confirm runs it.'}"
+            f"per cent.{'' if is_run or is_cards else ' --confirm runs it.'}"
         )
     if answer.confirmation is not None:
         results = ", ".join(f"{label(run.size)} {run.outcome}" for run in answer.runs)
@@ -316,4 +320,4 @@ def _describe_failing(answer: FitAnswer) -> str:
 
 def _name_runtime(answer: FitAnswer) -> str:
     is_phantom = answer.confirmation is not None and answer.confirmation.by == "phantom"
-    return "TensorFlow's GPU runtime without the card" if is_phantom else "this CPU"
+    return "a simulated card" if is_phantom else "this CPU"

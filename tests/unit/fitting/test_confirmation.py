@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analyzer.fitting.fit_answer import Confirmation, ConfirmingRun, FitAnswer, SizeFailure
-from analyzer.fitting.fit_document import add_headline, judge_size
+from analyzer.fitting.fit_document import add_headline, build_fit_document, judge_size
 from analyzer.fitting.fit_target import _confirm
 from analyzer.fitting.size_search import MOST_RUNS, RunBracket, find_time_limit, tolerance_at
 from analyzer.model.errors import FailureKind, InputError
+from analyzer.report.render.sections import Figures
 
 MIB = 1 << 20
 
@@ -224,7 +225,7 @@ REFUSED = SizeFailure(size=41, kind=FailureKind.INVALID_SHAPE, detail="too long"
     ],
 )
 def test_the_headline_names_the_evidence(answer: FitAnswer, headline: str) -> None:
-    assert answer.headline == headline.format(by="TensorFlow's GPU runtime without the card")
+    assert answer.headline == headline.format(by="a simulated card")
 
 
 def test_largest_is_never_claimed_without_a_failing_neighbour() -> None:
@@ -261,3 +262,18 @@ def test_a_quick_confirmation_without_a_failing_run_names_the_next_size_by_estim
     answer = add_headline(_confirm(make_answer(None, 40, None), bracket))
     assert (answer.largest, answer.failing) == (40, 41)
     assert "fits Tesla T4 (100.0 MiB); 41 may not fit by estimate." in answer.headline
+
+
+@pytest.mark.parametrize(
+    ("answer", "name"),
+    [
+        (make_answer({40: True, 41: False}, 40, 41), "first failing"),
+        (make_answer(None, 40, 41), "first that may fail"),
+    ],
+)
+def test_the_figures_show_the_largest_the_safe_and_the_first_failing_size(
+    answer: FitAnswer, name: str
+) -> None:
+    figures = next(block for block in build_fit_document(answer).lead if isinstance(block, Figures))
+    assert [figure.label for figure in figures.figures[:3]] == ["largest", "safe", name]
+    assert figures.figures[2].value == answer.label(answer.failing or 0)
