@@ -154,7 +154,7 @@ function createTable({ name, columns, rows, filters = [], onPick = null, isPicke
     else if (isNumeric(column)) cell.append(column.format ? column.format(value) : formatCount(value));
     else {
       const text = String(value);
-      const letters = Math.max(16, Math.floor(paintedWidth / (column.grow ? 24 : 42)));
+      const letters = Math.max(16, Math.floor(paintedWidth / (column.grow ? 30 : 50)));
       const shownText = column.format ? column.format(text) : middleName(text, column.kind === 'text' ? letters : 60);
       if (column.swatch) cell.append(swatchElement(column.swatch(row)), ' ');
       if (isName && onPick) cell.append(element('button', { type: 'button', class: 'link', text: shownText, title: text.slice(0, 2000) }));
