@@ -105,6 +105,7 @@ def test_the_architecture_names_every_package() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     folders = {path.relative_to(PACKAGE).parts[0] for path in _files()} - {
         "__init__.py",
+        "__main__.py",
         "py.typed",
     }
     assert not {folder for folder in folders if f"`{folder}/`" not in text}
@@ -128,7 +129,8 @@ def test_the_documents_name_files_that_are_there() -> None:
 
 def test_the_import_contract_names_every_package() -> None:
     """A new package is judged too: only ``capture`` may import TensorFlow."""
-    packages = {path.relative_to(PACKAGE).parts[0] for path in _modules()} - {"__init__.py"}
+    packages = {path.relative_to(PACKAGE).parts[0] for path in _modules()}
+    packages -= {"__init__.py", "__main__.py"}
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     found = re.search(r"^source_modules = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
     assert found is not None
