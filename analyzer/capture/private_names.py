@@ -73,9 +73,8 @@ CONVERT_TO_TENSOR: Final = "_convert_to_tensor"  # converts an assigned value
 INITIALIZE_VARIABLE: Final = "_init_from_args"  # computes the initial value
 
 
-_PLACED: Final = (
-    "_analyzer_placed"  # set on the handle of a variable that the user placed on the host
-)
+_PLACED: Final = "_analyzer_placed"
+"""Attribute of the handle of a variable that the user placed on the host."""
 
 
 @contextlib.contextmanager

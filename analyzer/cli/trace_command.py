@@ -242,7 +242,7 @@ def _trace_script(
     if spec.path.endswith(".py"):
         _check_syntax(spec)
     with place.folder_for(spec) as folder:
-        end, result = trace_script(spec, request, folder, force=outputs.force, **settings)
+        end, result = trace_script(request, folder, force=outputs.force, **settings)
         if end.fault:
             last = end.fault.strip().splitlines()[-1:]
             _print_lines(

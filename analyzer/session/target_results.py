@@ -56,7 +56,6 @@ def trace_target(
 
 
 def trace_script(
-    spec: TargetSpec,
     request: WatchRequest,
     out: Path,
     *,

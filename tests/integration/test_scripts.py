@@ -42,6 +42,19 @@ def run(
     return done, json.loads(report.read_text()) if report.is_file() else {}
 
 
+def run_alone(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that imports this package itself."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
 def line_of(script: str, words: str) -> str:
     lines = (SCRIPTS / script).read_text().splitlines()
     return f"{script}:{next(n for n, line in enumerate(lines, 1) if words in line)}"
@@ -241,15 +254,7 @@ def test_the_owners_of_a_full_card_are_named_in_a_late_step(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["watch", "callback", "own"])
 def test_a_flight_recorder_names_the_owners_in_a_late_step(tmp_path: Path, way: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "late_fit.py"), way],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_alone(tmp_path, str(SCRIPTS / "late_fit.py"), way)
     assert "ResourceExhaustedError" in done.stderr
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert_owners_are_named(report, "late_fit.py")
@@ -278,15 +283,7 @@ except tf.errors.ResourceExhaustedError:
 @pytest.mark.slow
 def test_a_flight_recorder_writes_only_if_memory_runs_out(tmp_path: Path) -> None:
     (tmp_path / "watched.py").write_text(WATCHED)
-    done = subprocess.run(
-        [sys.executable, "watched.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_alone(tmp_path, "watched.py")
     assert done.stdout.split() == ["None", "False", "True"], done.stderr
     report = json.loads((tmp_path / "full" / "report.json").read_text())
     assert "the global list `kept`" in report["findings"][0]["title"]

@@ -62,9 +62,8 @@ class InferredSizes:
     outputs: Outputs
     least: Outputs
     sizes: tuple[DataSize, ...]
-    bounds: Mapping[
-        str, int
-    ]  # tensor that enters a loop -> its value, if it follows from the inputs
+    # tensor that enters a loop -> its value, if it follows from the inputs
+    bounds: Mapping[str, int]
 
 
 def infer_sizes(

@@ -14,6 +14,7 @@ from analyzer.model.units import format_bytes
 from analyzer.simulate.compiler.compile_child import CardPlan, central
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
 from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder
+from analyzer.tracing.xla.compile_trials import CONVOLUTION
 
 TRITON_FROM: Final = (8, 0)
 """First compute capability for which XLA uses Triton for matrix products."""
@@ -34,8 +35,6 @@ ResNet50 in half precision on a T4, 1.17 for a small MLP on an H100 with cuBLAS.
 XLA_LIMIT_BYTES: Final = 4 << 30
 """Largest workspace (``xla_gpu_redzone_scratch_max_megabytes``, and the scratch allocator of XLA's
 convolution autotuner)."""
-
-_CONVOLUTION: Final = "__cudnn$conv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +148,7 @@ def workspace_rise(hlo: Hlo, plan: BufferPlan, *, size_bytes: int | None = None)
     moments = _find_moments(hlo, holders)
     rises = []
     for one in hlo.instructions.values():
-        if not one.target.startswith(_CONVOLUTION):
+        if not one.target.startswith(CONVOLUTION):
             continue
         bound = size_bytes
         if bound is None:

@@ -24,7 +24,7 @@ from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.allocator.minimum_limit import find_shared_limits, prepare_searches
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
-from analyzer.simulate.predict.graph.edges import put_filters_last
+from analyzer.simulate.predict.graph.edges import has_filter_gradients, put_filters_last
 from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, Schedule, play, prepare
 from analyzer.simulate.predict.process_table import Played, measure_allocated, play_from_start
 from analyzer.simulate.predict.uncertainty.decisions import Decision, decide, with_least_shapes
@@ -116,7 +116,7 @@ class Prediction:
     decisions: tuple[Decision, ...]
     alternatives: Range | None  # peaks with other outcomes; None without any
     least_bytes: int | None  # peak if each data-dependent size is one element; None without any
-    other_bytes: int | None  # peak in another version's order of gradients; None on a CPU
+    other_bytes: int | None  # peak in another version's order of gradients on a card; None without
     prepared: Prepared
 
     @property
@@ -180,8 +180,9 @@ def predict(
         # On a card one thread launches all kernels. Only after a node that the executor waits for
         # a second thread runs; then the first number stands for all.
         numbers = numbers[:1] if any(prepared.timing.waits) else [1]
-        other = replace(prepared, wirings=tuple(map(put_filters_last, prepared.wirings)))
-        other_bytes = play(other, threads=numbers[0]).peak_bytes
+        if has_filter_gradients(prepared.wiring):
+            other = replace(prepared, wirings=tuple(map(put_filters_last, prepared.wirings)))
+            other_bytes = play(other, threads=numbers[0]).peak_bytes
     samples = _sample(prepared, numbers, count, progress)
     main, *others = (samples[n] for n in dict.fromkeys(numbers) if n in samples)
     runs = len(main.middle.nodes) * prepared.steps

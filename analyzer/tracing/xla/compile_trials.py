@@ -26,7 +26,7 @@ _HOPPER: Final = (9, 0)
 _WORKSPACE_BYTES: Final = {False: 4 << 20, True: 32 << 20}
 """Whether it is Hopper -> upper bound of cuBLAS' workspace, which is at most the operands' size
 (``GemmWorkspaceRewriteVisitor`` in ``gemm_rewriter.cc``)."""
-_CONVOLUTION: Final = "__cudnn$conv"
+CONVOLUTION: Final = "__cudnn$conv"
 _PRODUCT: Final = "__cublas$"
 _NOT_IN_TRITON: Final = read_op_types("tracing/xla/not_in_triton.toml")["triton"]
 
@@ -71,7 +71,7 @@ def find_trials(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ..
                 found = others
             else:
                 continue
-        elif one.opcode != "custom-call" or not one.target.startswith(_CONVOLUTION):
+        elif one.opcode != "custom-call" or not one.target.startswith(CONVOLUTION):
             continue
         guarded = tuple(size + 2 * GUARD_BYTES for size in operands)
         found.append(CompileTrial(guarded, tuple(filter(None, results)), scratch))
