@@ -20,6 +20,7 @@ from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, As
 from analyzer.simulate.predict.executor.scalar_values import Value
 from analyzer.simulate.predict.executor.threads import (
     Executor,
+    LockstepWorkers,
     OpTiming,
     Workers,
     estimate_timing,
@@ -55,11 +56,17 @@ class Schedule:
 
 
 def play(
-    prepared: Prepared, seed: int = 0, *, threads: int = 1, steps: int | None = None
+    prepared: Prepared,
+    seed: int = 0,
+    *,
+    threads: int = 1,
+    steps: int | None = None,
+    lockstep: bool = False,
 ) -> Schedule:
     """Run one schedule, with ``threads`` inter-op threads, and return its buffers.
 
     ``steps`` are from the process's start; None is one later step, or those until all are the same.
+    ``lockstep``: as many expensive ops as threads begin and end together.
     """
     edges = EdgeOrder(prepared.wirings[seed % len(prepared.wirings)], seed)
     wiring, timing = prepared.wiring, prepared.timing
@@ -91,7 +98,8 @@ def play(
         else:
             # The last step has the same seed however many steps precede it.
             step_seed = seed * (prepared.steps + 1) + prepared.steps - count + number
-            Workers(executor, timing, threads, step_seed).run()
+            workers = LockstepWorkers if lockstep else Workers
+            workers(executor, timing, threads, step_seed).run()
         if wiring.has_control_flow:
             loops |= executor.decisions.loops
             branches |= executor.decisions.branches

@@ -116,7 +116,9 @@ class Prediction:
     decisions: tuple[Decision, ...]
     alternatives: Range | None  # peaks with other outcomes; None without any
     least_bytes: int | None  # peak if each data-dependent size is one element; None without any
-    other_bytes: int | None  # peak in another version's order of gradients on a card; None without
+    # peaks of orders that no draw takes: "gradients" of convolutions as in another version (card), all
+    # ops in turn on "one" thread, expensive ops in "lockstep"
+    orders_bytes: Mapping[str, int]
     prepared: Prepared
 
     @property
@@ -141,8 +143,10 @@ class Prediction:
 
     @property
     def range(self) -> Range:
-        """The schedule range, widened by other outcomes of decisions and another order of gradients."""
-        sizes = [one for one in (self.least_bytes, self.other_bytes) if one is not None]
+        """The schedule range, widened by other outcomes of decisions and orders that no draw takes."""
+        sizes = [*self.orders_bytes.values()]
+        if self.least_bytes is not None:
+            sizes.append(self.least_bytes)
         if self.alternatives is not None:
             sizes += [self.alternatives.low, self.alternatives.high]
         return self.schedule_range.including(self.peak_bytes, *sizes)
@@ -175,16 +179,21 @@ def predict(
     ops_least, least_bytes = with_least_shapes(ops), None
     if ops_least is not None:
         least_bytes = play(replace(make(ops_least), assumed=prepared.assumed)).peak_bytes
-    numbers, other_bytes = list(dict.fromkeys(inter_op)), None
+    numbers, orders_bytes = list(dict.fromkeys(inter_op)), {}
     if device.is_cheap:
         # On a card one thread launches all kernels. Only after a node that the executor waits for
         # a second thread runs; then the first number stands for all.
         numbers = numbers[:1] if any(prepared.timing.waits) else [1]
         if has_filter_gradients(prepared.wiring):
             other = replace(prepared, wirings=tuple(map(put_filters_last, prepared.wirings)))
-            other_bytes = play(other, threads=numbers[0]).peak_bytes
+            orders_bytes["gradients"] = play(other, threads=numbers[0]).peak_bytes
     samples = _sample(prepared, numbers, count, progress)
     main, *others = (samples[n] for n in dict.fromkeys(numbers) if n in samples)
+    if main.threads > 1 and len(main.schedules) > 1 and not device.is_cheap:
+        # A busy machine may delay every thread but one, or let all begin together.
+        one = samples[1].middle if 1 in samples else play(prepared)
+        together = play(prepared, threads=main.threads, lockstep=True)
+        orders_bytes |= {"one": one.peak_bytes, "lockstep": together.peak_bytes}
     runs = len(main.middle.nodes) * prepared.steps
     replays = _limit("candidate", runs, _MOST["candidates"])
     return Prediction(
@@ -193,7 +202,7 @@ def predict(
         decisions=decisions,
         alternatives=alternatives,
         least_bytes=least_bytes,
-        other_bytes=other_bytes,
+        orders_bytes=orders_bytes,
         prepared=prepared,
     )
 

@@ -505,8 +505,27 @@ def test_the_figure_is_for_the_threads_shown_and_others_are_compared():
     both, one, four = (predict(side_by_side(), [], inter_op=n) for n in ((4, 1), (1,), (4,)))
     assert [each.threads for each in both.by_threads] == [4, 1]
     assert both.peak_bytes == four.peak_bytes > one.peak_bytes
-    assert both.range == four.range
+    assert both.range == four.range  # both contain the order of one thread
     assert both.by_threads[1].middle.peak_bytes == one.peak_bytes < both.main.range.low
+
+
+def test_the_range_of_several_threads_includes_one_thread_and_lockstep():
+    two, one = (predict(side_by_side(), [], inter_op=(n,)) for n in (2, 1))
+    lockstep = play(two.prepared, threads=2, lockstep=True)
+    assert two.orders_bytes == {"one": one.peak_bytes, "lockstep": lockstep.peak_bytes}
+    assert one.peak_bytes < two.main.range.low
+    assert (two.range.low, two.range.high) == (one.peak_bytes, lockstep.peak_bytes)
+    assert sorted(lockstep.nodes) == sorted(one.middle.nodes)
+    assert not one.orders_bytes
+
+
+@pytest.mark.parametrize("threads", [2, 3, 6])
+def test_in_lockstep_as_many_ops_overlap_as_there_are_threads(threads):
+    ops = side_by_side()
+    lockstep = play(prepare(ops, [], threads=1), threads=threads, lockstep=True)
+    large, total = ops[0].outputs[0].size_bytes, 4
+    held = lockstep.peak_bytes - lockstep.resident_bytes
+    assert threads * large <= held <= threads * large + 6 * total
 
 
 def test_while_a_thread_is_stopped_in_an_op_others_go_on():

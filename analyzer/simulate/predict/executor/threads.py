@@ -6,8 +6,9 @@ threads allocate. Only ratios of durations count, within a factor of a few: each
 kind of op and every run by chance. The rates are of two cores with AVX-512 and stand for any machine.
 Other programs stop a thread in some runs: the buffers of its op live on while other threads run ops.
 
-No schedule runs all ops one by one or all in pairs: in 16 traced steps on two cores, each thread took 40
-to 60 % of the kernels' time, and two kernels ran during 36 to 93 % of it.
+No drawn schedule runs all ops one by one or all in lockstep: in 16 traced steps on two cores, each thread
+took 40 to 60 % of the kernels' time, and two kernels ran during 36 to 93 % of it. These two orders bound
+what a busy machine may do, and are played beside the draws.
 
 A kernel on a card only launches its computation: it is inexpensive (``OpKernel::OpKernel`` in
 ``op_kernel.cc``), and one thread launches all. A copy between the memories is asynchronous (``RecvOp``
@@ -29,6 +30,7 @@ from itertools import cycle
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+import msgspec
 import numpy as np
 
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
@@ -41,8 +43,21 @@ if TYPE_CHECKING:
 
 
 _MEASURED: Final = read_table("simulate/predict/executor/durations.toml", dict[str, float])
-INLINE_SECONDS, BYTES_PER_SECOND = _MEASURED["inline_seconds"], _MEASURED["bytes_per_second"]
-FLOPS, CALL_BACK_SECONDS = _MEASURED["flops"], _MEASURED["call_back_seconds"]
+INLINE_SECONDS, CALL_BACK_SECONDS = _MEASURED["inline_seconds"], _MEASURED["call_back_seconds"]
+
+
+class _Family(msgspec.Struct, frozen=True):
+    """Kernels with similar rates."""
+
+    parts: tuple[str, ...]  # parts of op types
+    call_seconds: float
+    bytes_per_second: float
+    operations_per_second: float = math.inf
+
+
+_FAMILIES: Final = read_table(
+    "simulate/predict/executor/kernel_families.toml", dict[str, tuple[_Family, ...]]
+)["family"]
 
 _ASYNCHRONOUS: Final = TYPES["counting"] | {COPY, COPY_BACK}
 """Op types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
@@ -71,12 +86,14 @@ def estimate_timing(wiring: Wiring, plans: Sequence[MemoryPlan], *, is_on_card: 
         ]
         return OpTiming(tuple(launches), tuple(op.type in _ASYNCHRONOUS for op in wiring.ops))
     durations = [INLINE_SECONDS] * len(wiring.ops)
-    for node, op in enumerate(wiring.ops):
-        if wiring.expensive[node]:
+    for node, (op, plan) in enumerate(zip(wiring.ops, plans, strict=True)):
+        # A read passes the variable's buffer on.
+        if wiring.expensive[node] and plan.variable is not VariableAccess.READ:
             specs = [*op.outputs, *wiring.specs(node)]
             touched_bytes = sum(spec.size_bytes or 0 for spec in specs if spec is not None)
-            durations[node] = _MEASURED["call_seconds"] + touched_bytes / BYTES_PER_SECOND
-            durations[node] += count_operations(wiring, node) / FLOPS
+            family = next(one for one in _FAMILIES if any(part in op.type for part in one.parts))
+            durations[node] = family.call_seconds + touched_bytes / family.bytes_per_second
+            durations[node] += count_operations(wiring, node) / family.operations_per_second
     return OpTiming(tuple(durations))
 
 
@@ -271,6 +288,22 @@ class Workers(Generic[Task]):
     def _push(self, time: float, worker: int, running: _Running[Task] | None) -> None:
         self._number += 1
         heapq.heappush(self._events, (time, self._number, worker, running))
+
+
+class LockstepWorkers(Workers[Task]):
+    """Threads that wake at once, and on which all expensive ops take equally long.
+
+    As many ops as threads begin and end together. No more can overlap, because a kernel keeps its
+    thread until it returns (``ProcessSync`` in ``executor.cc``).
+    """
+
+    def __init__(self, executor: TaskRunner[Task], timing: OpTiming, count: int, seed: int) -> None:
+        super().__init__(executor, timing, count, seed)
+        self._seconds = [float(is_expensive) for is_expensive in executor.expensive]
+        self._chances = cycle([1.0])
+
+    def _draw_delay(self, median_seconds: float) -> float:
+        return 0.0
 
 
 NO_BUFFER: Final = -1

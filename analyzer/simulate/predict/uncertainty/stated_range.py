@@ -26,6 +26,15 @@ MARGIN: Final = EQUAL_SHARE
 runtime folds or shares, small buffers in Python, kernel scratch of a few kilobytes."""
 
 FLOOR_BYTES: Final = 16 << 10  # smallest margin: about a hundred small buffers
+_ORDERS: Final = {
+    "gradients": "Other versions of TensorFlow compute the gradients of a convolution in another order: "
+    "{}.",
+    "one": "On a busy machine ops may run one by one, with a peak of {}; --inter-op-threads 1 fixes this "
+    "order.",
+    "lockstep": "On a busy machine ops may overlap on all threads, with a peak of {}.",
+}
+"""Kind of an order that no draw takes -> sentence about its peak."""
+
 _DECIDING: Final = 8  # number of deciding ops in a report: the largest
 
 
@@ -42,14 +51,11 @@ def state_range(
     less, more = _bound_unmodelled(prediction)
     requested = prediction.range
     because = [describe_schedules(prediction.main, extra)] if requested.width else []
-    if (
-        prediction.other_bytes is not None
-        and prediction.other_bytes not in prediction.schedule_range
-    ):
-        because.append(
-            "Other versions of TensorFlow compute the gradients of a convolution in another order: "
-            f"{format_bytes(prediction.other_bytes + extra)}."
-        )
+    because += [
+        _ORDERS[kind].format(format_bytes(size + extra))
+        for kind, size in prediction.orders_bytes.items()
+        if size not in prediction.schedule_range
+    ]
     because += _describe_margins(margin, less, more, data_bytes)
     less, more = less + data_bytes.get("arrays", 0), more + data_bytes.get("cache", 0)
     # Other outcomes of decisions are not replayed: their distance to the schedules is added.
