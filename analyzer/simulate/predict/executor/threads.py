@@ -6,7 +6,7 @@ threads allocate. Only ratios of durations count, within a factor of a few: each
 kind of op and every run by chance. The rates are of two cores with AVX-512 and stand for any machine.
 Other programs stop a thread in some runs: the buffers of its op live on while other threads run ops.
 
-No drawn schedule runs all ops one by one or all in lockstep: in 16 traced steps on two cores, each thread
+No drawn schedule runs all ops one by one or in lockstep: in 16 traced steps on two cores, each thread
 took 40 to 60 % of the kernels' time, and two kernels ran during 36 to 93 % of it. These two orders bound
 what a busy machine may do, and are played beside the draws.
 
