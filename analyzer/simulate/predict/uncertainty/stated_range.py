@@ -29,8 +29,8 @@ FLOOR_BYTES: Final = 16 << 10  # smallest margin: about a hundred small buffers
 _ORDERS: Final = {
     "gradients": "Other versions of TensorFlow compute the gradients of a convolution in another order: "
     "{}.",
-    "one": "On a busy machine ops may run one by one, with a peak of {}; --inter-op-threads 1 fixes that.",
-    "lockstep": "On a busy machine ops may overlap on all threads, with a peak of {}.",
+    "one": "A busy machine may run ops one by one, with a peak of {}; --inter-op-threads 1 fixes that.",
+    "lockstep": "A busy machine may overlap ops on all threads, with a peak of {}.",
 }
 """Kind of an order that no draw takes -> sentence about its peak."""
 
