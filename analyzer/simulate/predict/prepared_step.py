@@ -20,7 +20,6 @@ from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, As
 from analyzer.simulate.predict.executor.scalar_values import Value
 from analyzer.simulate.predict.executor.threads import (
     Executor,
-    LockstepWorkers,
     OpTiming,
     Workers,
     estimate_timing,
@@ -61,12 +60,11 @@ def play(
     *,
     threads: int = 1,
     steps: int | None = None,
-    lockstep: bool = False,
+    workers: type[Workers[Any]] = Workers,
 ) -> Schedule:
-    """Run one schedule, with ``threads`` inter-op threads, and return its buffers.
+    """Run one schedule, with ``threads`` inter-op threads (``workers``), and return its buffers.
 
     ``steps`` are from the process's start; None is one later step, or those until all are the same.
-    ``lockstep``: as many expensive ops as threads begin and end together.
     """
     edges = EdgeOrder(prepared.wirings[seed % len(prepared.wirings)], seed)
     wiring, timing = prepared.wiring, prepared.timing
@@ -88,17 +86,14 @@ def play(
         first = ledger.instants
         entering = tuple(ledger.values)
         ledger.ran.clear()
-        executor: Any = (
-            ControlExecutor(prepared, edges, ledger, counters)
-            if wiring.has_control_flow
-            else Executor(wiring, edges, ledger)
-        )
+        executor: Any = Executor(wiring, edges, ledger)
+        if wiring.has_control_flow:
+            executor = ControlExecutor(prepared, edges, ledger, counters)
         if is_sequential:
             executor.run()
         else:
             # The last step has the same seed however many steps precede it.
             step_seed = seed * (prepared.steps + 1) + prepared.steps - count + number
-            workers = LockstepWorkers if lockstep else Workers
             workers(executor, timing, threads, step_seed).run()
         if wiring.has_control_flow:
             loops |= executor.decisions.loops

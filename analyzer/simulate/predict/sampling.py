@@ -24,6 +24,7 @@ from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.allocator.minimum_limit import find_shared_limits, prepare_searches
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
+from analyzer.simulate.predict.executor.threads import LockstepWorkers
 from analyzer.simulate.predict.graph.edges import has_filter_gradients, put_filters_last
 from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, Schedule, play, prepare
 from analyzer.simulate.predict.process_table import Played, measure_allocated, play_from_start
@@ -192,7 +193,7 @@ def predict(
     if main.threads > 1 and len(main.schedules) > 1 and not device.is_cheap:
         # A busy machine may delay every thread but one, or let all begin together.
         one = samples[1].middle if 1 in samples else play(prepared)
-        together = play(prepared, threads=main.threads, lockstep=True)
+        together = play(prepared, threads=main.threads, workers=LockstepWorkers)
         orders_bytes |= {"one": one.peak_bytes, "lockstep": together.peak_bytes}
     runs = len(main.middle.nodes) * prepared.steps
     replays = _limit("candidate", runs, _MOST["candidates"])

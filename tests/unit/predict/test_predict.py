@@ -15,6 +15,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.recording.schema import ALLOCATIONS
 from analyzer.simulate.kernels.kernel_device import CPU, HANDLE_BYTES
 from analyzer.simulate.predict.executor.node_execution import Assumptions
+from analyzer.simulate.predict.executor.threads import LockstepWorkers
 from analyzer.simulate.predict.graph.edges import EdgeOrder, RewriteOrder, wire_all
 from analyzer.simulate.predict.graph.kernel_calls import fold
 from analyzer.simulate.predict.predicted_device import target_of
@@ -511,7 +512,7 @@ def test_the_figure_is_for_the_threads_shown_and_others_are_compared():
 
 def test_the_range_of_several_threads_includes_one_thread_and_lockstep():
     two, one = (predict(side_by_side(), [], inter_op=(n,)) for n in (2, 1))
-    lockstep = play(two.prepared, threads=2, lockstep=True)
+    lockstep = play(two.prepared, threads=2, workers=LockstepWorkers)
     assert two.orders_bytes == {"one": one.peak_bytes, "lockstep": lockstep.peak_bytes}
     assert one.peak_bytes < two.main.range.low
     assert (two.range.low, two.range.high) == (one.peak_bytes, lockstep.peak_bytes)
@@ -522,7 +523,7 @@ def test_the_range_of_several_threads_includes_one_thread_and_lockstep():
 @pytest.mark.parametrize("threads", [2, 3, 6])
 def test_in_lockstep_as_many_ops_overlap_as_there_are_threads(threads):
     ops = side_by_side()
-    lockstep = play(prepare(ops, [], threads=1), threads=threads, lockstep=True)
+    lockstep = play(prepare(ops, [], threads=1), threads=threads, workers=LockstepWorkers)
     large, total = ops[0].outputs[0].size_bytes, 4
     held = lockstep.peak_bytes - lockstep.resident_bytes
     assert threads * large <= held <= threads * large + 6 * total
