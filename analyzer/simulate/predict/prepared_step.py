@@ -89,12 +89,10 @@ def play(
         executor: Any = Executor(wiring, edges, ledger)
         if wiring.has_control_flow:
             executor = ControlExecutor(prepared, edges, ledger, counters)
-        if is_sequential:
-            executor.run()
-        else:
-            # The last step has the same seed however many steps precede it.
-            step_seed = seed * (prepared.steps + 1) + prepared.steps - count + number
-            workers(executor, timing, threads, step_seed).run()
+        # The last step has the same seed however many steps precede it.
+        step_seed = seed * (prepared.steps + 1) + prepared.steps - count + number
+        runner = executor if is_sequential else workers(executor, timing, threads, step_seed)
+        runner.run()
         if wiring.has_control_flow:
             loops |= executor.decisions.loops
             branches |= executor.decisions.branches
