@@ -38,7 +38,6 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.errors import AnalyzerError, ExitCode, FailureKind, StepOutOfMemory, TargetError
-from analyzer.model.user_cache import cache_folder
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 if TYPE_CHECKING:
@@ -76,7 +75,8 @@ def capture(
     with run_folders.make_staging_folder(out) as staging:
         request = staging / "request.json"
         content = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)
-        environment = make_environment(spec, options, kind, staging)
+        # One folder of tools for all forks, whose environments would differ otherwise.
+        environment = make_environment(spec, options, kind, copies.folder if copies else staging)
         with run_folders.convert_os_errors(out):
             child_messages.write_message(request, content)
             log = request.with_name(run_folders.LOG_FILE)
@@ -101,8 +101,7 @@ def start_fork_server(
     spec: TargetSpec, options: CaptureOptions, kind: CaptureKind, copies: ForkServers
 ) -> None:
     """Start the fork server for later captures, so that it imports TensorFlow in the meantime."""
-    # Without a cache, each run has the simulated card's libraries in a folder of its own.
-    if hides_own_gpus(options) and cache_folder() is not None:
+    if hides_own_gpus(options):
         environment = make_environment(spec, options, kind, copies.folder)
         copies.start(copies.folder / run_folders.LOG_FILE, environment)
 

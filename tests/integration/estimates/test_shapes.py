@@ -1,5 +1,7 @@
 """The shapes of a graph that ran, which the graph itself has lost."""
 
+from typing import Any
+
 import pytest
 
 tf = pytest.importorskip("tensorflow")
@@ -289,3 +291,19 @@ def test_synthetic_mask_masks_nothing() -> None:
         assert not make_part((), tf.bool).draw(tf.constant(number, tf.int64))
     assert tf.reduce_all(make_tensor((3, 2), tf.bool))
     assert not make_tensor((), tf.bool)
+
+
+def test_a_simulated_card_gets_large_inputs_without_their_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It discards long copies, and drawing a batch of a million examples took most of a run."""
+    part = make_part((64, 1024), tf.float32)
+    assert "Empty" not in _list_op_types(part.draw)
+    monkeypatch.setenv("PHANTOM_CARDS", "T4")
+    assert "Empty" in _list_op_types(part.draw)
+    assert "Empty" not in _list_op_types(make_part((4,), tf.float32).draw)
+
+
+def _list_op_types(draw: Any) -> set[str]:
+    function = tf.function(draw).get_concrete_function(tf.TensorSpec((), tf.int64))
+    return {op.type for op in function.graph.get_operations()}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -16,7 +19,8 @@ from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.errors import ExitCode, FailureKind, TargetError
+from analyzer.model.errors import ExitCode, FailureKind, InputError, TargetError
+from analyzer.phantom.phantom_environment import has_phantom
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
@@ -131,6 +135,40 @@ def test_trials_in_copies_say_whether_the_step_ended_and_lie_at_addresses_of_the
     lines = (tmp_path / "places").read_text().splitlines()
     small, mapped = zip(*(line.split() for line in lines), strict=True)
     assert len(set(small)) == len(set(mapped)) == 3
+
+
+class _Recorder(ForkServers):
+    """Records the environment of each capture and starts no process."""
+
+    environments: list[Mapping[str, str]]
+
+    def start(self, log: Path, environment: Mapping[str, str]) -> NoReturn:
+        self.environments.append(environment)
+        raise InterruptedError
+
+
+@pytest.mark.skipif(not has_phantom(), reason="no C compiler for the simulated card")
+def test_trials_on_a_card_share_one_process(tmp_path: Path) -> None:
+    (tmp_path / "targets.py").write_text(PLACES)
+    spec = parse_target(f"{tmp_path}/targets.py:step")
+    options = CaptureOptions(gpu="t4", steps=3)
+    with _Recorder(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
+        copies.environments = []
+        with contextlib.suppress(InterruptedError):
+            start_fork_server(spec, options, "trial", copies)
+        for size in (2, 4):
+            with contextlib.suppress(InputError, InterruptedError):
+                capture(
+                    spec,
+                    replace(options, batch_size=size),
+                    tmp_path / str(size),
+                    force=False,
+                    progress=lambda stage, share: None,
+                    kind="trial",
+                    copies=copies,
+                )
+    assert len(copies.environments) == 3
+    assert copies.environments[0] == copies.environments[1] == copies.environments[2]
 
 
 def test_a_trial_that_hangs_is_ended_and_the_next_one_runs(tmp_path: Path) -> None:
