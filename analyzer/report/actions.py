@@ -70,8 +70,12 @@ def change_items(report: ReportFile) -> tuple[Item, ...]:
     """Return the changes that lower the memory: estimated remedies first, then findings."""
     items = list(remedy_items(report.remedies, report))
     batch = report.step.batch_size or 0
+    tried = {one.id for one in report.remedies if one.saves_bytes is not None}
     for finding in filter(is_action, report.findings):
         code, remedy = ("", "") if report.step.is_jax else _ACTIONS[finding.id]
+        if remedy in tried:  # shown above with its code and estimate
+            items.append(_finding_item(finding))
+            continue
         if "{half}" in code:
             code = code.format(half=batch // 2, batch=batch) if batch > 1 else ""
         items.append(_finding_item(finding, code, _check_command(report, remedy)))

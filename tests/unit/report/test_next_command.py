@@ -12,7 +12,7 @@ from msgspec.structs import replace as replace_fields
 import analyzer
 from analyzer.capture.targets.target_spec import write_options
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
-from analyzer.model.contract.report.subject import Kind, PhantomNotice
+from analyzer.model.contract.report.subject import Kind, PhantomNotice, StepRemedy
 from analyzer.report.actions import change_items, step_options, suggest_next
 
 
@@ -115,3 +115,12 @@ def test_the_users_options_become_words() -> None:
     # A batch or XLA's absence that the user gave is not repeated twice.
     repeated = step_options(16, "train", jit=False, card="t4", given=words)
     assert repeated.count("--batch-size") == repeated.count("--no-jit") == 1
+
+
+def test_a_finding_does_not_repeat_the_code_of_an_estimated_remedy() -> None:
+    report = analyzer.open_trace(sample_folder("cnn")).report
+    before = [item.code for item in change_items(report)]
+    assert before[0].startswith("batch_size = 8")
+    half = StepRemedy(id="half-batch", title="A batch of 8", code="batch_size=8", saves_bytes=1)
+    after = [item.code for item in change_items(replace_fields(report, remedies=(half,)))]
+    assert after == ["batch_size=8", "", *before[1:]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
 from builders import sample_folder
 from msgspec import structs
 
@@ -13,7 +14,7 @@ from analyzer.explain.running.data_held import program_figures
 from analyzer.model.contract.report.subject import ProgramFigures, TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
 from analyzer.report.page.build import steps_charts
-from analyzer.report.summary import place_words
+from analyzer.report.summary import place_words, program_words
 
 FLAT = TrendFigures(trend="flat")
 
@@ -62,3 +63,10 @@ def figures_of(watch: WatchNote) -> ProgramFigures:
     figures = program_figures(replace(recording, watch=watch))
     assert figures is not None
     return figures
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_peaks_of_parallel_ops_are_said_to_differ(is_compiled: bool) -> None:
+    program = ProgramFigures(step="a call", steps=9, warmup=3, device=FLAT, host=FLAT)
+    words = " ".join(program_words(program, is_compiled=is_compiled))
+    assert ("peaks differ from run to run" in words) is not is_compiled
