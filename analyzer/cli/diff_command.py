@@ -1,6 +1,5 @@
 """``analyze diff A B``: compare two steps."""
 
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -8,7 +7,6 @@ from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.errors import GrowthError, InputError
-from analyzer.report.actions import suggest_next
 from analyzer.report.diff_sections import allowed_growth, diff_document
 from analyzer.session.public_calls import diff as compare
 
@@ -50,9 +48,7 @@ def diff(
         outputs.show(
             difference.to_json,
             difference.to_html,
-            lambda: replace(
-                diff_document(difference.report), next_command=suggest_next(difference.newer[0])
-            ),
+            lambda: diff_document(difference.report),
             (markdown, difference.to_markdown),
         )
     if fail_on_increase and (excess := difference.exceeds(fail_on_increase)):

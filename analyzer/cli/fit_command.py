@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
+from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
 from analyzer.cards import find_gpu
@@ -61,6 +62,7 @@ def fit(target: str, *, asked: FitOptions, step: options.StepOptions, outputs: P
     from analyzer.report.render.page_shell import to_page
 
     document = build_fit_document(answer)
+    answer = replace_fields(answer, next_command=document.next_command)
     outputs.show(
         lambda path: write_text(path, encode_answer(answer).decode()),
         lambda path: write_text(path, to_page(document)),

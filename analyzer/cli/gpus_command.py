@@ -18,6 +18,7 @@ from analyzer.model.units import format_bytes
 from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
 
+_SAME: Final = ("id", "name", "nominal_bytes", "memory_bytes", "memory_source")
 _NAMED: Final = 5  # other cards of the same name that are printed
 
 
@@ -55,6 +56,7 @@ class CardList(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = 1
     cards: tuple[CardRow, ...]
     own: tuple[OwnCard, ...] = ()
+    next_command: str = ""
 
 
 def gpus(search: str = "", json: Path | None = None, force: bool = False) -> None:
@@ -95,17 +97,14 @@ def _list_cards(search: str) -> CardList:
     cards = sorted(filter(matches, all_gpus()), key=lambda card: card.id) or gpus_named(search)
     rows = (
         CardRow(
-            id=card.id,
-            name=card.name,
             compute_capability=card.capability_text,
-            nominal_bytes=card.nominal_bytes,
-            memory_bytes=card.memory_bytes,
             limit_bytes=memory_limit(card).bytes,
-            memory_source=card.memory_source,
+            **{name: getattr(card, name) for name in _SAME},
         )
         for card in cards
     )
-    return CardList(cards=tuple(rows), own=_read_own_cards())
+    following = f"analyze fit train.py:build_model --gpu {cards[0].id}"
+    return CardList(cards=tuple(rows), own=_read_own_cards(), next_command=following)
 
 
 def _read_own_cards() -> tuple[OwnCard, ...]:
@@ -144,6 +143,6 @@ def _print(listing: CardList) -> None:
     heading = "Cards: nominal memory, memory that CUDA reports, TensorFlow's default limit"
     table = sections.Table((first, *sections.COLUMNS["cards"]), rows)
     blocks = (sections.Section(heading, (table,)),)
-    following = f"analyze fit train.py:build_model --gpu {listing.cards[0].id}"
+    following = listing.next_command
     document = sections.Document("", "", lead=lead, sections=blocks, next_command=following)
     print_answer(document, quiet=False)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.sweep_run import SWEEP_JSON, read_questions, run_sweep
@@ -35,6 +37,7 @@ def sweep(
     from analyzer.report.render.page_shell import to_page
 
     document = build_sweep_document(result)
+    result = replace(result, next_command=document.next_command)
     page, text = to_page(document), encode_report(result)
     write_text(folder / SWEEP_JSON, text)
     write_text(folder / "sweep.html", page)

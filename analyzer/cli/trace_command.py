@@ -251,7 +251,7 @@ def _trace_script(
             )
         lines = _suggest_other_command(spec, request, end, result)
         if result is None and not (lines or end.fault or end.has_refused):
-            lines = _explain_missing_trace(spec, request, end)
+            lines = [_explain_missing_trace(spec, request, end)]
         _print_lines(*lines)
         if result is None:
             _write_without_memory(spec, end, lines, outputs)
@@ -301,26 +301,22 @@ def _suggest_other_command(
     return []
 
 
-def _explain_missing_trace(spec: TargetSpec, request: WatchRequest, end: ScriptEnd) -> list[str]:
+def _explain_missing_trace(spec: TargetSpec, request: WatchRequest, end: ScriptEnd) -> str:
     """Return the reason why no step was traced, and the fix."""
-    ending = f"{spec.text} ended with exit code {end.status}"
+    reason = ", and TensorFlow allocated nothing. If it only defines a model or a step, name that: "
+    reason += f"{spec.text}:name."
     if end.unread:
-        return [f"{ending}; its trace cannot be read: {end.unread}"]
-    if not end.has_tensorflow:
-        return [
-            f"{ending} and never imported TensorFlow: no step was traced. If it runs TensorFlow in "
-            "another process, name the step itself: file.py:name."
-        ]
-    if end.note is None:
+        reason = f"; its trace cannot be read: {end.unread}"
+    elif not end.has_tensorflow:
+        reason = " and never imported TensorFlow: no step was traced. If it runs TensorFlow in "
+        reason += "another process, name the step itself: file.py:name."
+    elif end.note is None:
         python = " ".join(("python", spec.text, *request.arguments))
-        return [
-            f"{ending} before any step was traced, without a Python error (kill -9, a crash in C++, "
-            f"exec). If it ran out of memory: {python} 2> log, then analyze oom log.",
-        ]
-    return [
-        f"{ending}, and TensorFlow allocated nothing. If it only defines a model or a step, name "
-        f"that: {spec.text}:name.",
-    ]
+        reason = (
+            " before any step was traced, without a Python error (kill -9, a crash in C++, exec). "
+        )
+        reason += f"If it ran out of memory: {python} 2> log, then analyze oom log."
+    return f"{spec.text} ended with exit code {end.status}{reason}"
 
 
 def _write_without_memory(

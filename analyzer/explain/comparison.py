@@ -85,8 +85,7 @@ def compare(
     requested = next(row for row in peak if row.number == "requested")
     needs = [None if report.verdict is None else report.verdict.need for report in both]
     if len({need is not None and need.beside_pool is not None for need in needs}) > 1:
-        # one need is that of the pool alone
-        peak = [row for row in peak if row.number != "needs"]
+        peak = [row for row in peak if row.number != "needs"]  # one is that of the pool alone
     # Type and layer of each op, by the first side that has it
     facts: dict[str, dict[str, Any]] = {}
     for row in (*alive_a.itertuples(), *alive_b.itertuples()):
@@ -106,6 +105,7 @@ def compare(
             for row in _matched_rows(alive_a, alive_b, "made")
         ),
         timelines=CurvesOfBoth(a=_timeline(recording_a), b=_timeline(recording_b)),
+        next_command=report_b.next_command,
     )
 
 

@@ -139,6 +139,7 @@ class FitAnswer(msgspec.Struct, frozen=True, kw_only=True):
     captured_at: tuple[int, ...] = ()  # sizes that were estimated, rising
     swaps: bool = False  # whether TensorFlow swaps tensors to the host at one of these sizes
     curve: tuple[CurvePoint, ...] = ()
+    next_command: str = ""
     # cards of the catalogue, by memory, or of the user's prices, the cheapest that fits first
     cards: tuple[CardAnswer, ...] = ()
     cheapest: str = ""  # the cheapest card that holds the wanted size; empty without prices

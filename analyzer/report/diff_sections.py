@@ -52,6 +52,7 @@ def diff_document(report: report_file.DiffFile) -> Document:
             _changes("Layers", report.layers),
             _changes("Ops", report.ops),
         ),
+        next_command=report.next_command,
     )
 
 

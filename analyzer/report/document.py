@@ -5,6 +5,7 @@ from collections import defaultdict
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
@@ -22,6 +23,7 @@ from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.recording.records import REPORTED, Step
 from analyzer.model.recording.timeline import alive_at, category_codes
 from analyzer.model.units import format_bytes
+from analyzer.report.actions import suggest_next
 
 _COLUMNS: Final = 56
 _LINES: Final = 4
@@ -61,7 +63,7 @@ def build_document(analysis: Analysis) -> ReportFile:
     """Return the report of one analysis."""
     recording, verdict, ever = analysis.recording, analysis.verdict, analysis.peak_ever
     requested, allocated = analysis.line.at(analysis.first - 1)
-    return ReportFile(
+    report = ReportFile(
         **{name: getattr(recording, name) for name in REPORTED},
         step=recording.step_config,
         peak=_peak(analysis),
@@ -93,6 +95,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         failure=failure_of(analysis),
         program=program_figures(recording),
     )
+    return replace(report, next_command=suggest_next(report))
 
 
 def _peak(analysis: Analysis) -> peak_figures.PeakFigures:

@@ -33,6 +33,7 @@ def redact_result(result: Result) -> Result:
     recording = replace(
         recording,
         target=replace_fields(recording.target, text=_REDACTED, name=_REDACTED, trace="", kind=""),
+        step_config=replace(recording.step_config, options=()),
         events=_redact_table(recording.events, rename),
         allocations=_redact_table(recording.allocations, rename),
         make_graph=None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
@@ -72,6 +72,7 @@ class DeviceFile(ReportRecord, frozen=True, kw_only=True):
     stages: tuple[StageRow, ...] = ()  # memory by stage; empty unless it was measured
     is_phantom: bool = False  # whether the cards are simulated
     notes: tuple[str, ...] = ()  # plain sentences
+    next_command: str = "analyze trace train.py"  # which tensors of a script use the memory
 
 
 class Switch(msgspec.Struct, frozen=True):
@@ -99,9 +100,6 @@ def switches_of(
     return tuple(found)
 
 
-_NEXT: Final = "analyze trace train.py"  # which tensors of a script use the memory
-
-
 def build_sections(document: DeviceFile) -> Document:
     """Return the account as sections."""
     sections = []
@@ -123,7 +121,7 @@ def build_sections(document: DeviceFile) -> Document:
         document.headline,
         lead=lead,
         sections=tuple(sections),
-        next_command=_NEXT if sections else "",
+        next_command=document.next_command if sections else "",
     )
 
 

@@ -104,6 +104,7 @@ def make_program(
 
 
 _ONLY_BUILD: Final = "Name a function that only builds the model or the step."
+_SIGNATURE: Final = "Save it with one: model.export(FOLDER), or tf.saved_model.save(…)."
 
 
 def _call_user_code(make: Callable[[], Any], text: str) -> Any:
@@ -289,11 +290,6 @@ class _LoadedModel:
         self.loaded = loaded  # owns the variables, so it must live as long as the program
         self.variables = [v for v in variables if id(v.handle) in used]
         self.unused_variables = [v for v in variables if id(v.handle) not in used]
-
-
-_SIGNATURE: Final = (
-    "Save it with one: model.export(FOLDER), or tf.saved_model.save(…, signatures=…)."
-)
 
 
 def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:

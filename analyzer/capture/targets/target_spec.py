@@ -256,12 +256,12 @@ def list_given_options(options: CaptureOptions) -> frozenset[Option]:
 def write_options(options: CaptureOptions) -> tuple[str, ...]:
     """Return the user's options besides mode and card that change the need, as words."""
     shapes = (f"{name}={','.join(map(str, axes))}" for name, axes in options.shapes.items())
-    values = [("--batch-size", str(options.batch_size or ""))]
-    values += [("--shape", text.lstrip("=")) for text in shapes]
+    values: list[tuple[str, object]]
+    values = [("--batch-size", options.batch_size), *(("--shape", s.lstrip("=")) for s in shapes)]
     values += [("--optimizer", options.optimizer), ("--loss", options.loss)]
     values += [("--dtype-policy", options.dtype_policy)]
-    values += [("--inter-op-threads", str(options.inter_op_threads or ""))]
-    words = (word for pair in values if pair[1] for word in pair)
+    values += [("--inter-op-threads", options.inter_op_threads)]
+    words = (str(word) for pair in values if pair[1] for word in pair)
     return (*words, *{True: ["--jit"], False: ["--no-jit"], None: []}[options.jit])
 
 

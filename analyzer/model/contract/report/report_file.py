@@ -55,6 +55,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     error: Failure | None = None
     failure: limits.UnservedRequest | None = None
     program: subject.ProgramFigures | None = None
+    next_command: Text = ""  # continues from this report
     versions: dict[Name, Name] = field(default_factory=dict)  # of the libraries and of this package
 
 
@@ -137,6 +138,7 @@ class DiffFile(ReportRecord, frozen=True, kw_only=True):
     layers: tuple[LayerOfBoth, ...]
     ops: tuple[OpOfBoth, ...]
     timelines: CurvesOfBoth
+    next_command: Text = ""
 
 
 SWEEP_VERSION: Final = 1
@@ -179,4 +181,5 @@ class SweepFile(ReportRecord, frozen=True, kw_only=True):
     schema_version: int = SWEEP_VERSION
     name: Text
     cells: tuple[SweepCell, ...]
+    next_command: Text = ""
     versions: dict[Name, Name] = field(default_factory=dict)
