@@ -194,7 +194,8 @@ def _capture(request: CaptureRequest, places: list[str], channel: Channel) -> No
 
     folder = Path(request.folder)
     if request.kind != "trial":
-        os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, os.environ.get("XLA_FLAGS", ""))
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = add_dump_flags(folder / DUMP, flags, is_run=not is_static)
     with pause_collector():
         import_all()
     freeze_loaded_objects()

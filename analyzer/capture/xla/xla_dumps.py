@@ -10,12 +10,19 @@ from typing import Any, Final
 from analyzer.cards.xla_compiler import path_flag, read_flags
 from analyzer.tracing.parse.hlo import HloProto
 
-_OURS: Final = re.compile(r'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto$')
+_FAST: Final = " --xla_backend_optimization_level=0"
+"""Skips LLVM's optimisations, which come after the buffer assignment (``cpu_compiler.cc``)."""
+_OURS: Final = re.compile(
+    rf'\s*--xla_dump_to=(?:"(?:[^"\\]|\\.)*"|\S*)\s+--xla_dump_hlo_as_proto(?:{_FAST})?$'
+)
 
 
-def add_dump_flags(folder: Path, flags: str = "") -> str:
-    """Return ``XLA_FLAGS`` that make XLA dump each compiled module and its plan into ``folder``."""
-    ours = f"{path_flag('--xla_dump_to', folder)} --xla_dump_hlo_as_proto"
+def add_dump_flags(folder: Path, flags: str = "", *, is_run: bool = True) -> str:
+    """Return ``XLA_FLAGS`` that make XLA dump each compiled module and its plan into ``folder``.
+
+    Code that is not run is compiled fast.
+    """
+    ours = f"{path_flag('--xla_dump_to', folder)} --xla_dump_hlo_as_proto{'' if is_run else _FAST}"
     return f"{read_flags(flags)} {ours}".strip()
 
 
@@ -37,9 +44,21 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
     return pack(HloProto.FromString(files[-1].read_bytes())), platform
 
 
+def read_dumped_module(dump: Path, function: str) -> bytes:
+    """Return a function's module before XLA's passes (HloModuleProto); empty if there is none."""
+    files = sorted(dump.glob(f"{_prefix(function)}before_optimizations.hlo.pb"))
+    return (
+        HloProto.FromString(files[-1].read_bytes()).hlo_module.SerializeToString() if files else b""
+    )
+
+
 def list_dumps(dump: Path, function: str) -> list[Path]:
     """Return the dumped modules of a function, oldest first: one for each compilation."""
-    return sorted(dump.glob(f"*.a_{function.strip('_')}__*after_optimizations.hlo.pb"))
+    return sorted(dump.glob(f"{_prefix(function)}after_optimizations.hlo.pb"))
+
+
+def _prefix(function: str) -> str:
+    return f"*.a_{function.strip('_')}__*"
 
 
 def pack(proto: Any) -> bytes:

@@ -21,7 +21,7 @@ from analyzer.capture.initializers.variable_births import CPU_DEVICE, StandIns
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
-from analyzer.capture.xla.xla_dumps import list_dumps, pack, read_dumped_plan
+from analyzer.capture.xla.xla_dumps import list_dumps, pack, read_dumped_module, read_dumped_plan
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
     FRAME_TYPES,
@@ -251,13 +251,12 @@ def _compile(
             )
         )
 
-    module = get_stage("hlo_serialized")
     if not plans:
-        return module, b""
+        return get_stage("hlo_serialized"), b""
     compiled = get_stage("optimized_hlo_proto_serialized")
-    plan = b""
-    if dump is not None:
-        plan, _ = read_dumped_plan(dump, name)
+    module = plan = b""
+    if dump is not None:  # each stage lowers the function again
+        module, (plan, _) = read_dumped_module(dump, name), read_dumped_plan(dump, name)
         for file in dump.iterdir() if dump.is_dir() else ():
             file.unlink(missing_ok=True)
     if not plan:
@@ -267,4 +266,4 @@ def _compile(
         proto.hlo_module.Clear()
         proto.hlo_module.ParseFromString(get_stage("optimized_hlo_serialized"))
         plan = pack(proto)
-    return module, plan
+    return module or get_stage("hlo_serialized"), plan

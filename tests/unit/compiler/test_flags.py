@@ -38,3 +38,9 @@ def test_a_folder_of_any_name(name: str, tmp_path: Path) -> None:
         "--xla_dump_hlo_as_proto",
     ]
     assert remove_dump_flags(flags) == "--xla_a=1"
+
+
+def test_a_plan_without_a_run_is_compiled_fast(tmp_path: Path) -> None:
+    flags = add_dump_flags(tmp_path / "dump", "--xla_a=1", is_run=False)
+    assert flags.endswith("--xla_dump_hlo_as_proto --xla_backend_optimization_level=0")
+    assert remove_dump_flags(flags) == "--xla_a=1"
