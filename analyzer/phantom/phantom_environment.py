@@ -4,6 +4,7 @@ import os
 import platform
 import shlex
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Final
 from analyzer.cards import Gpu, context_bytes, find_gpu
 from analyzer.cards.xla_compiler import find_compiler
 from analyzer.model.errors import CompilerUnavailable, InputError
+from analyzer.model.user_cache import cache_folder
 from analyzer.phantom import nvidia_smi
 from analyzer.phantom.library_folder import make_library_folder
 from analyzer.simulate.kernels.gpu.convolution_algorithms import (
@@ -50,12 +52,12 @@ def check_platform() -> None:
 
 
 def has_phantom() -> bool:
-    """Say whether a step can run on a simulated card on this machine."""
-    try:
+    """Say whether a step can run on a simulated card with this machine and TensorFlow."""
+    with suppress(InputError, OSError), tempfile.TemporaryDirectory() as own:
         check_platform()
-    except InputError:
-        return False
-    return True
+        make_library_folder((cache_folder() or Path(own)) / "phantom")
+        return True
+    return False
 
 
 def parse_cards(text: str) -> tuple[Gpu, ...]:

@@ -181,6 +181,10 @@ def _optimize(meta: Any, devices: list[Any]) -> Any:
     config = private.config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options
     rewrites.min_graph_nodes = -1
+    if private.op_def_registry.get("_CopyFromGpuToHost") is None:
+        # A build without CUDA lacks the op that swaps tensors (gpu_swapping_ops.cc). The optimiser
+        # would insert it, and could then not infer shapes. Without swaps, the need is an upper bound.
+        rewrites.memory_optimization = rewrites.SCHEDULING_HEURISTICS
     if not any(node.op == "_Retval" for node in meta.graph_def.node):
         # The runtime fetches a function's results. Here the side effects are fetched, and without
         # results the dependency pass would remove them (DependencyOptimizer::SafeToConvertToNoOp).

@@ -65,6 +65,18 @@ def test_a_bandwidth_is_what_the_clock_and_the_width_give(tmp_path, monkeypatch)
     assert 2 * khz * 1000 * bits / 8 == pytest.approx(card.bandwidth_bytes_s, rel=1e-4)
 
 
+@ONLY_LINUX
+def test_a_tensorflow_without_cuda_has_no_simulated_card(tmp_path, monkeypatch):
+    def refuse(cache):
+        raise InputError("built without CUDA")
+
+    monkeypatch.setenv("TF_MEMORY_ANALYZER_CACHE", str(tmp_path))
+    monkeypatch.setattr(environment, "make_library_folder", lambda cache: cache)
+    assert environment.has_phantom()
+    monkeypatch.setattr(environment, "make_library_folder", refuse)
+    assert not environment.has_phantom()
+
+
 @pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("linux", "aarch64")])
 def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, machine):
     monkeypatch.setattr(environment.sys, "platform", system)
