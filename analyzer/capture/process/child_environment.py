@@ -74,7 +74,8 @@ _NCCL_BY_NAME: Final = (2, 21)
 """First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
 features that only a real card has, and ends the process."""
 _DECLARED: Final = re.compile(
-    r"""^(?:os\.)?environ(?:\[|(?P<default>\.setdefault\())["'](?P<name>TF_(?!CPU_|CPP_)\w+)["']"""
+    r"""^(?:os\.)?environ(?:\[|(?P<default>\.setdefault\())"""
+    r"""["'](?P<name>KERAS_BACKEND|TF_(?!CPU_|CPP_)\w+)["']"""
     r"""(?:\]\s*=|,)\s*["'](?P<value>[^"'\n]*)["']""",
     re.MULTILINE,
 )
@@ -88,18 +89,24 @@ def make_base_environment(*, log_level: str | None, host_events: bool = True) ->
     With ``host_events`` the CPU's allocator writes memory events, as a card's always does.
     """
     check_packages()
-    backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
-    if backend != "tensorflow":
-        raise InputError(
-            f"The environment variable KERAS_BACKEND is {backend}; only TensorFlow can be analysed.",
-            hint="Set KERAS_BACKEND=tensorflow.",
-        )
-    environment = {**os.environ, "KERAS_BACKEND": backend}
+    environment = {**os.environ, "KERAS_BACKEND": os.environ.get("KERAS_BACKEND") or "tensorflow"}
+    _check_backend(environment, "the environment")
     if host_events:
         environment.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "1")
     if log_level is not None:
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", log_level)
     return environment
+
+
+def _check_backend(variables: Mapping[str, str], place: str) -> None:
+    """Raise InputError if the variables of a place select another backend than TensorFlow."""
+    backend = variables.get("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
+        traces = " `analyze trace LOGDIR` opens profiles of JAX." if backend == "jax" else ""
+        raise InputError(
+            f"In {place}, KERAS_BACKEND is {backend}; only TensorFlow can be analysed.",
+            hint=f"Set it to tensorflow.{traces}",
+        )
 
 
 def make_environment(
@@ -112,7 +119,8 @@ def make_environment(
     on_card = kind != "static" and bool(options.gpu)
     level = "0" if kind == "run" else "1"
     environment = make_base_environment(log_level=level, host_events=not on_card)
-    environment |= read_declared_environment(spec, environment)
+    if spec.kind in (capture_request.TargetKind.FILE, capture_request.TargetKind.MODULE):
+        environment |= read_declared_environment(Path(spec.source), environment)
     if kind != "static" and not options.gpu and options.memory_limit_bytes is not None:
         mib = max(options.memory_limit_bytes >> 20, 1)
         environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(mib)
@@ -128,16 +136,17 @@ def hides_own_gpus(options: capture_request.CaptureOptions) -> bool:
     return options.device == "cpu" or bool(options.gpu)
 
 
-def read_declared_environment(
-    spec: capture_request.TargetSpec, base: Mapping[str, str]
-) -> dict[str, str]:
-    """Return ``TF_`` variables of a target's top level; ``setdefault`` changes none of ``base``."""
+def read_declared_environment(file: Path, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a file's top level; ``setdefault`` changes none of ``base``.
+
+    InputError if they select another backend of Keras.
+    """
     declared: dict[str, str] = {}
-    if spec.kind in (capture_request.TargetKind.FILE, capture_request.TargetKind.MODULE):
-        with contextlib.suppress(OSError, UnicodeError):  # loading the target reports the error
-            for found in _DECLARED.finditer(Path(spec.source).read_text("utf-8")):
-                if not (found["default"] and found["name"] in {*base, *declared}):
-                    declared[found["name"]] = found["value"]
+    with contextlib.suppress(OSError, UnicodeError):  # loading the file reports the error
+        for found in _DECLARED.finditer(file.read_text("utf-8")):
+            if not (found["default"] and found["name"] in {*base, *declared}):
+                declared[found["name"]] = found["value"]
+    _check_backend(declared, str(file))
     return declared
 
 

@@ -30,6 +30,7 @@ from analyzer.capture.process.child_environment import (
     PHANTOM_FOLDER,
     make_base_environment,
     make_card_environment,
+    read_declared_environment,
 )
 from analyzer.capture.process.child_process import make_start_command
 from analyzer.capture.process.run_folders import check_writable, make_staging_folder, publish
@@ -79,6 +80,7 @@ def run_script(
     if request.script.endswith(".ipynb"):
         read_notebook(request.script)
     environment = make_base_environment(log_level=None)
+    read_declared_environment(Path(request.script), environment)  # refuses other backends
     options = request.options
     with make_staging_folder(out) as staging:
         if options.gpu:

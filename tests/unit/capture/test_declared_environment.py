@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+from builders import analyze, listing
+
 from analyzer.capture.process.child_environment import read_declared_environment
-from analyzer.capture.targets.target_spec import parse_target
 
 SOURCE = """
 import os
@@ -22,7 +24,7 @@ def later():
 def test_settings_above_the_imports_are_found_and_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(SOURCE)
-    found = read_declared_environment(parse_target(f"{file}:model"), {"TF_ENABLE_ONEDNN_OPTS": "1"})
+    found = read_declared_environment(file, {"TF_ENABLE_ONEDNN_OPTS": "1"})
     assert found == {"TF_USE_LEGACY_KERAS": "1", "TF_DETERMINISTIC_OPS": "1"}
 
 
@@ -30,8 +32,19 @@ def test_a_file_that_is_not_python_is_left_to_its_loader(tmp_path: Path) -> None
     file = tmp_path / "broken.py"
     for damage in (b"def (:\n", b"\0\0", b"(" * 5000):
         file.write_bytes(damage)
-        assert read_declared_environment(parse_target(f"{file}:model"), {}) == {}
-    spec = parse_target(f"{file}:model")
+        assert read_declared_environment(file, {}) == {}
     file.unlink()
-    assert read_declared_environment(spec, {}) == {}
-    assert read_declared_environment(parse_target("keras:ResNet50"), {}) == {}
+    assert read_declared_environment(file, {}) == {}
+
+
+@pytest.mark.parametrize("target", ["train.py", "train.py:model"])
+def test_a_file_that_selects_jax_is_refused(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text('import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport keras\n')
+    ended = analyze("trace", target)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "train.py, KERAS_BACKEND is jax" in ended.err
+    assert "`analyze trace LOGDIR`" in ended.err
+    assert listing(tmp_path) == {"train.py"}
