@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from analyzer.model.errors import AnalyzerError, ExitCode, InputError
+from analyzer.model.errors import AnalyzerError, ExitCode, InputError, describe_import_error
 from analyzer.model.interrupts import Terminated, collect_rarely, raise_on_signals
 
 _NUMBER: Final = re.compile(r"Input should be a valid (\w+), unable to parse string as an? \w+")
@@ -106,6 +106,10 @@ def _guarded(call: Callable[[], int]) -> int:
         _report(f"{error.filename or unnamed}: {error.strerror}.")
     except MemoryError:
         _report("There is not enough host memory for the analysis itself.")
+    except ImportError as error:
+        if (error.name or "").startswith("analyzer"):
+            raise
+        _report(f"A package cannot be imported: {describe_import_error(error)}.")
     return int(ExitCode.BAD_INPUT)
 
 

@@ -59,6 +59,13 @@ class AnalyzerError(Exception):
         return f"{self.message} {self.hint}".strip()
 
 
+def describe_import_error(error: BaseException) -> str:
+    """Return the reason of a failed import in one line, without a period."""
+    reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
+    full = "failed to map segment" in reason  # glibc's dl-load.c, if mmap fails
+    return f"{reason}: too little memory, see `ulimit -v`" if full else reason
+
+
 class InputError(AnalyzerError):
     """A target, a file or an option is not usable."""
 

@@ -21,7 +21,7 @@ from analyzer.model.errors import CompilerUnavailable, TraceError
 from analyzer.model.interrupts import pause_collector
 from analyzer.report.result import Result
 from analyzer.simulate.compiler.card_options import CardOptions
-from analyzer.tracing.parse.logdir import RUN_FILE, suggest_command
+from analyzer.tracing.parse.logdir import RUN_FILE, check_note, suggest_command
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -144,6 +144,7 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
     file = path / RUN_FILE
     note = read_run(file) if file.is_file() else None
     if note is None or not note.is_estimate:
+        check_note(path)
         hint = suggest_command(path) or "Open a trace with `analyze trace`."
         raise TraceError(f"{path} holds neither an estimate nor a SavedModel.", hint=hint)
     analysis = predict_step(note, path, **options)

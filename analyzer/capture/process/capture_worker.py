@@ -35,12 +35,11 @@ from analyzer.model.contract.graph_note import GraphFile, encode_graph
 from analyzer.model.contract.reading import pack
 from analyzer.model.contract.run_note import TargetNote, encode_run
 from analyzer.model.interrupts import freeze_loaded_objects, pause_collector
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
 
 if TYPE_CHECKING:
     from analyzer.capture.run.step_capture import Captured
 
-GRAPH_FILE: Final = "graph.json.gz"
 DUMP: Final = ".xla"  # subfolder of the run folder for XLA's compiled modules while the child runs
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -148,9 +147,8 @@ def import_all() -> None:
         import tensorflow
     except Exception as error:
         traceback.print_exc()
-        first = str(error).partition("\n")[0]
         raise errors.InputError(
-            f"TensorFlow and Keras cannot be imported: {type(error).__name__}: {first}",
+            f"TensorFlow and Keras cannot be imported: {errors.describe_import_error(error)}.",
             hint=child_environment.describe_builds()
             or "Check them with: python -c 'import keras, tensorflow'.",
         ) from None

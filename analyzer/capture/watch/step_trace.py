@@ -15,7 +15,7 @@ from analyzer.capture.private_names import (
     list_concrete_functions,
     profiler_v2,
 )
-from analyzer.capture.process.capture_worker import GRAPH_FILE, write_run
+from analyzer.capture.process.capture_worker import write_run
 from analyzer.capture.run.instrumentation import Observations, observe_step
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture
 from analyzer.capture.run.step_variables import StepVariables, find_address
@@ -38,7 +38,7 @@ from analyzer.model.contract.run_note import (
     read_run_file,
 )
 from analyzer.model.contract.watch_note import WatchNote
-from analyzer.tracing.parse.logdir import RUN_FILE
+from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE
 from analyzer.tracing.parse.xplane import WATCHED_STEP
 
 _START, _STOP = profiler_v2.start, profiler_v2.stop

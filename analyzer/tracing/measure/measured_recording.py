@@ -35,7 +35,7 @@ from analyzer.tracing.measure.trace_checks import check_trace
 from analyzer.tracing.measure.values_read import warn_about_values
 from analyzer.tracing.measure.variable_buffers import AddressIndex
 from analyzer.tracing.measure.workspaces import label_workspaces
-from analyzer.tracing.parse.logdir import find_run_file, find_traces
+from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE, find_run_file, find_traces
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.sources.graph_join import (
@@ -95,6 +95,11 @@ def open_measured(
     raw = read_trace(chosen[0], progress=progress)
     note_path = find_run_file(chosen[0])
     note = read_run(note_path) if note_path is not None else None
+    if note is None and (graph := find_run_file(chosen[0], GRAPH_FILE)) is not None:
+        warnings.append(
+            f"{graph.parent} lacks {RUN_FILE}, so layers and categories are derived from names. "
+            "Copy the whole run folder."
+        )
     if note is None and source is None:
         source = find_event_graph(chosen[0])
     return measure(

@@ -6,7 +6,7 @@ from typing import Final
 from analyzer.model.errors import TraceError
 
 RUN_FILE: Final = "run.json"  # name of the capture's note
-_GRAPH_FILE: Final = "graph.json.gz"
+GRAPH_FILE: Final = "graph.json.gz"
 
 _SUFFIXES: Final = (".xplane.pb", ".xplane.pb.gz")
 
@@ -45,11 +45,7 @@ def find_traces(path: Path) -> list[Path]:
         if files:
             newest = max(file.parent for file in files)
             return sorted(file for file in files if file.parent == newest)
-    if (path / _GRAPH_FILE).is_file():
-        raise TraceError(
-            f"{path} is a run folder without {RUN_FILE}.",
-            hint="Copy the whole folder, or capture it with `analyze trace MODEL`.",
-        )
+    check_note(path)
     raise TraceError(
         f"{path} holds no trace.",
         hint=suggest_command(path)
@@ -58,7 +54,16 @@ def find_traces(path: Path) -> list[Path]:
     )
 
 
-def find_run_file(trace: Path) -> Path | None:
+def find_run_file(trace: Path, name: str = RUN_FILE) -> Path | None:
     """Return the capture's note beside ``trace``, or None for a trace of another program."""
-    candidates = (folder / RUN_FILE for folder in list(trace.parents)[:5])
+    candidates = (folder / name for folder in list(trace.parents)[:5])
     return next((file for file in candidates if file.is_file()), None)
+
+
+def check_note(path: Path) -> None:
+    """Raise TraceError if a run folder has a graph and no note."""
+    if (path / GRAPH_FILE).is_file() and not (path / RUN_FILE).is_file():
+        raise TraceError(
+            f"{path} is a run folder without {RUN_FILE}.",
+            hint="Copy the whole folder, or capture it with `analyze trace MODEL`.",
+        )

@@ -13,7 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from builders import Ended, TraceBuilder, analyze, listing, sample_folder, sample_trace, small_trace
+from builders import (
+    COMMAND,
+    Ended,
+    TraceBuilder,
+    analyze,
+    listing,
+    sample_folder,
+    sample_trace,
+    small_trace,
+)
+
+from analyzer.cli import app
 
 
 def assert_refused(done: Ended, *says: str) -> None:
@@ -71,6 +82,12 @@ def nested_note(folder: Path) -> Path:
     return folder / "run"
 
 
+def lost_note(folder: Path) -> Path:
+    (folder / "run").mkdir()
+    shutil.copy(sample_folder("infer") / "graph.json.gz", folder / "run")
+    return folder / "run"
+
+
 PACKED = sample_trace("infer").read_bytes()
 WHOLE = gzip.decompress(PACKED)
 CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
@@ -99,6 +116,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "damaged graph": (damaged_graph, "is damaged"),
     "newer note": (newer_note, "newer version"),
     "deeply nested note": (nested_note, "is damaged"),
+    "lost note": (lost_note, "is a run folder without run.json. Copy the whole folder"),
 }
 
 
@@ -109,6 +127,40 @@ def test_traces(make: Callable[[Path], Path], says: str, folder: Path) -> None:
     done = analyze("trace", target, "--html", "a.html", "--json", "a.json", "--csv", "a.csv")
     assert_refused(done, says)
     assert listing(folder) == before
+
+
+def test_an_estimate_or_a_trace_that_lost_its_note_is_named(folder: Path) -> None:
+    assert_refused(analyze("estimate", lost_note(folder)), "is a run folder without run.json.")
+    shutil.copytree(sample_folder("infer") / "plugins", folder / "run" / "plugins")
+    opened = analyze("trace", folder / "run")
+    assert opened.code == 0
+    assert "run lacks run.json, so layers and categories are derived" in " ".join(
+        opened.out.split()
+    )
+
+
+def test_a_package_that_cannot_be_imported_is_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "run_app", fail_import)
+    assert_refused(
+        analyze("gpus"), "cannot be imported: ImportError: libx.so: failed to map", "ulimit"
+    )
+
+
+def fail_import(*_: object) -> int:
+    raise ImportError("libx.so: failed to map segment from shared object\nmore")
+
+
+@pytest.mark.tf
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce the limit")
+def test_too_little_address_space_for_tensorflow_is_one_line(folder: Path) -> None:
+    (folder / "model.py").write_text("def build(): ...\n")
+    ended = subprocess.run(
+        ["bash", "-c", "ulimit -v 300000 && exec $0 $1 trace model.py:build", sys.executable, COMMAND],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert_refused(Ended(ended.returncode, ended.stdout, ended.stderr), "too little memory, see")
 
 
 def test_a_trace_cut_at_random_places(folder: Path) -> None:
@@ -151,6 +203,7 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "graph in no folder": (["--export", "no/a.graphml"], "There is no folder no."),
     "host": (["--host", "other"], "The run has no host 'other'."),
     "allocator": (["--allocator", "other"], "It has bfc_cpu_allocator_for_gpu."),
+    "scheduler": (["--scheduler", "junk"], "--scheduler junk is not an address. Write it as tcp:"),
 }
 
 
