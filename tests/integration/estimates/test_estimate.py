@@ -121,6 +121,21 @@ def test_the_batches_and_the_buffers_of_an_iterator_count(pairs: Pairs) -> None:
     assert predicted["resident"]["requested_bytes"] == pytest.approx(resident, rel=0.02)
 
 
+@pytest.mark.slow
+def test_inputs_in_a_dictionary_count_once(pairs: Pairs) -> None:
+    estimate, trace = pairs.get("dictionary", "--no-jit")
+    predicted, measured = estimate.document, trace.document
+    resident = measured["resident"]["requested_bytes"]
+    assert predicted["resident"]["requested_bytes"] == pytest.approx(resident, rel=0.005)
+    inputs = 8 * (64 * 64 * 3 * 4 + 32 * 4)
+    for result in (predicted, measured):
+        assert result["categories_at_peak"]["input"] == pytest.approx(inputs, rel=0.01)
+    # With one thread the executor's order is the one that needs least.
+    peak = measured["peak"]["requested_bytes"]
+    assert 0.85 * predicted["uncertainty"]["low_bytes"] <= peak
+    assert peak <= predicted["uncertainty"]["high_bytes"]
+
+
 def test_a_step_without_freedom_is_predicted_as_it_is(pairs: Pairs) -> None:
     estimate, trace = pairs.get("inference", "--mode", "infer")
     predicted, measured = estimate.document, trace.document

@@ -29,6 +29,18 @@ def volumes():
     return model
 
 
+def dictionary():
+    image = keras.Input((64, 64, 3), name="image")
+    words = keras.Input((32,), dtype="int32", name="words")
+    seen = layers.Conv2D(16, 3, activation="relu")(image)
+    read = layers.Embedding(5000, 64)(words)
+    both = [layers.GlobalAveragePooling2D()(seen), layers.GlobalAveragePooling1D()(read)]
+    outputs = layers.Dense(10, activation="softmax")(layers.Concatenate()(both))
+    model = keras.Model({"image": image, "words": words}, {"class": outputs})
+    model.compile("adam", {"class": "sparse_categorical_crossentropy"})
+    return model
+
+
 def step():
     model = keras.Sequential(
         [keras.Input((40,)), layers.Dense(600, activation="relu"), layers.Dense(1)]

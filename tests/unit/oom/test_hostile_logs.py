@@ -127,6 +127,14 @@ def test_hostile_logs_are_read(tmp_path: Path) -> None:
         check_log(seed, pieces, tmp_path / "page.html")
 
 
+def test_a_long_line_of_keywords_is_read_in_linear_time() -> None:
+    line = b" ".join(_KEYS[n % len(_KEYS)] for n in range(2_000_000))
+    began = time.process_time()
+    read_oom_log(io.BytesIO(line + b"\n"), "a log")
+    assert len(line) > 10_000_000
+    assert time.process_time() - began < 5
+
+
 @pytest.mark.slow
 def test_ten_thousand_hostile_logs_are_read(tmp_path: Path) -> None:
     pieces = _pieces()
