@@ -232,7 +232,7 @@ def _headline(
     changes = {row.category: row.delta_bytes or 0 for row in categories}
     most, change = max(changes.items(), key=lambda item: abs(item[1]))
     sign = "+" if change > 0 else "-"
-    differs = f"{most.value.replace('_', ' ')}, {sign}{format_bytes(abs(change))}"
+    differs = f"the category {most.value.replace('_', ' ')}, {sign}{format_bytes(abs(change))}"
     size = f"{format_bytes(abs(delta))}{part}"
     if kind_a != kind_b:
         word = "above" if delta > 0 else "below"
