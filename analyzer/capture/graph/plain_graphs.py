@@ -99,7 +99,7 @@ def _get_plain_attribute(key: str, attr: Any) -> Any:
         fields = attr.list.ListFields()
         return [_get_plain_value(kind.name, value) for kind, values in fields for value in values]
     field = attr.WhichOneof("value")
-    if field is None or (field == "s" and len(attr.s) > _MAX_TEXT):
+    if field is None or (field == "s" and len(attr.s) > _MAX_TEXT and key != "frame_name"):
         return None
     return _get_plain_value(field, getattr(attr, field))
 

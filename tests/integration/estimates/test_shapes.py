@@ -135,6 +135,18 @@ def test_an_iterator_states_the_size_of_its_whole_batches() -> None:
     assert _shape(_noted(lambda batches: tf.tanh(next(batches)), batches), "Tanh") == (3, 4)
 
 
+def test_a_loop_with_a_long_name_keeps_it() -> None:
+    # GIVEN a loop in many scopes, such as the loops of a sampler that call each other
+    @tf.function(autograph=False)
+    def step(x):
+        with tf.name_scope("sampler/" * 40):
+            return tf.while_loop(lambda i, h: i < 3, lambda i, h: (i + 1, tf.tanh(h)), (0, x))[1]
+
+    # WHEN the step is noted, THEN the loop has its name, which joins its ops
+    found = _noted(step, tf.ones((4,)))
+    assert all(op.attrs.get("frame_name") for op in found.ops if op.type == "Enter")
+
+
 def test_trips_that_a_list_of_counts_decides() -> None:
     # GIVEN a loop in a loop, whose trips are elements of a constant: burn-in steps, then single steps
     @tf.function(autograph=False)
