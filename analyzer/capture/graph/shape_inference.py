@@ -140,6 +140,8 @@ def _make_importable(graph_def: Any, known: Known) -> tuple[Any, dict[str, str]]
         twin = copy.node.add()
         twin.CopyFrom(node)
         twin.device = ""
+        # The order of ops changes no shape and no value.
+        twin.input[:] = [name for name in node.input if name[0] != "^"]
         for key in [key for key in twin.attr if key.startswith("_")]:
             del twin.attr[key]
         _rewrite(twin, node, nodes, known)
@@ -161,7 +163,7 @@ def _rewrite(twin: Any, node: Any, nodes: Mapping[str, Any], known: Known) -> No
     """Turn the copy of a node that cannot be imported into one with the same output shapes."""
     firsts = [
         name
-        for name in node.input
+        for name in twin.input
         if (source := nodes.get(get_node_name(name))) is None or source.op != "NextIteration"
     ]
     is_loop_head = node.op == "Merge" and len(firsts) < len(node.input)
@@ -265,9 +267,7 @@ def _make_plain(twin: Any, kind: str) -> None:
         return
     twin.op = plain.name
     if not any(arg.number_attr or arg.type_list_attr for arg in plain.input_arg):
-        data = [name for name in twin.input if not name.startswith("^")]
-        controls = [name for name in twin.input if name.startswith("^")]
-        twin.input[:] = [*data[: len(plain.input_arg)], *controls]
+        del twin.input[len(plain.input_arg) :]
     for key in set(twin.attr) - {attr.name for attr in plain.attr}:
         del twin.attr[key]
 

@@ -61,11 +61,8 @@ class Evaluator:
                 self._fed[node.name] = tensor.numpy()
         self._known = set(self._fed)
         for op in graph.get_operations():  # each after its inputs
-            sources = [
-                *(tensor.op.name for tensor in op.inputs),
-                *(c.name for c in op.control_inputs),
-            ]
-            if self._known.issuperset(sources) and self._can_evaluate(op):
+            sources = {tensor.op.name for tensor in op.inputs}
+            if self._known >= sources and self._can_evaluate(op):
                 self._known.add(op.name)
 
     def _can_evaluate(self, op: Any) -> bool:

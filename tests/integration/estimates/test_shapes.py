@@ -115,6 +115,18 @@ def test_parts_of_a_given_partition_are_counted() -> None:
     assert sorted(shapes) == [(0, 4), (2, 4), (4, 4)]
 
 
+def test_size_of_an_op_that_waits_for_another_is_known() -> None:
+    # GIVEN segments that are constant, in a part of the step that waits for another part
+    weights = tf.Variable(tf.ones((4, 4)))
+
+    def step(x):
+        with tf.control_dependencies([tf.reduce_sum(x @ weights)]):
+            return tf.tanh(tf.math.segment_max(x @ weights, [0, 0, 1, 2, 2, 2]))
+
+    # WHEN the shapes are asked for, THEN the segments count, and the order does not matter
+    assert _shape(_noted(step, tf.ones((6, 4))), "Tanh") == (3, 4)
+
+
 def test_an_upper_bound_that_another_op_contradicts_is_not_used() -> None:
     # GIVEN rows that weights select, and an op that says how many they are
     weights = tf.Variable(tf.ones((4,)))

@@ -214,6 +214,27 @@ def test_over_axes_that_are_not_known_the_result_tells_whether_anything_is_reduc
         assert plan.outputs[0].way is way
 
 
+def test_one_factor_of_a_matrix_lies_in_it():
+    # Measured: a step of each allocates one buffer less than it has outputs.
+    square, ways = (64, 64), [Way.ALLOCATE, Way.FORWARD, Way.ALLOCATE]
+    plans = [cpu.plan(call("Svd", [square], [(64,), square, square]))]
+    plans += [cpu.plan(call("SelfAdjointEigV2", [square], [(64,), square]))]
+    assert [[output.way for output in plan.outputs] for plan in plans] == [ways, ways[:2]]
+    plans = [cpu.plan(call("Qr", [(64, 8)], [(64, 8), (8, 8)]))]
+    plans += [cpu.plan(call("Lu", [square], [square, (64,)], dtype="float32"))]
+    assert [[output.way for output in plan.outputs] for plan in plans] == [
+        [Way.FORWARD, Way.ALLOCATE]
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    "kind", ["MatrixBandPart", "MatrixSetDiagV3", "MatrixSquareRoot", "AdjustHue", "Polygamma"]
+)
+def test_kernels_that_work_in_the_buffer_of_their_input(kind):
+    plan = cpu.plan(call(kind, [(8, 8, 3)] * 2, [(8, 8, 3)]))
+    assert plan.outputs[0].way is Way.FORWARD
+
+
 def test_the_gradient_of_the_cross_entropy_lies_in_the_logits():
     plan = cpu.plan(
         call("SparseSoftmaxCrossEntropyWithLogits", [(32, 10), (32,)], [(32,), (32, 10)])

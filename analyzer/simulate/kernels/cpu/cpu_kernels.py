@@ -110,6 +110,15 @@ def _plan_all_reduce(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=chunks)
 
 
+def _plan_factors(call: Call) -> MemoryPlan:
+    outputs = allocate_all(call)
+    sizes = [call.size(index) for index in range(len(outputs))]
+    if (size := math.prod(call.shape(0) or (0,)) * call.item_bytes()) in sizes:
+        index = sizes.index(size)
+        outputs = (*outputs[:index], forward(call, (0,), index), *outputs[index + 1 :])
+    return MemoryPlan(outputs=outputs)
+
+
 def _plan_nothing(call: Call) -> MemoryPlan:
     """Allocate nothing: the outputs are made elsewhere, or there are none."""
     return MemoryPlan(outputs=(NO_BUFFER,) * len(call.op.outputs))
@@ -123,6 +132,7 @@ _RULES: Final = lists.RULES | assign_rules(
     _TYPES,
     aliases=lambda call: MemoryPlan(outputs=tuple(map(alias, range(len(call.op.outputs))))),
     unary=_forward_any(0),
+    factors=_plan_factors,
     binary=_forward_any(0, 1),
     **dict.fromkeys(("allocating_anywhere", "allocating", "onednn_allocating"), plan_allocation),
     reductions=layout.plan_reduction,
