@@ -6,6 +6,7 @@ each argument states its shape, and each loop is cut open, as a tensor keeps its
 """
 
 import contextlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,13 +95,21 @@ def infer_graph(graph_def: Any, known: Known) -> tuple[Outputs, tf.Graph]:
         elif re.fullmatch("_Mkl.*MaxPool(?!.*Grad).*", node.op) and len(specs) == 1:
             # oneDNN's max pooling has a second output, a byte for each maximum.
             specs.append(TensorSpec("uint8", specs[0].shape))
+        elif (
+            node.op == "_MklNativeFusedBatchNormEx"
+            and node.attr["is_training"].b
+            and (shape := specs[0].known_shape) is not None
+        ):
+            # oneDNN's workspace: a bit for each element that the activation lets pass, counted in
+            # bytes, in a tensor of the statistics' type (``init_default_ws``, ``MklFusedBatchNormOp``).
+            specs[5] = TensorSpec(specs[5].dtype, (-(-math.prod(shape) // 8),))
         elif node.op == "Merge" and len(specs) == 1:
             specs.append(TensorSpec("int32", ()))
         for index, spec in enumerate(specs):
             pin = _get_pin_name(f"{node.name}:{index}")
             if pin in pins:
-                shape = get_shape(graph.get_tensor_by_name(f"{pin}:0"))
-                specs[index] = TensorSpec(spec.dtype, shape)
+                pinned = get_shape(graph.get_tensor_by_name(f"{pin}:0"))
+                specs[index] = TensorSpec(spec.dtype, pinned)
         outputs[node.name] = tuple(specs)
     return outputs, graph
 
@@ -166,7 +175,7 @@ def _rewrite(twin: Any, node: Any, nodes: Mapping[str, Any], known: Known) -> No
         for name in twin.input
         if (source := nodes.get(get_node_name(name))) is None or source.op != "NextIteration"
     ]
-    is_loop_head = node.op == "Merge" and len(firsts) < len(node.input)
+    is_loop_head = node.op == "Merge" and len(firsts) < len(twin.input)
     if node.op in ARGUMENT_TYPES:
         _state_argument(twin, node, known)
     elif node.op in RESULT_TYPES or node.op in _LOOP or is_loop_head:

@@ -127,6 +127,24 @@ def test_size_of_an_op_that_waits_for_another_is_known() -> None:
     assert _shape(_noted(step, tf.ones((6, 4))), "Tanh") == (3, 4)
 
 
+def test_normalisation_with_an_activation_has_a_workspace() -> None:
+    # GIVEN a normalisation in training whose activation TensorFlow fuses
+    scale = tf.Variable(tf.ones(16))
+
+    def step(x):
+        result = tf.compat.v1.nn.fused_batch_norm(x, scale, scale, is_training=True)[0]
+        return tf.reduce_sum(tf.nn.relu(result))
+
+    found = _noted(step, tf.ones((8, 14, 128, 16)))
+    # THEN its workspace has the size of a run: 114,688 bytes for 229,376 elements
+    sizes = [
+        op.outputs[5].size_bytes for op in found.ops if op.type == "_MklNativeFusedBatchNormEx"
+    ]
+    if not sizes:
+        pytest.skip("TensorFlow does not fuse it here")
+    assert sizes == [114_688]
+
+
 def test_an_upper_bound_that_another_op_contradicts_is_not_used() -> None:
     # GIVEN rows that weights select, and an op that says how many they are
     weights = tf.Variable(tf.ones((4,)))
