@@ -69,10 +69,6 @@ def _forward_tensor(use: ListUse, call: Call) -> MemoryPlan:
     return plan_forward(call, range(len(call.inputs)))
 
 
-def _plan_add_n(call: Call) -> MemoryPlan:
-    return plan_alias() if len(call.inputs) == 1 else _forward_tensor(ListUse.ADD, call)
-
-
 plan_select: Final = _forward_any(1, 2)
 """Forward either value that has the size of the result, broadcast or not (``SelectV2Op``)."""
 
@@ -110,36 +106,25 @@ def _plan_all_reduce(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=chunks)
 
 
-def _plan_factors(call: Call) -> MemoryPlan:
-    outputs = allocate_all(call)
-    sizes = [call.size(index) for index in range(len(outputs))]
-    if (size := math.prod(call.shape(0) or (0,)) * call.item_bytes()) in sizes:
-        index = sizes.index(size)
-        outputs = (*outputs[:index], forward(call, (0,), index), *outputs[index + 1 :])
-    return MemoryPlan(outputs=outputs)
-
-
 def _plan_nothing(call: Call) -> MemoryPlan:
     """Allocate nothing: the outputs are made elsewhere, or there are none."""
     return MemoryPlan(outputs=(NO_BUFFER,) * len(call.op.outputs))
-
-
-def _plan_cast(call: Call) -> MemoryPlan:
-    return plan_alias() if call.attr("SrcT") == call.attr("DstT") else plan_allocation(call)
 
 
 _RULES: Final = lists.RULES | assign_rules(
     _TYPES,
     aliases=lambda call: MemoryPlan(outputs=tuple(map(alias, range(len(call.op.outputs))))),
     unary=_forward_any(0),
-    factors=_plan_factors,
+    factors=lambda call: MemoryPlan(
+        outputs=(allocate(call), forward(call, (0,), 1), *allocate_all(call)[2:])
+    ),
     binary=_forward_any(0, 1),
     **dict.fromkeys(("allocating_anywhere", "allocating", "onednn_allocating"), plan_allocation),
     reductions=layout.plan_reduction,
     in_place=_use_variable(VariableAccess.UPDATE),
     **dict.fromkeys(("scatters", "gathers"), _use_variable(VariableAccess.IN_PART)),
     **dict.fromkeys(("nothing", "constant"), _plan_nothing),
-    sum=_plan_add_n,
+    sum=lambda call: plan_alias() if len(call.inputs) == 1 else _forward_tensor(ListUse.ADD, call),
     all_reduce=_plan_all_reduce,
     zeros=lambda call: _forward_tensor(ListUse.ZEROS, call),
     select=plan_select,
@@ -153,7 +138,9 @@ _RULES: Final = lists.RULES | assign_rules(
         call, after_bytes=(4 * math.prod(call.shape(0) or (0,)),)
     ),
     rgb_to_hsv=lambda call: plan_allocation(call, after_bytes=(call.size() // 3,)),
-    cast=_plan_cast,
+    cast=lambda call: (
+        plan_alias() if call.attr("SrcT") == call.attr("DstT") else plan_allocation(call)
+    ),
     transpose=layout.plan_transpose,
     broadcast=layout.plan_same_or_copy,
     concat=layout.plan_concat,

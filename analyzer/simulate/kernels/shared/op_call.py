@@ -218,8 +218,8 @@ def plan_alias(source: int = 0) -> MemoryPlan:
 
 
 def plan_forward(call: Call, sources: Iterable[int]) -> MemoryPlan:
-    """Return the plan of a kernel that forwards an input to its only output."""
-    return MemoryPlan(outputs=(forward(call, sources),))
+    """Return the plan of a kernel that forwards an input to its first output."""
+    return MemoryPlan(outputs=(forward(call, sources), *allocate_all(call)[1:]))
 
 
 def plan_allocation(
