@@ -20,17 +20,12 @@ import tensorflow as tf
 from analyzer.capture.private_names import get_layers, get_own_weights
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import describe_user_error
-from analyzer.capture.targets import step_program
+from analyzer.capture.targets import step_program, target_spec
 from analyzer.capture.targets.keras_api import get_classes, set_keras_2_policy
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import apply_while_building, check_step_remedy
 from analyzer.capture.targets.synthetic_inputs import fill_shapes, make_tensor
-from analyzer.capture.targets.target_spec import (
-    TargetForm,
-    check_honoured,
-    list_given_options,
-    write_options,
-)
+from analyzer.capture.targets.target_spec import TargetForm, check_honoured, list_given_options
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError, suggest_names
@@ -56,7 +51,7 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
     }
     with apply_while_building(options.remedy, spec.text):
         program = make_program(load[spec.kind](spec, options), spec.text, options)
-    program.config = replace(program.config, options=write_options(options))
+    program.config = replace(program.config, options=target_spec.write_options(options))
     if options.dtype_policy:
         _check_policy(program, spec.text, options.dtype_policy)
     return program

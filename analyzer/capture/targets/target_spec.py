@@ -109,8 +109,9 @@ def _refuse_notebook(path: str) -> TargetError:
 
 def name_module(text: str) -> TargetSpec:
     """Return the target of a module that runs as a script; TargetError if it is no module's name."""
-    if not _MODULE_NAME.fullmatch(text):
-        raise TargetError(f"{text} is no module.", hint="Write it as -m package.train.")
+    if not _MODULE_NAME.fullmatch(text) or text.endswith(".py"):
+        hint = "Write it as -m package.train, or leave out -m for a file."
+        raise TargetError(f"{text} is no module.", hint=hint)
     name = text.rpartition(".")[2]
     return TargetSpec(text=f"-m {text}", kind=TargetKind.SCRIPT, path=text, attribute=name)
 
@@ -255,13 +256,12 @@ def list_given_options(options: CaptureOptions) -> frozenset[Option]:
 
 def write_options(options: CaptureOptions) -> tuple[str, ...]:
     """Return the user's options besides mode and card that change the need, as words."""
-    shapes = (f"{name}={','.join(map(str, axes))}" for name, axes in options.shapes.items())
-    values: list[tuple[str, object]]
-    values = [("--batch-size", options.batch_size), *(("--shape", s.lstrip("=")) for s in shapes)]
-    values += [("--optimizer", options.optimizer), ("--loss", options.loss)]
-    values += [("--dtype-policy", options.dtype_policy)]
-    values += [("--inter-op-threads", options.inter_op_threads)]
-    words = (str(word) for pair in values if pair[1] for word in pair)
+    words = []
+    for name, axes in options.shapes.items():
+        words += ["--shape", f"{name}={','.join(map(str, axes))}".lstrip("=")]
+    for name in ("batch_size", "optimizer", "loss", "dtype_policy", "inter_op_threads"):
+        if value := getattr(options, name):
+            words += [f"--{name.replace('_', '-')}", str(value)]
     return (*words, *{True: ["--jit"], False: ["--no-jit"], None: []}[options.jit])
 
 

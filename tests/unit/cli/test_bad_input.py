@@ -325,6 +325,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
         ["trace", "model.py", "--epochs", "2"],
         "Options of a script follow --: analyze trace train.py -- --epochs 2.",
     ),
+    "a file as a module": (["trace", "-m", "model.py"], "or leave out -m for a file."),
     "a zip as a trace": (["trace", "run.zip"], "Unpack it, and name the folder."),
     "a zip as a log": (["oom", "run.zip"], "run.zip is a zip archive. Unpack it first."),
     "all cards": (["estimate", "keras:VGG16", "--gpu", "all"], "is an option of `analyze fit`"),

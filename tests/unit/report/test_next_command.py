@@ -108,7 +108,7 @@ def test_the_users_options_become_words() -> None:
     )
     words = write_options(chosen)
     assert shlex.join(words) == (
-        "--batch-size 8 --shape 4 --shape ids=2,3 --optimizer sgd --loss mse "
+        "--shape 4 --shape ids=2,3 --batch-size 8 --optimizer sgd --loss mse "
         "--dtype-policy mixed_float16 --inter-op-threads 1 --no-jit"
     )
     assert write_options(CaptureOptions()) == ()
