@@ -28,7 +28,7 @@ from analyzer.capture.initializers.variable_births import Birth, Births, get_byt
 from analyzer.capture.run.instrumentation import observe_step
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture, trace_function
 from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
-from analyzer.capture.targets.keras_api import get_optimizer_variables, has_own_step
+from analyzer.capture.targets.keras_api import find_open_optimizers, get_optimizer_variables
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import build_compiled_graph, compile_calls, is_compiled
 from analyzer.cards import Gpu, find_gpu
@@ -98,7 +98,8 @@ def capture_graph(
         program = make()
         if gpu is not None:
             program.messages.append(program.jit_reason or _CUSTOM_JIT[bool(program.config.jit)])
-        _build_slots(program, hollow=hollow)
+        for optimizer, weights in find_open_optimizers(program) if hollow else ():
+            build_slots(optimizer, weights)
         report(f"tracing the step{_describe_first_bound(program)}", 0.2)
         (variables := StepVariables(program)).refresh()
         function, kept_bytes = _trace(program, births)
@@ -132,15 +133,6 @@ def capture_graph(
     )
     inside = read_inner_ops(function, [one.note.function for one in compiled])
     return replace(capture, compiled=compiled, inside=inside)
-
-
-def _build_slots(program: Program, *, hollow: bool) -> None:
-    """Make the slots of a model's optimizer, if the step is known to apply it to all its weights."""
-    for model in program.models if hollow and program.config.mode == "train" else ():
-        optimizer = model.optimizer
-        is_open = isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
-        if is_open and not has_own_step(model) and not private.is_distributed(model):
-            build_slots(optimizer, list(model.trainable_variables))
 
 
 def _trace(program: Program, births: Births) -> tuple[Any, int]:

@@ -25,6 +25,7 @@ from analyzer.capture.run.step_capture import (
     trace_function,
 )
 from analyzer.capture.run.step_variables import StepVariables, find_address
+from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import read_compiled_functions
 from analyzer.model.contract.run_note import StepConfig
@@ -153,6 +154,8 @@ def _run(
 ) -> None:
     """Trace the step and run it, with its progress in ``state``."""
     report("tracing the step", 0.1)
+    for optimizer, weights in find_open_optimizers(state.program) if partitions is None else ():
+        optimizer.build(weights)  # the step is traced once; making them in it takes a second trace
     with disable_python_tracing():
         state.function = state.variables.function = trace_function(state.program)
     if "PHANTOM_CARDS" in os.environ and state.function is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -73,6 +74,15 @@ def get_optimizer_variables(optimizer: Any) -> list[Any]:
     """Return an optimizer's variables; in Keras 2's legacy optimizers they are a method."""
     variables = optimizer.variables
     return list(variables() if callable(variables) else variables)
+
+
+def find_open_optimizers(program: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """Yield unbuilt optimizers that a step is known to apply to all weights of its model, and those."""
+    for model in program.models if program.config.mode == "train" else ():
+        optimizer = model.optimizer
+        is_open = isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built
+        if is_open and not has_own_step(model) and not private_names.is_distributed(model):
+            yield optimizer, list(model.trainable_variables)
 
 
 def set_keras_2_policy(policy: str) -> None:

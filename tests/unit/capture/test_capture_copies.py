@@ -194,3 +194,38 @@ def test_a_trial_that_hangs_is_ended_and_the_next_one_runs(tmp_path: Path) -> No
             try_step("hangs", 5.0)
         assert late.value.kind is FailureKind.TIMED_OUT
         assert try_step("step", 300.0).error is None
+
+
+COUNTED = """
+import pathlib
+import keras
+
+class Counted(keras.layers.Layer):
+    def call(self, x):
+        with pathlib.Path(__file__).with_name("calls").open("a") as file:
+            file.write("x")
+        return 2.0 * x
+
+def model():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2), Counted()])
+"""
+
+
+@pytest.mark.slow
+def test_a_trial_traces_the_step_once(tmp_path: Path) -> None:
+    """A step that makes the optimizer's variables is traced twice, which takes seconds."""
+    (tmp_path / "targets.py").write_text(COUNTED)
+    calls = tmp_path / "calls"
+    counts = []
+    for kind in ("static", "trial"):
+        capture(
+            parse_target(f"{tmp_path}/targets.py:model"),
+            CaptureOptions(device="cpu", batch_size=2, jit=False),
+            tmp_path / kind,
+            force=False,
+            progress=lambda stage, share: None,
+            kind=kind,
+        )
+        counts.append(len(calls.read_text()))
+        calls.unlink()
+    assert counts[0] == counts[1]
