@@ -9,6 +9,7 @@ from typing import Final
 from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract.report import report_file
 from analyzer.model.errors import InputError
+from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes, format_seconds, parse_bytes
 from analyzer.report.output_files import ReportOutput, write_text
@@ -113,6 +114,10 @@ class Diff(ReportOutput):
 
     report: report_file.DiffFile
     newer: Side = field(repr=False)
+    orders: tuple[Range | None, Range | None] = (
+        None,
+        None,
+    )  # requested peaks in other orders of ops
 
     @property
     def growth_bytes(self) -> int:
@@ -134,6 +139,23 @@ class Diff(ReportOutput):
             f"The requested peak grew by {format_bytes(self.growth_bytes)}{share}, from "
             f"{format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; the limit is "
             f"{allowed.strip()}."
+        )
+
+    def doubt(self, allowed: str) -> str:
+        """Return a sentence if the order of ops decides whether the growth exceeds ``allowed``."""
+        before = self._requested.a_bytes or 0
+        first, second = (
+            one or Range.exactly(size)
+            for one, size in zip(self.orders, (before, before + self.growth_bytes), strict=True)
+        )
+        growth = second - first
+        if not growth.low <= allowed_growth(allowed, before) < growth.high:
+            return ""
+        return (
+            f"Other orders of the same ops peak at {format_bytes(first.low)} to "
+            f"{format_bytes(first.high)} before and {format_bytes(second.low)} to "
+            f"{format_bytes(second.high)} after (simulated), so this check may change from run to run. "
+            "Trace both with --inter-op-threads 1 for figures that repeat."
         )
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
@@ -163,7 +185,8 @@ def build_diff(older: Side, newer: Side, *, names: Sequence[str | None] = (None,
     kinds = [KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]]
     if labels is not None and kinds[0] != kinds[1]:
         labels = f"{labels[0]} ({kinds[0]})", f"{labels[1]} ({kinds[1]})"
-    return Diff(compare(*older, *newer, labels=labels), newer)
+    orders = (older[0].other_orders, newer[0].other_orders)
+    return Diff(compare(*older, *newer, labels=labels), newer, orders)
 
 
 def allowed_growth(allowed: str, before_bytes: int) -> int:

@@ -300,3 +300,43 @@ def test_bad_targets(target: str, code: str, says: str, tmp_path: Path) -> None:
     assert says in done.err
     assert "Traceback" not in done.err
     assert listing(tmp_path) == before
+
+
+SIDE_BY_SIDE = """
+import tensorflow as tf
+
+@tf.function
+def step(x):
+    return [tf.reduce_sum(tf.exp(x * float(i))) for i in range(2, 8)]
+
+def make():
+    return step, (tf.random.normal([1 << 20]),)
+"""
+
+
+def test_the_peaks_of_other_orders_are_stated_and_checks_say_that_they_depend_on_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "wide.py").write_text(SIDE_BY_SIDE)
+
+    def run(*arguments: str) -> Ended:
+        return analyze_in_child(*arguments, cwd=tmp_path)
+
+    for threads in ("1", "2"):
+        run("trace", "wide.py:make", "--no-jit", "--out", threads, "--inter-op-threads", threads)
+    one, two = (analyzer.open_trace(tmp_path / threads).report for threads in ("1", "2"))
+    assert one.other_orders is None
+    orders, buffer = two.other_orders, 4 << 20
+    assert orders is not None
+    assert orders.width >= buffer
+    assert all(step.requested_bytes in orders for step in (*one.steps[1:], *two.steps[1:]))
+
+    # A limit just above the peak without the parallel op: the order decides.
+    limit = two.peak.allocated_bytes - two.peak.requested_bytes + orders.low + buffer // 2
+    for threads, says in (("1", False), ("2", True)):
+        ended = run("trace", threads, "--max-peak", f"{limit}B")
+        assert ("--inter-op-threads 1" in ended.err) is says
+    for names, says in ((("1", "1"), False), (("2", "2"), True)):
+        ended = run("diff", *names, "--fail-on-increase", "1MiB")
+        assert ended.code == 0
+        assert ("--inter-op-threads 1" in ended.err) is says

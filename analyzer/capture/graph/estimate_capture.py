@@ -26,7 +26,13 @@ from analyzer.capture.initializers.hollow_variables import (
 )
 from analyzer.capture.initializers.variable_births import Birth, Births, get_bytes_in_use
 from analyzer.capture.run.instrumentation import observe_step
-from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture, trace_function
+from analyzer.capture.run.step_capture import (
+    Captured,
+    Capturing,
+    describe_capture,
+    note_threads,
+    trace_function,
+)
 from analyzer.capture.run.step_variables import StepVariables, get_raw_variable
 from analyzer.capture.targets.keras_api import find_open_optimizers, get_optimizer_variables
 from analyzer.capture.targets.step_program import Program
@@ -34,11 +40,10 @@ from analyzer.capture.xla.xla_lowering import build_compiled_graph, compile_call
 from analyzer.cards import Gpu, find_gpu
 from analyzer.cards.xla_compiler import has_compiler
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.contract.run_note import BirthNote, DeviceNote, ThreadsNote
+from analyzer.model.contract.run_note import BirthNote, DeviceNote
 from analyzer.model.errors import TargetError
 from analyzer.model.graph.host_copies import VARIABLES_ON_HOST, insert_host_copies
 from analyzer.model.interrupts import pause_collector
-from analyzer.model.machine import count_cores
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 
 _ZEROS_ERRORS: Final = (tf.errors.OpError, ArithmeticError, AssertionError, LinAlgError)
@@ -126,7 +131,7 @@ def capture_graph(
         kept_by_tracing=kept_bytes // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
         data_bytes=count_held_bytes([*program.args, *function.captured_inputs]),
-        threads=_note_threads(),
+        threads=note_threads(caches=True),
         sizes=step.sizes,
         assumed=dict(options.assume),
         like=options.like,
@@ -181,41 +186,6 @@ def _note_births(births: list[Birth], variables: list[Any]) -> tuple[BirthNote, 
             events=tuple(birth.final_events),
         )
         for birth in births
-    )
-
-
-def _note_threads() -> ThreadsNote:
-    """Return the threads of a kernel, the number of parallel ops, and whether the latter is fixed.
-
-    The configuration comes first, then the environment, then the number of cores
-    (``process_util.cc``: ``NumInterOpThreadsFromSessionOptions``; ``LocalDevice``).
-    """
-
-    def read_count(name: str) -> int:
-        text = os.environ.get(name, "")
-        return int(text) if text.isdecimal() else 0
-
-    cores = count_cores()
-    threading = tf.config.threading
-    intra = threading.get_intra_op_parallelism_threads() or read_count("TF_NUM_INTRAOP_THREADS")
-    inter = threading.get_inter_op_parallelism_threads() or read_count("TF_NUM_INTEROP_THREADS")
-    # Grappler's cluster of this machine has the caches that Eigen reads (``GetLocalCPUInfo``).
-    cluster = private.grappler_cluster.Cluster(disable_detailed_stats=True)
-    devices = [device.properties for device in cluster.ListDevices()]
-    cluster.Shutdown()
-    # oneDNN may use AVX-512, unless its variable limits it (``cpu_isa_traits.cpp``).
-    is_limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper().startswith(("SSE", "AVX2"))
-    has_avx512 = not is_limited
-    with contextlib.suppress(OSError):
-        flags = Path("/proc/cpuinfo").read_text("utf-8", "replace")
-        has_avx512 = not is_limited and "avx512bw" in flags
-    return ThreadsNote(
-        intra_op=intra or cores,
-        inter_op=inter or cores,
-        inter_op_fixed=bool(inter),
-        l2_bytes=max((one.l2_cache_size for one in devices if one.type == "CPU"), default=0),
-        l3_bytes=max((one.l3_cache_size for one in devices if one.type == "CPU"), default=0),
-        has_avx512=has_avx512,
     )
 
 

@@ -1,18 +1,20 @@
 """The plain-data result of a capture, from the live step: its note, its graph, and its failure."""
 
+import contextlib
 import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 import keras
 import tensorflow as tf
 
+from analyzer.capture import private_names as private
 from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.graph.plain_graphs import get_shape
 from analyzer.capture.graph.shape_inference import infer_executed_outputs
-from analyzer.capture.private_names import list_newer_versions
 from analyzer.capture.process.child_environment import describe_builds
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_user_line
@@ -29,8 +31,10 @@ from analyzer.model.contract.run_note import (
     Mode,
     RunFile,
     StepConfig,
+    ThreadsNote,
 )
 from analyzer.model.errors import ExitCode, FailureKind, TargetError
+from analyzer.model.machine import count_cores
 from analyzer.model.version import __version__
 
 _ENVIRONMENT: Final = (
@@ -109,10 +113,11 @@ def describe_capture(
     run = RunFile(
         step=_describe_step(program, observed, is_eager=function is None),
         device=_describe_device(),
+        threads=note_threads(caches=False),
         steps_wanted=capturing.wanted,
         steps_done=capturing.done,
         notes=(
-            *list_newer_versions(),
+            *private.list_newer_versions(),
             *filter(None, (describe_builds(),)),
             *program.messages,
             *_check_accumulation(program, capturing.done or capturing.wanted),
@@ -255,4 +260,42 @@ def describe_failure(failure: BaseException) -> Failure:
         where = find_user_line(failure)
     return Failure(
         type=name, message=clean_message(message), exit_code=code, where=where, kind=kind
+    )
+
+
+def note_threads(*, caches: bool) -> ThreadsNote:
+    """Return the threads of a kernel, the number of parallel ops, and whether the latter is fixed.
+
+    The configuration comes first, then the environment, then the number of cores
+    (``process_util.cc``: ``NumInterOpThreadsFromSessionOptions``; ``LocalDevice``). ``caches``: whether
+    to read the sizes of the processor's caches, which starts a session of Grappler.
+    """
+
+    def read_count(name: str) -> int:
+        text = os.environ.get(name, "")
+        return int(text) if text.isdecimal() else 0
+
+    cores = count_cores()
+    threading = tf.config.threading
+    intra = threading.get_intra_op_parallelism_threads() or read_count("TF_NUM_INTRAOP_THREADS")
+    inter = threading.get_inter_op_parallelism_threads() or read_count("TF_NUM_INTEROP_THREADS")
+    # Grappler's cluster of this machine has the caches that Eigen reads (``GetLocalCPUInfo``).
+    devices = []
+    if caches:
+        cluster = private.grappler_cluster.Cluster(disable_detailed_stats=True)
+        devices = [device.properties for device in cluster.ListDevices()]
+        cluster.Shutdown()
+    # oneDNN may use AVX-512, unless its variable limits it (``cpu_isa_traits.cpp``).
+    is_limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper().startswith(("SSE", "AVX2"))
+    has_avx512 = not is_limited
+    with contextlib.suppress(OSError):
+        flags = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+        has_avx512 = not is_limited and "avx512bw" in flags
+    return ThreadsNote(
+        intra_op=intra or cores,
+        inter_op=inter or cores,
+        inter_op_fixed=bool(inter),
+        l2_bytes=max((one.l2_cache_size for one in devices if one.type == "CPU"), default=0),
+        l3_bytes=max((one.l3_cache_size for one in devices if one.type == "CPU"), default=0),
+        has_avx512=has_avx512,
     )

@@ -64,10 +64,7 @@ class DataLedger:
             held = wanted if elements is None else min(wanted, elements)
             elements = held if 0 <= held <= _MAX_INT32 else None  # None: TensorFlow chooses
         self.stages[kind, where] = DataStage(
-            kind=kind,
-            where=where,
-            elements=elements,
-            element_bytes=count_element_bytes(dataset),
+            kind=kind, where=where, elements=elements, element_bytes=count_element_bytes(dataset)
         )
 
     def add_slices(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:

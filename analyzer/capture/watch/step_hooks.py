@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from analyzer.capture.private_names import (
-    Function,
-    framework_ops,
-    keras_trainer,
-    profiler_v2,
-)
+from analyzer.capture.private_names import Function, framework_ops, keras_trainer, profiler_v2
 from analyzer.capture.run.instrumentation import replace_attribute, wrap_attribute
 
 if TYPE_CHECKING:

@@ -15,13 +15,7 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.graph_note import (
-    Op,
-    TensorSpec,
-    TracedGraph,
-    TracedOp,
-    split_tensor,
-)
+from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp, split_tensor
 from analyzer.model.graph.phases import Phase, ScopeTable, find_phases
 from analyzer.model.recording.records import TensorLinks
 

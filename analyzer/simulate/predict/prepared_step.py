@@ -18,12 +18,7 @@ from analyzer.simulate.predict.buffers.tensor_lists import Buffers
 from analyzer.simulate.predict.executor.control_flow import ControlExecutor
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions, Loop
 from analyzer.simulate.predict.executor.scalar_values import Value
-from analyzer.simulate.predict.executor.threads import (
-    Executor,
-    OpTiming,
-    Workers,
-    estimate_timing,
-)
+from analyzer.simulate.predict.executor.threads import Executor, OpTiming, Workers, estimate_timing
 from analyzer.simulate.predict.graph.edges import SWITCHES, EdgeOrder, Wiring, wire_all
 from analyzer.simulate.predict.graph.kernel_calls import Kernels, fold, plan_kernels
 from analyzer.tracing.xla.buffer_plan import BufferPlan

@@ -9,14 +9,13 @@ from msgspec.structs import replace
 from analyzer.model.contract.report.peak_figures import StatedRange, WorkspaceFigures, shift_bounds
 from analyzer.model.ranges import Range
 from analyzer.model.recording.schema import TRIAL, WORKSPACE
-from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
 from analyzer.simulate.kernels.shared.op_call import Workspace
 from analyzer.simulate.predict.prepared_step import Prepared, Schedule, live_bytes
 from analyzer.simulate.predict.process_table import Played
 from analyzer.simulate.predict.sampling import Prediction
+from analyzer.simulate.predict.uncertainty.stated_range import SENTENCES
 
-_SENTENCES: Final = read_table("simulate/predict/uncertainty/card_sentences.toml", dict[str, str])
 _HELD_SHARE: Final = 0.015
 """Share of the peak that other tensors of a process may add: 0.1 to 1.3 % in four public programs
 before their steps (benchmarks/results/real-cards.md)."""
@@ -45,16 +44,16 @@ def add_gpu_uncertainty(
         held_bytes = int(_HELD_SHARE * peak_bytes)
         above = max(workspace.steady.high - peak_bytes, 0) + held_bytes
         because += describe_workspaces(workspace)
-        because.append(_SENTENCES["held"].format(format_bytes(held_bytes)))
+        because.append(SENTENCES["held"].format(format_bytes(held_bytes)))
     rise = find_unknown_rise(prediction, schedule)
     if rise > above:
         above = rise
-        because.append(_SENTENCES["libraries"].format(format_bytes(rise)))
+        because.append(SENTENCES["libraries"].format(format_bytes(rise)))
     if (base.limit_high_bytes or limit_bytes) < _OPTIMISED_FROM * limit_bytes:
         limit = format_bytes(limit_bytes)
-        because.append(_SENTENCES["optimised"].format(limit, _OPTIMISED_FROM))
+        because.append(SENTENCES["optimised"].format(limit, _OPTIMISED_FROM))
     because += _describe_ops(prediction.prepared)
-    because.append(_SENTENCES["no_gpu"])
+    because.append(SENTENCES["no_gpu"])
     return replace(
         base,
         **shift_bounds(base, below, above, "", "allocated_"),
@@ -80,9 +79,9 @@ def _describe_ops(prepared: Prepared) -> Iterator[str]:
     ops = prepared.wiring.ops
     opaque = sum(ops[node].type in _OPAQUE for node in prepared.kernels.unmodelled)
     if opaque:
-        yield _SENTENCES["opaque"].format(opaque)
+        yield SENTENCES["opaque"].format(opaque)
     if any(op.type.startswith("CudnnRNN") for op in ops):
-        yield _SENTENCES["recurrent"]
+        yield SENTENCES["recurrent"]
 
 
 _SAMPLES: Final = 2000  # sampled choices of all algorithms
@@ -159,10 +158,10 @@ def describe_workspaces(workspace: WorkspaceFigures) -> Iterator[str]:
     """Yield sentences about workspaces."""
     steady, first = workspace.steady, workspace.first_step
     if steady.width:
-        yield _SENTENCES["steady"].format(*map(format_bytes, (steady.low, steady.high)))
+        yield SENTENCES["steady"].format(*map(format_bytes, (steady.low, steady.high)))
     if workspace.trial_bytes:
         sizes_bytes = (workspace.trial_bytes, first.low, first.high)
-        yield _SENTENCES["first_step"].format(*map(format_bytes, sizes_bytes))
+        yield SENTENCES["first_step"].format(*map(format_bytes, sizes_bytes))
     if workspace.unmeasured:
         most = format_bytes(workspace.unmeasured_bytes)
-        yield _SENTENCES["unmeasured"].format(workspace.unmeasured, most)
+        yield SENTENCES["unmeasured"].format(workspace.unmeasured, most)

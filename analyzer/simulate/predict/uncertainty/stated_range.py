@@ -10,6 +10,7 @@ from typing import Final
 
 from analyzer.model.contract.report.peak_figures import DecidingOp, ScheduleRange, StatedRange
 from analyzer.model.ranges import Range
+from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
 from analyzer.simulate.predict.prepared_step import Schedule
 from analyzer.simulate.predict.sampling import (
@@ -21,19 +22,12 @@ from analyzer.simulate.predict.sampling import (
     ScheduleSample,
 )
 
+SENTENCES: Final = read_table("simulate/predict/uncertainty/range_sentences.toml", dict[str, str])
 MARGIN: Final = EQUAL_SHARE
 """Share of the peak added on both sides for bytes that no schedule shows: constants that the
 runtime folds or shares, small buffers in Python, kernel scratch of a few kilobytes."""
 
 FLOOR_BYTES: Final = 16 << 10  # smallest margin: about a hundred small buffers
-_ORDERS: Final = {
-    "gradients": "Other versions of TensorFlow compute the gradients of a convolution in another order: "
-    "{}.",
-    "one": "A busy machine may run ops one by one, with a peak of {}; --inter-op-threads 1 fixes that.",
-    "lockstep": "A busy machine may overlap ops on all threads, with a peak of {}.",
-}
-"""Kind of an order that no draw takes -> sentence about its peak."""
-
 _DECIDING: Final = 8  # number of deciding ops in a report: the largest
 
 
@@ -51,7 +45,7 @@ def state_range(
     requested = prediction.range
     because = [describe_schedules(prediction.main, extra)] if requested.width else []
     because += [
-        _ORDERS[kind].format(format_bytes(size + extra))
+        SENTENCES[kind].format(format_bytes(size + extra))
         for kind, size in prediction.orders_bytes.items()
         if size not in prediction.schedule_range
     ]
@@ -63,11 +57,8 @@ def state_range(
     limit = None
     if chosen.limits is not None:
         limit = widen_limits(chosen.limits, len(allocated))
-        because.append(
-            f"No sampled order runs under a memory limit below {format_bytes(limit.low)}, and each runs "
-            f"under {format_bytes(limit.high)} (including {LIMIT_MARGIN:.0%} margin); between "
-            f"them some run."
-        )
+        sizes = (format_bytes(limit.low), format_bytes(limit.high))
+        because.append(SENTENCES["limits"].format(*sizes, LIMIT_MARGIN))
         limit = limit.widened(below, above).at_least(0)
     requested = requested.shifted(extra).widened(margin + less, margin + more).at_least(0)
     chunks = estimate_allocated_range(allocated).widened(below, above).at_least(0)
@@ -91,16 +82,12 @@ def state_range(
 def _describe_margins(
     margin: int, less: int, more: int, data_bytes: Mapping[str, int]
 ) -> Iterator[str]:
-    yield f"Small buffers outside the step's graph: up to {format_bytes(margin)} either way."
+    yield SENTENCES["small"].format(format_bytes(margin))
     if less or more:
-        yield (
-            f"Ops without a rule, and Python ops, may hold {format_bytes(less)} less, if a result "
-            f"reuses other memory, or {format_bytes(more)} more, for scratch as large as a result."
-        )
-    if size := data_bytes.get("arrays"):
-        yield f"Arrays of the data set, {format_bytes(size)}, may lie in NumPy's memory instead."
-    if size := data_bytes.get("cache"):
-        yield f"The data set's cache() holds up to {format_bytes(size)} after the first epoch."
+        yield SENTENCES["unmodelled"].format(format_bytes(less), format_bytes(more))
+    for kind in ("arrays", "cache"):
+        if size := data_bytes.get(kind):
+            yield SENTENCES[kind].format(format_bytes(size))
 
 
 def _summarize(sample: ScheduleSample, allocated: Sequence[int], extra: int) -> ScheduleRange:
