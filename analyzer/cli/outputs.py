@@ -22,7 +22,7 @@ from analyzer.model.units import parse_bytes
 from analyzer.report.output_files import check_output, is_regular
 from analyzer.report.render.sections import Document
 from analyzer.report.result import Result
-from analyzer.report.summary import peak_check_doubt, peak_limit_words
+from analyzer.report.summary import peak_limit_words
 from analyzer.report.untrusted import printable
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -127,7 +127,7 @@ class Outputs(PageOutputs):
             headline = summarize(result.report).headline
             print_answer(report_document(result.report), quiet=self.quiet, headline=headline)
         self.show_page(result.folder / REPORT_HTML if result.folder else None, result.to_html)
-        if limit is not None and (doubt := peak_check_doubt(result.report, limit)):
+        if limit is not None and (doubt := result.doubt_peak_check(limit)):
             print(doubt, file=sys.stderr)
         if limit is not None and peak > limit:
             raise LimitError(peak_limit_words(peak, limit))

@@ -25,7 +25,7 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.report_sections import ROWS, front_sections
-from analyzer.report.summary import summarize
+from analyzer.report.summary import CHECK_DOUBT, summarize
 
 _CHANGE_TONES: Final[dict[str, Tone]] = {
     "came": "bad",
@@ -151,12 +151,9 @@ class Diff(ReportOutput):
         growth = second - first
         if not growth.low <= allowed_growth(allowed, before) < growth.high:
             return ""
-        return (
-            f"Other orders of the same ops peak at {format_bytes(first.low)} to "
-            f"{format_bytes(first.high)} before and {format_bytes(second.low)} to "
-            f"{format_bytes(second.high)} after (simulated), so this check may change from run to run. "
-            "Trace both with --inter-op-threads 1 for figures that repeat."
-        )
+        ends = [format_bytes(size) for size in (first.low, first.high, second.low, second.high)]
+        peaks = "peak at {} to {} before and {} to {} after".format(*ends)
+        return CHECK_DOUBT.format(peaks, "--inter-op-threads 1 before and after")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page of the second step, with the difference as its first view."""

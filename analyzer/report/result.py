@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.errors import ExitCode
+from analyzer.model.units import format_bytes
 from analyzer.report.output_files import ReportOutput, output_file, write_text
+from analyzer.report.summary import CHECK_DOUBT
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -73,6 +75,15 @@ class Result(ReportOutput):
     def exit_code(self) -> ExitCode:
         """The exit code for how the step ended."""
         return ExitCode.OK if self.report.error is None else self.report.error.exit_code
+
+    def doubt_peak_check(self, limit_bytes: int) -> str:
+        """Return a sentence if the order of ops decides whether the allocated peak exceeds a limit."""
+        orders, peak = self.report.other_orders, self.report.peak
+        chunks = orders and orders.shifted(peak.allocated_bytes - peak.requested_bytes)
+        if chunks is None or not chunks.low <= limit_bytes < chunks.high:
+            return ""
+        ends = f"{format_bytes(chunks.low)} to {format_bytes(chunks.high)}"
+        return CHECK_DOUBT.format(f"allocate about {ends}", "--inter-op-threads 1")
 
     @property
     def is_over_limit(self) -> bool:

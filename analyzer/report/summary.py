@@ -19,6 +19,7 @@ _EQUAL_RATIO: Final = 0.01
 
 _TRIALS_RATIO: Final = 0.02  # of the highest peak; larger trials of the first step are noted
 
+CHECK_DOUBT: Final = "Other orders of the same ops {} (simulated): this check may change from run to run. Trace with {}."
 _ORDERS_SHARE: Final = 0.005  # of the peak; smaller differences of orders are not noted
 _LONGEST_ERROR: Final = 300  # characters
 
@@ -287,21 +288,6 @@ def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
         by = format_bytes(peak_bytes - limit_bytes)
         return f"The allocated peak of {peak} is above the limit of {limit} by {by}."
     return f"The allocated peak of {peak} is within the limit of {limit}."
-
-
-def peak_check_doubt(report: ReportFile, limit_bytes: int) -> str:
-    """Return a sentence if the order of ops decides whether the allocated peak exceeds a limit."""
-    orders, allocated = report.other_orders, report.peak.allocated_bytes
-    if orders is None:
-        return ""
-    chunks = orders.shifted(allocated - report.peak.requested_bytes)
-    if not chunks.low <= limit_bytes < chunks.high:
-        return ""
-    return (
-        f"Other orders of the same ops allocate about {format_bytes(chunks.low)} to "
-        f"{format_bytes(chunks.high)} (simulated), so this check may change from run to run. Add "
-        "--inter-op-threads 1 for a figure that repeats."
-    )
 
 
 OUTCOME_TONES: Final[dict[Outcome, Tone]] = {
