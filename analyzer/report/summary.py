@@ -19,12 +19,13 @@ _EQUAL_RATIO: Final = 0.01
 
 _TRIALS_RATIO: Final = 0.02  # of the highest peak; larger trials of the first step are noted
 
-CHECK_DOUBT: Final = "Other orders of the same ops {} (simulated): this check may change from run to run. Trace with {}."
 _ORDERS_SHARE: Final = 0.005  # of the peak; smaller differences of orders are not noted
 _LONGEST_ERROR: Final = 300  # characters
 
 LABELS: Final = read_table("report/labels.toml", dict[str, dict[str, str]])
 CATEGORY_LABELS: Final = LABELS["category"]
+_NOTES: Final = LABELS["note"]
+CHECK_DOUBT: Final = _NOTES["check"]
 
 
 def step_words(report: ReportFile) -> str:
@@ -75,16 +76,9 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
     """Yield notes on the peak: other instants, algorithm trials, further cards."""
     peak, ever = report.peak, report.peak_ever
     if peak.instant != peak.allocated_instant:
-        yield (
-            "Requested and allocated bytes peak at different instants; the categories are for the "
-            "requested peak."
-        )
+        yield _NOTES["instants"]
     if (orders := report.other_orders) is not None and orders.width > _ORDERS_SHARE * orders.high:
-        yield (
-            f"Other orders of the same ops peak at {format_bytes(orders.low)} to "
-            f"{format_bytes(orders.high)} requested (simulated, and this run's steps); "
-            "--inter-op-threads 1 makes runs repeat."
-        )
+        yield _NOTES["orders"].format(format_bytes(orders.low), format_bytes(orders.high))
     if ever is not None:
         highest = format_bytes(ever.allocated_bytes)
         has_phases = report.verdict is not None and report.verdict.need is not None
@@ -92,16 +86,10 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
             yield f"Outside the steady step the peak is higher: {highest} allocated ({ever.phase})."
         start = ever.since_start_bytes
         if start and start > ever.allocated_bytes and report.program is None:
-            yield (
-                f"Before the trace the process had up to {format_bytes(start)} allocated, "
-                f"{start / max(peak.allocated_bytes, 1):.2g} times the peak of this step."
-            )
+            yield _NOTES["before"].format(format_bytes(start), start / max(peak.allocated_bytes, 1))
         if ever.first_step_only_bytes >= max(_TRIALS_RATIO * ever.requested_bytes, 1):
-            yield (
-                f"Of the {format_bytes(ever.requested_bytes)} requested at the highest peak, "
-                f"{format_bytes(ever.first_step_only_bytes)} are requested by the first step only, "
-                "for example to try algorithms."
-            )
+            sizes = (ever.requested_bytes, ever.first_step_only_bytes)
+            yield _NOTES["first_step"].format(*map(format_bytes, sizes))
     for use in report.cards:
         name = f" ({use.card})" if use.card else ""
         limit = f", limit {format_bytes(use.memory_limit_bytes)}" if use.memory_limit_bytes else ""
@@ -192,20 +180,11 @@ def need_words(report: ReportFile) -> Iterator[str]:
         yield f"Requested at most: {', '.join(peaks)}."
     processes = report.verdict and report.verdict.processes
     if processes and processes > 1:  # each with a CUDA context; a growing pool may take more
-        yield (
-            f"{processes} such processes fit on the card at once, if each limits TensorFlow's pool to "
-            f"{size(need.pool.range.high)}; without a limit the first one takes the card."
-        )
+        yield _NOTES["processes"].format(processes, size(need.pool.range.high))
     if need.skipped_bytes:
-        yield (
-            f"Trials of algorithms would take {size(need.skipped_bytes)} more; TensorFlow skips "
-            "those that do not fit."
-        )
+        yield _NOTES["skipped"].format(size(need.skipped_bytes))
     if need.pool.bytes < report.peak.allocated_bytes:
-        yield (
-            f"The pool needs less than the {size(report.peak.allocated_bytes)} allocated: under a "
-            "lower limit the allocator wastes less of each chunk."
-        )
+        yield _NOTES["wastes_less"].format(size(report.peak.allocated_bytes))
 
 
 def what_if_words(report: ReportFile) -> str:

@@ -36,7 +36,7 @@ from analyzer.simulate.predict.uncertainty.decisions import (
     describe_run_sizes,
 )
 from analyzer.simulate.predict.uncertainty.gpu_uncertainty import add_gpu_uncertainty
-from analyzer.simulate.predict.uncertainty.stated_range import state_range
+from analyzer.simulate.predict.uncertainty.stated_range import SENTENCES, state_range
 from analyzer.tracing.measure.attribution import label_eager, label_graph, match_outputs
 from analyzer.tracing.measure.attribution_labels import Labels, label_variables
 from analyzer.tracing.measure.measured_recording import Measured
@@ -236,31 +236,18 @@ def find_warnings(prediction: Prediction, schedule: Schedule) -> Iterator[str]:
     kernels, ops = prediction.prepared.kernels, prediction.prepared.wiring.ops
     yield from map(describe_decision, prediction.decisions[:_MOST_DECISIONS])
     if stranded := [ops[node].name for node in prediction.middle.stranded]:
-        yield (
-            f"{len(stranded)} ops never run in the simulation ({', '.join(stranded[:3])}): their memory "
-            "is not counted. Measure this step with `analyze trace`."
-        )
+        yield SENTENCES["stranded"].format(len(stranded), ", ".join(stranded[:3]))
     if count := len(kernels.misfits):
         node, why = next(iter(kernels.misfits.items()))
-        yield (
-            f"The kernel rule does not fit {count} op{'s' * (count > 1)} (the first: {ops[node].name}, "
-            f"a {ops[node].type}; {why}): each output counts as allocated. Please report this."
-        )
+        counted = f"{count} op{'s' * (count > 1)}"
+        yield SENTENCES["misfits"].format(counted, ops[node].name, ops[node].type, why)
     kinds = {ops[node].type for node in kernels.unmodelled if node not in kernels.misfits}
     if kinds:
-        yield (
-            f"Ops of the types {', '.join(sorted(kinds)[:5])} have no rule: each of their outputs "
-            "counts as allocated."
-        )
+        yield SENTENCES["no_rule"].format(", ".join(sorted(kinds)[:5]))
     if unsized := _find_unsized(prediction, schedule):
-        yield (
-            f"{len(unsized)} tensors have a data-dependent shape ({', '.join(unsized[:3])}) and count 0 "
-            "bytes. Measure this step with `analyze trace`."
-        )
+        yield SENTENCES["unsized"].format(len(unsized), ", ".join(unsized[:3]))
         if any(name.startswith("IteratorGetNext") for name in unsized):
-            yield (
-                "The step reads an iterator whose batches have no known size: the peak is a lower bound."
-            )
+            yield SENTENCES["iterator"]
 
 
 def _find_unsized(prediction: Prediction, schedule: Schedule) -> list[str]:
