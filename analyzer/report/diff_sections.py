@@ -144,10 +144,8 @@ class Diff(ReportOutput):
     def doubt(self, allowed: str) -> str:
         """Return a sentence if the order of ops decides whether the growth exceeds ``allowed``."""
         before = self._requested.a_bytes or 0
-        first, second = (
-            one or Range.exactly(size)
-            for one, size in zip(self.orders, (before, before + self.growth_bytes), strict=True)
-        )
+        first = self.orders[0] or Range.exactly(before)
+        second = self.orders[1] or Range.exactly(before + self.growth_bytes)
         growth = second - first
         if not growth.low <= allowed_growth(allowed, before) < growth.high:
             return ""

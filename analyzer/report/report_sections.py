@@ -23,6 +23,7 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.summary import (
+    NOTES,
     Summary,
     basis_words,
     category_tone,
@@ -121,17 +122,12 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
     start = f"Replayed with {what_if_words(report)}: "
     failure = replayed.failure
     if failure is None:
-        yield (
-            f"{start}the step runs; pool {format_bytes(replayed.peak_pool_bytes)}, allocated "
-            f"{format_bytes(replayed.peak_allocated_bytes)}."
-        )
+        pool, allocated = replayed.peak_pool_bytes, replayed.peak_allocated_bytes
+        yield NOTES["runs"].format(start, format_bytes(pool), format_bytes(allocated))
         return
-    yield (
-        f"{start}at instant {failure.instant:,} a request for "
-        f"{format_bytes(failure.requested_bytes)} fails; {format_bytes(failure.in_use_bytes)} are in "
-        f"use, {format_bytes(failure.free_bytes)} are free, the largest free chunk has "
-        f"{format_bytes(failure.largest_free_bytes)}."
-    )
+    free = (failure.free_bytes, failure.largest_free_bytes)
+    sizes = map(format_bytes, (failure.requested_bytes, failure.in_use_bytes, *free))
+    yield NOTES["fails"].format(start, failure.instant, *sizes)
 
 
 def _sections(report: ReportFile, summary: Summary) -> Iterator[Section]:
@@ -231,6 +227,7 @@ def layers_section(report: ReportFile, most: int) -> Section:
 def hosts_lead(hosts: HostsFigures) -> Iterator[Block]:
     """Yield the worst device of all hosts, and the spread."""
     worst, count = hosts.worst, len(hosts.outliers)
+    sizes = map(format_bytes, (hosts.least_bytes, hosts.most_bytes, hosts.median_bytes))
     yield Paragraph(
         (
             f"{len(hosts.rows)} hosts, {hosts.devices} devices. The worst is ",
@@ -239,9 +236,7 @@ def hosts_lead(hosts: HostsFigures) -> Iterator[Block]:
         )
     )
     yield Paragraph(
-        f"All devices: {format_bytes(hosts.least_bytes)} to {format_bytes(hosts.most_bytes)} "
-        f"allocated, median {format_bytes(hosts.median_bytes)}; {count or 'no'} "
-        f"outlier{'' if count == 1 else 's'}.",
+        NOTES["devices"].format(*sizes, f"{count or 'no'} outlier{'' if count == 1 else 's'}"),
         "muted",
     )
 

@@ -82,8 +82,8 @@ class Result(ReportOutput):
         chunks = orders and orders.shifted(peak.allocated_bytes - peak.requested_bytes)
         if chunks is None or not chunks.low <= limit_bytes < chunks.high:
             return ""
-        ends = f"{format_bytes(chunks.low)} to {format_bytes(chunks.high)}"
-        return CHECK_DOUBT.format(f"allocate about {ends}", "--inter-op-threads 1")
+        peaks = f"allocate about {format_bytes(chunks.low)} to {format_bytes(chunks.high)}"
+        return CHECK_DOUBT.format(peaks, "--inter-op-threads 1")
 
     @property
     def is_over_limit(self) -> bool:

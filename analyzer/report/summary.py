@@ -24,8 +24,8 @@ _LONGEST_ERROR: Final = 300  # characters
 
 LABELS: Final = read_table("report/labels.toml", dict[str, dict[str, str]])
 CATEGORY_LABELS: Final = LABELS["category"]
-_NOTES: Final = LABELS["note"]
-CHECK_DOUBT: Final = _NOTES["check"]
+NOTES: Final = LABELS["note"]
+CHECK_DOUBT: Final = NOTES["check"]
 
 
 def step_words(report: ReportFile) -> str:
@@ -76,9 +76,9 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
     """Yield notes on the peak: other instants, algorithm trials, further cards."""
     peak, ever = report.peak, report.peak_ever
     if peak.instant != peak.allocated_instant:
-        yield _NOTES["instants"]
+        yield NOTES["instants"]
     if (orders := report.other_orders) is not None and orders.width > _ORDERS_SHARE * orders.high:
-        yield _NOTES["orders"].format(format_bytes(orders.low), format_bytes(orders.high))
+        yield NOTES["orders"].format(format_bytes(orders.low), format_bytes(orders.high))
     if ever is not None:
         highest = format_bytes(ever.allocated_bytes)
         has_phases = report.verdict is not None and report.verdict.need is not None
@@ -86,10 +86,10 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
             yield f"Outside the steady step the peak is higher: {highest} allocated ({ever.phase})."
         start = ever.since_start_bytes
         if start and start > ever.allocated_bytes and report.program is None:
-            yield _NOTES["before"].format(format_bytes(start), start / max(peak.allocated_bytes, 1))
+            yield NOTES["before"].format(format_bytes(start), start / max(peak.allocated_bytes, 1))
         if ever.first_step_only_bytes >= max(_TRIALS_RATIO * ever.requested_bytes, 1):
             sizes = (ever.requested_bytes, ever.first_step_only_bytes)
-            yield _NOTES["first_step"].format(*map(format_bytes, sizes))
+            yield NOTES["first_step"].format(*map(format_bytes, sizes))
     for use in report.cards:
         name = f" ({use.card})" if use.card else ""
         limit = f", limit {format_bytes(use.memory_limit_bytes)}" if use.memory_limit_bytes else ""
@@ -180,11 +180,11 @@ def need_words(report: ReportFile) -> Iterator[str]:
         yield f"Requested at most: {', '.join(peaks)}."
     processes = report.verdict and report.verdict.processes
     if processes and processes > 1:  # each with a CUDA context; a growing pool may take more
-        yield _NOTES["processes"].format(processes, size(need.pool.range.high))
+        yield NOTES["processes"].format(processes, size(need.pool.range.high))
     if need.skipped_bytes:
-        yield _NOTES["skipped"].format(size(need.skipped_bytes))
+        yield NOTES["skipped"].format(size(need.skipped_bytes))
     if need.pool.bytes < report.peak.allocated_bytes:
-        yield _NOTES["wastes_less"].format(size(report.peak.allocated_bytes))
+        yield NOTES["wastes_less"].format(size(report.peak.allocated_bytes))
 
 
 def what_if_words(report: ReportFile) -> str:

@@ -25,7 +25,7 @@ from analyzer.simulate.allocator.minimum_limit import find_shared_limits, prepar
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
 from analyzer.simulate.predict.executor.threads import LockstepWorkers
-from analyzer.simulate.predict.graph.edges import has_filter_gradients, put_filters_last
+from analyzer.simulate.predict.graph.edges import put_filters_last
 from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, Schedule, play, prepare
 from analyzer.simulate.predict.process_table import Played, measure_allocated, play_from_start
 from analyzer.simulate.predict.uncertainty.decisions import Decision, decide, with_least_shapes
@@ -185,7 +185,7 @@ def predict(
         # On a card one thread launches all kernels. Only after a node that the executor waits for
         # a second thread runs; then the first number stands for all.
         numbers = numbers[:1] if any(prepared.timing.waits) else [1]
-        if has_filter_gradients(prepared.wiring):
+        if any("BackpropFilter" in op.type for op in prepared.wiring.ops):
             other = replace(prepared, wirings=tuple(map(put_filters_last, prepared.wirings)))
             orders_bytes["gradients"] = play(other, threads=numbers[0]).peak_bytes
     samples = _sample(prepared, numbers, count, progress)

@@ -19,6 +19,7 @@ from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.recording.timeline import HOST_ALLOCATORS, choose_allocator
+from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.run_steps import find_run_spans, name_card
 from analyzer.tracing.derive.state_buffers import find_parts, take_parts
@@ -53,6 +54,7 @@ from analyzer.tracing.xla.trace_modules import (
     name_module_buffers,
 )
 
+_TEXTS: Final = read_table("tracing/measure/trace_texts.toml", dict[str, str])
 _NOTABLE: Final = 0.05
 """Share of memory from before the trace, of the maximum in use, that causes a warning."""
 
@@ -96,10 +98,7 @@ def open_measured(
     note_path = find_run_file(chosen[0])
     note = read_run(note_path) if note_path is not None else None
     if note is None and (graph := find_run_file(chosen[0], GRAPH_FILE)) is not None:
-        warnings.append(
-            f"{graph.parent} lacks {RUN_FILE}, so layers and categories are derived from names. "
-            "Copy the whole run folder."
-        )
+        warnings.append(_TEXTS["no_note"].format(graph.parent, RUN_FILE))
     if note is None and source is None:
         source = find_event_graph(chosen[0])
     return measure(
@@ -294,17 +293,10 @@ def _find_warnings(
     if watch is not None and watch.is_cut and watch.whole_run:
         warnings.append("The trace ends before the program does; its part counts as the step.")
     if not steps:
-        warnings.append(
-            "The trace has no step markers: the peak is that of the whole trace. Mark steps with "
-            "tf.profiler.experimental.Trace('train', step_num=i, _r=1)."
-        )
+        warnings.append(_TEXTS["no_steps"])
     unknown = table["address"].isna() & (table["category"] == Category.UNATTRIBUTED.value)
     unseen = table.loc[unknown & (table["allocator"] == main), "allocated_bytes"]
     before, most = int(unseen.sum()), int(events["in_use_bytes"][events["allocator"] == main].max())
     if before > _NOTABLE * most:
-        warnings.append(
-            f"{before / most:.0%} of the maximum in use ({format_bytes(before)}) was allocated before "
-            "the trace began. It counts, but has no names, and its requested bytes are assumed to equal "
-            "the allocated ones."
-        )
+        warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
     return warnings

@@ -268,11 +268,6 @@ class Wiring:
         return [outputs[k] if k < len(outputs) else None for outputs, k in sources]
 
 
-def has_filter_gradients(wiring: Wiring) -> bool:
-    """Say whether an op computes the gradient of a convolution's filter."""
-    return any("BackpropFilter" in op.type for op in wiring.ops)
-
-
 def put_filters_last(wiring: Wiring) -> Wiring:
     """Return the graph with the gradient of a convolution's input before that of its filter.
 

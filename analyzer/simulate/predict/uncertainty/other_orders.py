@@ -6,8 +6,7 @@ from analyzer.simulate.predict.predicted_recording import owners_by_number
 from analyzer.simulate.predict.sampling import limit_schedules, predict
 from analyzer.tracing.parse.run_folder import RunNote
 
-_MOST_RUNS, _FEWEST, _MOST = 60_000, 9, 41
-"""Op runs in all schedules, and numbers of schedules: they take seconds for a large graph."""
+_MOST_RUNS, _FEWEST, _MOST = 60_000, 9, 41  # op runs in all schedules, and numbers of schedules
 
 
 def simulate_other_orders(note: RunNote, measured: Range) -> Range | None:
