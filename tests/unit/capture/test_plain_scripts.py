@@ -86,11 +86,11 @@ def test_a_script_ends_as_it_would(tmp_path: Path, code: str) -> None:
     assert listing(tmp_path) == {"script.py"}
 
 
-def test_a_script_that_is_none_is_told_by_python(tmp_path: Path) -> None:
+def test_a_script_that_cannot_be_compiled_is_one_line(tmp_path: Path) -> None:
     done = run(tmp_path, "def broken(:\n")
-    assert done.returncode == 1
-    assert 'File "script.py", line 1' in done.stderr
-    assert "SyntaxError" in done.stderr
+    assert done.returncode == 2
+    assert done.stderr.startswith("analyze: script.py:1: SyntaxError: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_traceback_is_the_scripts_own(tmp_path: Path) -> None:
