@@ -73,22 +73,19 @@ def append_answer(page: Document, answer: FitAnswer) -> Document:
 def _suggest_next(answer: FitAnswer) -> str:
     """Return the command that tries remedies, or that runs the safe batch if they were tried."""
     repeat = partial(step_options, mode=answer.mode, jit=answer.jit, given=answer.options)
+    command, options = "trace", repeat(answer.safe or 1, card=answer.card)
     if answer.shape:
-        shapes = [insert_size(shape, answer.safe or 1) for shape in answer.shape.split(" ")]
-        words = repeat(answer.batch_size, card=answer.card)
-        words += [word for shape in shapes for word in ("--shape", shape)]
-        return shlex.join(("analyze", "trace", answer.target, *words))
-    if answer.limit_of == "cards":
+        options = repeat(answer.batch_size, card=answer.card)
+        for shape in answer.shape.split(" "):
+            options += ["--shape", insert_size(shape, answer.safe or 1)]
+    elif answer.limit_of == "cards":
         card = next((one for one in answer.cards if one.holds_wanted), answer.cards[0])
-        options = repeat(answer.wanted, card=card.id)
-        return shlex.join(("analyze", "fit", answer.target, *options))
-    if not answer.remedies:
-        asked = repeat(None, card=answer.card)
-        if answer.limit_of == "given":
-            asked += ["--limit", format_option_bytes(answer.limit_bytes)]
-        return shlex.join(("analyze", "fit", answer.target, *asked, "--what-if", "all"))
-    options = repeat(answer.safe or 1, card=answer.card)
-    return shlex.join(("analyze", "trace", answer.target, *options))
+        command, options = "fit", repeat(answer.wanted, card=card.id)
+    elif not answer.remedies:
+        command, options = "fit", [*repeat(None, card=answer.card), "--what-if", "all"]
+    if answer.limit_of == "given":
+        options += ["--limit", format_option_bytes(answer.limit_bytes)]
+    return shlex.join(("analyze", command, answer.target, *options))
 
 
 def _sections(answer: FitAnswer) -> Iterator[Section]:

@@ -8,6 +8,7 @@ from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Finding, Kind, Severity, StepRemedy
 from analyzer.model.tables import read_table
+from analyzer.model.units import format_option_bytes
 from analyzer.report.render.sections import ColumnKind, Item, Table, TableColumn, Tone
 from analyzer.report.summary import remedy_words, saving_words
 
@@ -33,13 +34,16 @@ def repeat_command(report: ReportFile, command: str, *options: str, card: str = 
     target, step = report.target, report.step
     if target.kind in _NOT_REPEATABLE:
         return ""
+    verdict, limit = report.verdict, []
+    if not card and verdict is not None and verdict.limit_of == "user" and verdict.limit_bytes:
+        limit = ["--limit", format_option_bytes(verdict.limit_bytes)]
     if not card and report.phantom is not None and report.phantom.cards:
         card = report.phantom.cards[0]
     elif not card and report.fit is not None:
         card = report.fit.card
     batch_size, mode = (None, "") if step.own else (step.batch_size, step.mode)
     same = step_options(batch_size, mode, step.jit, card, step.options)
-    return shlex.join(("analyze", command, target.text, *same, *options))
+    return shlex.join(("analyze", command, target.text, *same, *limit, *options))
 
 
 def step_options(

@@ -12,8 +12,9 @@ from msgspec.structs import replace as replace_fields
 import analyzer
 from analyzer.capture.targets.target_spec import write_options
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind
+from analyzer.model.contract.report.limit_figures import LimitOf
 from analyzer.model.contract.report.subject import Kind, PhantomNotice, StepRemedy
-from analyzer.report.actions import change_items, step_options, suggest_next
+from analyzer.report.actions import change_items, repeat_command, step_options, suggest_next
 
 
 def options_exist(command: str) -> bool:
@@ -40,6 +41,15 @@ def test_an_estimate_is_followed_by_a_run_of_the_same_step(jit: bool) -> None:
     assert {"--gpu", "t4", "--mode", "infer"} <= set(shlex.split(command))
     assert "--shape ids=64 --loss mse" in command
     assert options_exist(command)
+
+
+def test_the_users_limit_is_repeated_but_not_for_another_card() -> None:
+    report = analyzer.open_trace(sample_folder("cnn")).report
+    assert report.verdict is not None
+    verdict = replace_fields(report.verdict, limit_of=LimitOf.USER, limit_bytes=64 << 20)
+    limited = replace_fields(report, verdict=verdict)
+    assert "--limit 64MiB" in suggest_next(limited)
+    assert "--limit" not in repeat_command(limited, "estimate", card="l4")
 
 
 def test_a_name_from_a_trace_stays_one_word() -> None:
