@@ -235,6 +235,18 @@ def test_kernels_that_work_in_the_buffer_of_their_input(kind):
     assert plan.outputs[0].way is Way.FORWARD
 
 
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "scratch"),
+    [(8, 64, 192, 6_272), (100, 300, 50, 20_128), (16, 1000, 1000, 64_128), (1, 128, 128, 640)],
+)
+def test_fused_products_of_bfloat16_sum_in_float32_as_measured(rows, depth, columns, scratch):
+    shapes = [(rows, depth), (depth, columns), (columns,)]
+    product = call(
+        "_MklNativeFusedMatMul", shapes, [(rows, columns)], dtype="bfloat16", fused_ops=["BiasAdd"]
+    )
+    assert cpu.plan(product).after_bytes == (scratch,)
+
+
 def test_the_gradient_of_the_cross_entropy_lies_in_the_logits():
     plan = cpu.plan(
         call("SparseSoftmaxCrossEntropyWithLogits", [(32, 10), (32,)], [(32,), (32, 10)])

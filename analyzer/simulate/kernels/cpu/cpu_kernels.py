@@ -106,11 +106,6 @@ def _plan_all_reduce(call: Call) -> MemoryPlan:
     return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=chunks)
 
 
-def _plan_nothing(call: Call) -> MemoryPlan:
-    """Allocate nothing: the outputs are made elsewhere, or there are none."""
-    return MemoryPlan(outputs=(NO_BUFFER,) * len(call.op.outputs))
-
-
 _RULES: Final = lists.RULES | assign_rules(
     _TYPES,
     aliases=lambda call: MemoryPlan(outputs=tuple(map(alias, range(len(call.op.outputs))))),
@@ -123,7 +118,10 @@ _RULES: Final = lists.RULES | assign_rules(
     reductions=layout.plan_reduction,
     in_place=_use_variable(VariableAccess.UPDATE),
     **dict.fromkeys(("scatters", "gathers"), _use_variable(VariableAccess.IN_PART)),
-    **dict.fromkeys(("nothing", "constant"), _plan_nothing),
+    **dict.fromkeys(
+        ("nothing", "constant"),
+        lambda call: MemoryPlan(outputs=(NO_BUFFER,) * len(call.op.outputs)),
+    ),
     sum=lambda call: plan_alias() if len(call.inputs) == 1 else _forward_tensor(ListUse.ADD, call),
     all_reduce=_plan_all_reduce,
     zeros=lambda call: _forward_tensor(ListUse.ZEROS, call),

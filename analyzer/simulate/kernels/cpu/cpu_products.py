@@ -53,6 +53,8 @@ def plan_matmul(call: Call) -> MemoryPlan:
     left, out, item_bytes = call.shape(0), call.out_shape(), call.item_bytes()
     if item_bytes != 2 or left is None or out is None or len(left) != 2 or len(out) != 2:
         return plan_allocation(call)
+    if call.attr("fused_ops"):  # sums in float32 (``gemm_bf16_inner_product_fwd_t``)
+        return plan_allocation(call, after_bytes=(FLOAT_BYTES * math.prod(out) + _HEADER_BYTES,))
     transposes = bool(call.attr("transpose_a")), bool(call.attr("transpose_b"))
     rows, depth = reversed(left) if transposes[0] else left
     elements = rows * out[1] + depth * (rows + out[1])
