@@ -100,8 +100,7 @@ def make_base_environment(*, log_level: str | None, host_events: bool = True) ->
 
 def _check_backend(variables: Mapping[str, str], place: str) -> None:
     """Raise InputError if the variables of a place select another backend than TensorFlow."""
-    backend = variables.get("KERAS_BACKEND", "tensorflow")
-    if backend != "tensorflow":
+    if (backend := variables.get("KERAS_BACKEND", "tensorflow")) != "tensorflow":
         traces = " `analyze trace LOGDIR` opens profiles of JAX." if backend == "jax" else ""
         raise InputError(
             f"In {place}, KERAS_BACKEND is {backend}; only TensorFlow can be analysed.",

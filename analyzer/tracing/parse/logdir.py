@@ -56,8 +56,7 @@ def find_traces(path: Path) -> list[Path]:
 
 def find_run_file(trace: Path, name: str = RUN_FILE) -> Path | None:
     """Return the capture's note beside ``trace``, or None for a trace of another program."""
-    candidates = (folder / name for folder in list(trace.parents)[:5])
-    return next((file for file in candidates if file.is_file()), None)
+    return next((f / name for f in list(trace.parents)[:5] if (f / name).is_file()), None)
 
 
 def check_note(path: Path) -> None:

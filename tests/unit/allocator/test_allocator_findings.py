@@ -1,13 +1,19 @@
 """The allocator's findings: titles with the bytes in them, evidence that adds up."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
 import pandas as pd
 import pytest
 
+from analyzer.explain import pool_facts
 from analyzer.explain.pool_facts import find_allocator
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.replay import from_recording, replay
 
 MIB = 1 << 20
 
@@ -73,3 +79,26 @@ def test_nothing_is_said_twice(limit):
     found = find_allocator(recording_of(HOLES), BfcOptions.gpu(limit))
     ids = [finding.id for finding in found]
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("pool", [64 * MIB, 64 * MIB + 1792])
+def test_a_pool_padded_to_virtual_memory_is_replayed(pool, monkeypatch):
+    """TensorFlow's nightly takes 64 MiB from the driver for a limit that is 256 KiB lower."""
+    limit = 64 * MIB - (256 << 10)
+    recording = recording_of(HOLES)
+    result = replay(from_recording(recording), BfcOptions.gpu(pool))
+    events = pd.DataFrame(
+        {
+            "address": result.address,
+            "allocated_bytes": result.chunk_bytes,
+            "in_use_bytes": result.in_use_bytes,
+            "peak_in_use_bytes": np.maximum.accumulate(result.in_use_bytes),
+            "fragmentation": result.fragmentation(),
+        }
+    )
+    events = events.groupby(result.instant).last().reindex(range(result.instant.max() + 1))
+    analysis = SimpleNamespace(recording=replace(recording, events=events))
+    monkeypatch.setattr(pool_facts, "would_have_fitted", lambda *_: None)
+    monkeypatch.setattr(pool_facts, "_with_facts", lambda facts, *_: facts)
+    facts = pool_facts._measured_facts(analysis, BfcOptions.gpu(limit))
+    assert facts.replay_equals_trace is (pool == 64 * MIB)
