@@ -46,15 +46,15 @@ def label_workspaces(table: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame
     found = [split_annotation(text) or ("", "") for text in kernels["annotation"].cat.categories]
     names = [op if op_type in CONVOLUTIONS else "" for op, op_type in found]
     ops = np.array([*names, ""], object)[kernels["annotation"].cat.codes.to_numpy()]
-    launches = dict(iter(kernels[ops != ""].groupby(ops[ops != ""])))
+    starts, texts = kernels["start_ps"].to_numpy(), kernels["kernel"].astype(str).to_numpy()
+    launches = kernels.groupby(ops).indices
     is_workspace = own & (category == Category.WORKSPACE.value) & ~is_trial & (role != COPY_ROLE)
     for row in table.index[is_workspace]:
-        rows = launches.get(str(table.at[row, "op"]).partition("#")[0])
-        if rows is not None:
-            dies = table.at[row, "dies_ps"]
-            until = rows["start_ps"].iloc[-1] if pd.isna(dies) else dies
-            inside = rows["start_ps"].between(table.at[row, "born_ps"], until)
-            algorithm = find_algorithm(rows.loc[inside, "kernel"].astype(str).tolist())
+        if (calls := launches.get(str(table.at[row, "op"]).partition("#")[0])) is not None:
+            born, dies = table.at[row, "born_ps"], table.at[row, "dies_ps"]
+            times = starts[calls]
+            is_inside = (times >= born) & (times <= (times[-1] if pd.isna(dies) else dies))
+            algorithm = find_algorithm(texts[calls[is_inside]].tolist())
             role[row] = f"{role[row]}, {algorithm}" if algorithm else role[row]
     return table.assign(category=category.astype("category"), role=role.astype("category"))
 
