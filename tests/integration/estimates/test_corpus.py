@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "nothing to train": (C + "nothing_to_train", {}, "no trainable variables. Use --mode infer."),
     "wrong values": (C + "wrong_values", {}, "must match"),
     "needs an argument": (C + "needs_width", {}, "'width'. Name a function without parameters"),
-    "loads data": (C + "loads_data", {}, "No data is needed: name a function that only builds"),
+    "loads data": (C + "loads_data", {}, "No data is needed. Name a function that only builds"),
     "fails": (C + "fails", {}, "ZeroDivisionError"),
     "loss of another rank": (C + "scalar_output", {"loss": "mse"}, "The step cannot be traced"),
     "sparse": (C + "sparse", {"batch_size": 4}, "is sparse or ragged"),
