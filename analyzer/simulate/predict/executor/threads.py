@@ -30,7 +30,6 @@ from itertools import cycle
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-import msgspec
 import numpy as np
 
 from analyzer.model.graph.host_copies import COPY, COPY_BACK
@@ -43,21 +42,8 @@ if TYPE_CHECKING:
 
 
 _MEASURED: Final = read_table("simulate/predict/executor/durations.toml", dict[str, float])
-INLINE_SECONDS, CALL_BACK_SECONDS = _MEASURED["inline_seconds"], _MEASURED["call_back_seconds"]
-
-
-class _Family(msgspec.Struct, frozen=True):
-    """Kernels with similar rates."""
-
-    parts: tuple[str, ...]  # parts of op types
-    call_seconds: float
-    bytes_per_second: float
-    operations_per_second: float = math.inf
-
-
-_FAMILIES: Final = read_table(
-    "simulate/predict/executor/kernel_families.toml", dict[str, tuple[_Family, ...]]
-)["family"]
+INLINE_SECONDS, BYTES_PER_SECOND = _MEASURED["inline_seconds"], _MEASURED["bytes_per_second"]
+FLOPS, CALL_BACK_SECONDS = _MEASURED["flops"], _MEASURED["call_back_seconds"]
 
 _ASYNCHRONOUS: Final = TYPES["counting"] | {COPY, COPY_BACK}
 """Op types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
@@ -91,9 +77,8 @@ def estimate_timing(wiring: Wiring, plans: Sequence[MemoryPlan], *, is_on_card: 
         if wiring.expensive[node] and plan.variable is not VariableAccess.READ:
             specs = [*op.outputs, *wiring.specs(node)]
             touched_bytes = sum(spec.size_bytes or 0 for spec in specs if spec is not None)
-            family = next(one for one in _FAMILIES if any(part in op.type for part in one.parts))
-            durations[node] = family.call_seconds + touched_bytes / family.bytes_per_second
-            durations[node] += count_operations(wiring, node) / family.operations_per_second
+            durations[node] = _MEASURED["call_seconds"] + touched_bytes / BYTES_PER_SECOND
+            durations[node] += count_operations(wiring, node) / FLOPS
     return OpTiming(tuple(durations))
 
 
