@@ -33,7 +33,7 @@ from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes
 from analyzer.simulate.allocator.bfc.bfc_pool import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.minimum_limit import minimum_limit, prepare_searches
-from analyzer.simulate.allocator.pool_explanation import Remedy, growth_history, remedies
+from analyzer.simulate.allocator.pool_explanation import Remedy, remedies
 from analyzer.simulate.allocator.replay import (
     FailedRequest,
     Replay,
@@ -43,8 +43,6 @@ from analyzer.simulate.allocator.replay import (
     recorded_options,
     replay,
 )
-
-_ROWS: Final = 40  # regions in the report
 
 
 def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
@@ -155,13 +153,7 @@ def _with_minimum(
     is_limited = what_if.memory_limit_bytes is not None or card_of(recording) is not None
     also = [options.memory_limit_bytes] if is_limited else ()
     found = minimum_limit(from_recording(recording), options, also=also)
-    return structs.replace(
-        facts,
-        minimum_limit_bytes=found.limit_bytes,
-        safe_limit_bytes=found.safe_bytes,
-        minimum_limit_parts=found.parts,
-        safe_limit_parts=found.safe_parts,
-    )
+    return structs.replace(facts, minimum_limit_bytes=found.low, safe_limit_bytes=found.high)
 
 
 def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
@@ -177,7 +169,6 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
         peak_pool_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
         failure=msgspec.convert(result.failure, ReplayFailure | None, from_attributes=True),
-        regions=growth_history(result)[:_ROWS],
     )
     found = find_allocator(recording, options)
     pool = structs.replace(analysis.pool, what_if=facts)

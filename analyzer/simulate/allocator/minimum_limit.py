@@ -1,4 +1,4 @@
-"""The smallest memory limit under which a sequence succeeds, and its parts.
+"""The smallest memory limit under which a sequence succeeds.
 
 Success is not monotone in the limit: with growth, another size of the last region makes the best fit
 choose other chunks. So the search goes down from a limit that surely suffices (the pool of an unlimited
@@ -8,12 +8,11 @@ tried, so that ``safe_bytes``, the smallest limit above which no limit tried fai
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from analyzer.model.contract.report.limit_figures import LimitParts
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.model.units import GRANULE_BYTES, round_up
@@ -87,19 +86,18 @@ class LimitSearch:
         for result in self._results:
             if limit_bytes in result[0]:
                 return result
-        done, limits, _ = self.run(limit_bytes)
+        done, limits = self.run(limit_bytes)
         self._results.append((limits, done == len(self.sequence)))
         return self._results[-1]
 
-    def run(self, limit_bytes: int) -> tuple[int, Range, list[int]]:
-        """Return operations done under a limit, limits with the same run, and skipped buffers."""
+    def run(self, limit_bytes: int) -> tuple[int, Range]:
+        """Return operations done under a limit, and the limits with the same run."""
         if self._shared is None:
             allocator, common = self._start(limit_bytes), 0
         else:
             started, common = self._shared
             allocator = started.under(limit_bytes)
-        done, skipped = feed_sparing(allocator, self.sequence, common)
-        return done, allocator.equal_limits, skipped
+        return feed_sparing(allocator, self.sequence, common), allocator.equal_limits
 
     def _start(self, limit_bytes: int) -> BfcAllocator:
         options = replace(self.options, memory_limit_bytes=limit_bytes)
@@ -118,7 +116,7 @@ class LimitSearch:
             limit = max(limit, self._share_runs())
         elif not self.options.fragmentation_fraction:
             # From the low end of this range on, each run without growth equals the unlimited run.
-            done, limits, _ = self.run(UNLIMITED_BYTES)
+            done, limits = self.run(UNLIMITED_BYTES)
             if done == len(self.sequence):
                 limit = max(limit, limits.low)
         return self.enough(self.up(limit))
@@ -225,33 +223,19 @@ def find_shared_limits(
     return Range(least_bytes, safe_bytes)
 
 
-def feed_sparing(
-    allocator: BfcAllocator, sequence: Sequence, first: int = 0
-) -> tuple[int, list[int]]:
-    """Run from ``first`` on; return the operations done in all, and the optional buffers skipped."""
-    slot, request, skipped = sequence.slot[first:], sequence.request[first:], []
+def feed_sparing(allocator: BfcAllocator, sequence: Sequence, first: int) -> int:
+    """Run from ``first`` on without optional buffers that fail; return the operations done in all."""
+    slot, request = sequence.slot[first:], sequence.request[first:]
     left = len(slot)
     while left:
         done = allocator.feed(slot, request)
         left = len(slot) - done
         if not left or not sequence.spare.size or not sequence.spare[slot[done]]:
             break
-        skipped.append(int(slot[done]))
-        rest = done + np.flatnonzero(slot[done:] != skipped[-1])
+        rest = done + np.flatnonzero(slot[done:] != slot[done])
         slot, request = slot[rest], request[rest]
         left = len(slot)
-    return len(sequence) - left, skipped
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MinimumLimit:
-    """The smallest limit found, with its parts."""
-
-    limit_bytes: int  # smallest limit under which the sequence succeeded; one step less fails
-    # smallest limit above which no limit tried failed; without growth proven, if runs suffice
-    safe_bytes: int
-    parts: LimitParts
-    safe_parts: LimitParts
+    return len(sequence) - left
 
 
 def minimum_limit(
@@ -260,12 +244,15 @@ def minimum_limit(
     *,
     step_bytes: int = GRANULE_BYTES,
     also: Iterable[int] = (),
-) -> MinimumLimit:
-    """Find the smallest memory limit under which ``sequence`` succeeds.
+) -> Range:
+    """Return the smallest limit under which ``sequence`` succeeds, and the safe one.
+
+    One step less than the first fails. The second is the smallest above which no limit tried failed;
+    without growth it is proven, if runs suffice.
 
     ``options`` are the CPU's by default; their limit is ignored, and a fragmentation fraction is a
     share of the limit being tried. Limits are multiples of ``step_bytes``, itself a multiple of 256.
-    Limits in ``also`` are tried too, so that ``safe_bytes`` agrees with the result under each.
+    Limits in ``also`` are tried too, so that the safe limit agrees with the result under each.
     """
     options = BfcOptions.cpu() if options is None else options
     step_bytes = max(round_up(step_bytes), GRANULE_BYTES)
@@ -284,27 +271,4 @@ def minimum_limit(
         search.enough(max(above) + step_bytes)
         fitting = min(limit for limit, fits in tried.items() if fits and limit > max(above))
         safe = search.bisect(max(above), fitting)
-    return _divide(search, lowest, safe)
-
-
-def _divide(search: LimitSearch, lowest: int, safe: int) -> MinimumLimit:
-    skipped = np.zeros(search.sequence.n_buffers, bool)
-    if search.sequence.spare.any():
-        skipped[search.run(lowest)[2]] = True
-    served = search.sequence.without(skipped)
-    requested = int(served.live_requested_bytes().max(initial=0))
-    rounded = int(served.live_rounded_bytes().max(initial=0))
-
-    def divide(limit_bytes: int) -> LimitParts:
-        under = replace(search.options, memory_limit_bytes=limit_bytes)
-        in_use = replay(served, under).peak_in_use_bytes
-        return LimitParts(
-            requested_bytes=requested,
-            rounding_bytes=rounded - requested,
-            unsplit_bytes=in_use - rounded,
-            external_bytes=limit_bytes - in_use,
-        )
-
-    return MinimumLimit(
-        limit_bytes=lowest, safe_bytes=safe, parts=divide(lowest), safe_parts=divide(safe)
-    )
+    return Range(lowest, safe)

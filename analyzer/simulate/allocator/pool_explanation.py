@@ -1,45 +1,17 @@
-"""The cause of each region, and the memory under other settings."""
+"""The memory that a sequence takes under other settings of the allocator."""
 
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from analyzer.model.contract.report.limit_figures import PoolRegion
 from analyzer.model.units import GRANULE_BYTES, round_up
 from analyzer.simulate.allocator.bfc import compiled_run
-from analyzer.simulate.allocator.bfc.bfc_allocator import Extension
 from analyzer.simulate.allocator.bfc.bfc_pool import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.minimum_limit import EXPECTED_RUNS, minimum_limit
-from analyzer.simulate.allocator.replay import Replay, Sequence, replay
+from analyzer.simulate.allocator.replay import Sequence, replay
 
 _FRACTIONS: Final = (0.0001, 0.001, 0.01)  # fragmentation fractions that are compared
-
-
-def growth_history(result: Replay) -> tuple[PoolRegion, ...]:
-    """Return the regions in the order in which they were taken, each with its cause."""
-    return tuple(
-        PoolRegion(
-            size_bytes=region.size_bytes,
-            why=_find_rule(region, number, result.options),
-            instant=int(result.sequence.instant[region.owner]),
-            requested_bytes=region.requested_bytes,
-            free_bytes=region.free_bytes,
-            largest_free_bytes=region.largest_free_bytes,
-        )
-        for number, region in enumerate(result.extensions)
-    )
-
-
-def _find_rule(region: Extension, number: int, options: BfcOptions) -> str:
-    if not options.growth:
-        return "whole limit"
-    rounded_bytes = round_up(region.requested_bytes)
-    if region.size_bytes == region.available_bytes < max(region.planned_bytes, rounded_bytes + 1):
-        return "rest of the limit"
-    if rounded_bytes > region.planned_bytes:
-        return "large request"
-    return "doubling" if number else "first region"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +47,7 @@ def remedies(sequence: Sequence, options: BfcOptions) -> tuple[Remedy, ...]:
             id=name,
             setting=setting,
             peak_pool_bytes=replay(sequence, under).peak_pool_bytes,
-            minimum_limit_bytes=minimum_limit(sequence, under, step_bytes=step_bytes).safe_bytes,
+            minimum_limit_bytes=minimum_limit(sequence, under, step_bytes=step_bytes).high,
         )
         for name, setting, under in cases
     ]

@@ -267,12 +267,12 @@ class OracleAllocator:
             raise ValueError(f"an allocation of {requested_bytes} bytes")
         rounded_bytes = round_up(requested_bytes)
         chunk = self._take(rounded_bytes)
-        if chunk is None and self._extend(rounded_bytes, requested_bytes, owner, region_address):
+        if chunk is None and self._extend(rounded_bytes, owner, region_address):
             chunk = self._take(rounded_bytes)
         if (
             chunk is None
             and self._release_free_regions(rounded_bytes)
-            and self._extend(rounded_bytes, requested_bytes, owner, region_address)
+            and self._extend(rounded_bytes, owner, region_address)
         ):
             chunk = self._take(rounded_bytes)
         if chunk is None:
@@ -371,9 +371,7 @@ class OracleAllocator:
         free = self._bins[bin_of(chunk.size_bytes)]
         del free[bisect_left(free, (chunk.size_bytes, chunk.address))]
 
-    def _extend(
-        self, rounded_bytes: int, requested_bytes: int, owner: int, region_address: int | None
-    ) -> bool:
+    def _extend(self, rounded_bytes: int, owner: int, region_address: int | None) -> bool:
         """Take one more region that can hold ``rounded_bytes``; tell whether it was given."""
         available_bytes = (
             (self.options.memory_limit_bytes - self.pool_bytes) // GRANULE_BYTES * GRANULE_BYTES
@@ -393,18 +391,7 @@ class OracleAllocator:
         if self._next_region_bytes == planned_bytes:
             self._next_region_bytes *= 2
         address = self._place(ask_bytes, region_address)
-        self.extensions.append(
-            Extension(
-                address=address,
-                size_bytes=ask_bytes,
-                owner=owner,
-                requested_bytes=requested_bytes,
-                planned_bytes=planned_bytes,
-                free_bytes=self.free_bytes,
-                largest_free_bytes=self.largest_free_bytes,
-                available_bytes=available_bytes,
-            )
-        )
+        self.extensions.append(Extension(address=address, size_bytes=ask_bytes, owner=owner))
         chunk = self._add_region(address, ask_bytes)
         if is_rest:
             self._sameness.flexible = chunk

@@ -1,4 +1,4 @@
-"""The smallest limit: worked examples, an exhaustive search, and parts that add up."""
+"""The smallest limit: worked examples, and an exhaustive search."""
 
 import random
 from dataclasses import replace
@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import astuple
 from workloads import (
     SAMPLES,
     from_events,
@@ -30,17 +29,6 @@ from analyzer.simulate.allocator.replay import from_allocations
 MIB = 1 << 20
 
 
-def check_parts(found):
-    """The parts add up to the two limits."""
-    for limit, parts in (
-        (found.limit_bytes, found.parts),
-        (found.safe_bytes, found.safe_parts),
-    ):
-        sizes = astuple(parts)
-        assert sum(sizes) == limit
-        assert min(sizes) >= 0
-
-
 def fits(sequence, limit, growth):
     options = BfcOptions(memory_limit_bytes=limit, growth=growth, descending=growth)
     return operations_done(sequence, options) == len(sequence)
@@ -48,22 +36,14 @@ def fits(sequence, limit, growth):
 
 def test_what_fills_the_pool_needs_its_sum():
     found = minimum_limit(sequence_of([(0, 250), (1, 1000), (2, 2000)]), BfcOptions.gpu(1))
-    assert found.limit_bytes == found.safe_bytes == 1024 + 2048 + 256
-    assert found.parts.requested_bytes == 3250
-    assert (found.parts.rounding_bytes, found.parts.unsplit_bytes, found.parts.external_bytes) == (
-        78,
-        0,
-        0,
-    )
+    assert found.low == found.high == 1024 + 2048 + 256
 
 
 def test_a_hole_that_nothing_fits_is_external():
     kib = 1024
     operations = [(0, 10 * kib), (1, kib), (0, 0), (2, 12 * kib)]
     found = minimum_limit(sequence_of(operations), BfcOptions.gpu(1))
-    assert found.limit_bytes == 23 * kib
-    assert found.parts.requested_bytes == 13 * kib
-    assert found.parts.external_bytes == 10 * kib
+    assert found.low == 23 * kib
 
 
 def test_a_chunk_handed_out_whole_is_unsplit():
@@ -71,8 +51,7 @@ def test_a_chunk_handed_out_whole_is_unsplit():
     operations = [(0, kib), (1, 10 * kib), (1, 0), (2, 8 * kib), (3, 2 * kib)]
     found = minimum_limit(sequence_of(operations), BfcOptions.gpu(1))
     # Only a chunk of 16 KiB is split for the 8 KiB; the 10 KiB before got all 16.
-    assert (found.parts.requested_bytes, found.parts.unsplit_bytes) == (11 * kib, 6 * kib)
-    assert (found.limit_bytes, found.parts.external_bytes) == (17 * kib, 0)
+    assert found.low == 17 * kib
 
 
 @settings(max_examples=25, deadline=None)
@@ -81,13 +60,12 @@ def test_an_exhaustive_search_finds_the_same(seed, growth):
     sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
     options = BfcOptions(growth=growth, descending=growth)
     found = minimum_limit(sequence, options, step_bytes=MIB)
-    check_parts(found)
-    top = found.safe_bytes + 4 * MIB
+    top = found.high + 4 * MIB
     tried = {limit: fits(sequence, limit, growth) for limit in range(MIB, top, MIB)}
-    assert found.limit_bytes == min(limit for limit, fits in tried.items() if fits)
-    assert found.safe_bytes == max([0, *(n for n, fits in tried.items() if not fits)]) + MIB
-    assert tried[found.limit_bytes]
-    assert not tried.get(found.limit_bytes - MIB, False)
+    assert found.low == min(limit for limit, fits in tried.items() if fits)
+    assert found.high == max([0, *(n for n, fits in tried.items() if not fits)]) + MIB
+    assert tried[found.low]
+    assert not tried.get(found.low - MIB, False)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -96,10 +74,9 @@ def test_recorded_traces(name, growth):
     sequence = from_events(sample(name))
     options = BfcOptions(growth=growth, descending=growth)
     found = minimum_limit(sequence, options, step_bytes=MIB)
-    check_parts(found)
-    assert fits(sequence, found.limit_bytes, growth)
-    assert not fits(sequence, found.limit_bytes - MIB, growth)
-    assert found.limit_bytes <= found.safe_bytes
+    assert fits(sequence, found.low, growth)
+    assert not fits(sequence, found.low - MIB, growth)
+    assert found.low <= found.high
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])
@@ -123,7 +100,7 @@ def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, is_c
     for tried in range(search.bound, search.top, search.top // 60):
         plain = replace(options, memory_limit_bytes=tried)
         expected = operations_done(sequence, plain)
-        done, limits, _ = search.run(tried)
+        done, limits = search.run(tried)
         assert done == expected
         assert tried in limits
 
@@ -135,11 +112,11 @@ def test_what_limits_share_is_done_once_and_changes_nothing(coalesce, seed, is_c
 def test_without_growth_no_limit_above_the_safe_one_fails(seed, above):
     sequence = sequence_of(random_operations(120, 12, seed=seed, largest=23))
     found = minimum_limit(sequence, BfcOptions(growth=False))
-    below = found.safe_bytes - 256
+    below = found.high - 256
     if below >= sequence.live_rounded_bytes().max():
         assert not fits(sequence, below, growth=False)
     for share in above:
-        limit = found.safe_bytes + int(share * found.safe_bytes)
+        limit = found.high + int(share * found.high)
         assert fits(sequence, limit // 256 * 256, growth=False)
 
 
@@ -156,8 +133,8 @@ def test_what_may_be_done_without_does_not_raise_the_limit_but_takes_room_where_
     sequence = from_allocations(rows, n_events=6)
     options = BfcOptions(memory_limit_bytes=1 << 20, growth=False)
     found = minimum_limit(sequence, options)
-    assert found.limit_bytes == 2048  # without the copy
-    assert found.safe_bytes > 5120  # with room for the copy, and not for more, it fails
+    assert found.low == 2048  # without the copy
+    assert found.high > 5120  # with room for the copy, and not for more, it fails
 
 
 @pytest.mark.parametrize("growth", [True, False])
@@ -186,7 +163,7 @@ def test_several_orders_need_no_less_than_the_safe_limit_of_each():
     orders = [sequence_of(random_operations(300, 20, seed=seed, largest=23)) for seed in range(5)]
     options = BfcOptions(growth=False)
     found = find_shared_limits(orders, options)
-    safe = [minimum_limit(order, options).safe_bytes for order in orders]
+    safe = [minimum_limit(order, options).high for order in orders]
     assert found.high == pytest.approx(max(safe), rel=0.001)
     assert found.low <= min(safe) * 1.001
 

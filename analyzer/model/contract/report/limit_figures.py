@@ -102,15 +102,6 @@ class PoolChange(ReportRecord, frozen=True, kw_only=True):
     pool_bytes: Total
 
 
-class LimitParts(ReportRecord, frozen=True, kw_only=True):
-    """The parts of a memory limit."""
-
-    requested_bytes: Total  # requested by live tensors at the instant with the highest need
-    rounding_bytes: Total
-    unsplit_bytes: Signed  # surplus of chunks that the allocator does not split
-    external_bytes: Signed  # gaps between chunks that are too small to use
-
-
 class PoolLimits(ReportRecord, frozen=True, kw_only=True):
     """Results of replays of a recording in the simulated allocator; None if not replayed."""
 
@@ -119,8 +110,6 @@ class PoolLimits(ReportRecord, frozen=True, kw_only=True):
     largest_free_bytes: Total | None = None
     minimum_limit_bytes: Total | None = None  # the smallest limit under which a replay succeeds
     safe_limit_bytes: Total | None = None  # every limit from this one on succeeds
-    minimum_limit_parts: LimitParts | None = None
-    safe_limit_parts: LimitParts | None = None
 
 
 class FragmentationFigures(PoolLimits, frozen=True, kw_only=True):
@@ -190,28 +179,16 @@ class CardFit(ReportRecord, frozen=True, kw_only=True):
     says: tuple[Text, ...] = ()
 
 
-class PoolRequest(ReportRecord, frozen=True, kw_only=True):
-    """A request, and the free memory of the pool at that instant."""
+class ReplayFailure(ReportRecord, frozen=True, kw_only=True):
+    """The request that failed in a replay under other settings, and the pool's state."""
 
     instant: Instant
     requested_bytes: Total
     free_bytes: Total
     largest_free_bytes: Total
-
-
-class ReplayFailure(PoolRequest, frozen=True, kw_only=True):
-    """The request that failed in a replay under other settings, and the pool's state."""
-
     in_use_bytes: Total
     pool_bytes: Total = 0
     available_bytes: Signed = 0
-
-
-class PoolRegion(PoolRequest, frozen=True, kw_only=True):
-    """A region of the pool: its size, and why and when it was allocated."""
-
-    size_bytes: Total
-    why: Text
 
 
 class OtherSettings(ReportRecord, frozen=True, kw_only=True):
@@ -226,7 +203,6 @@ class OtherSettings(ReportRecord, frozen=True, kw_only=True):
     peak_pool_bytes: Total = 0
     pool_timeline: tuple[PoolChange, ...] = ()
     failure: ReplayFailure | None = None
-    regions: tuple[PoolRegion, ...] = ()
 
 
 class UnservedRequest(ReportRecord, frozen=True, kw_only=True):

@@ -47,11 +47,6 @@ class Extension:
     address: int
     size_bytes: int
     owner: int
-    requested_bytes: int
-    planned_bytes: int  # size of the region by the doubling rule, before looking at the request
-    free_bytes: int  # free in the pool just before
-    largest_free_bytes: int
-    available_bytes: int  # the limit minus the pool just before
 
 
 class BfcAllocator:

@@ -80,10 +80,9 @@ def place_region(settings: PoolSettings, pool: PoolState, size: int, known: int)
     return address
 
 
-def extend(settings: PoolSettings, pool: PoolState, request: int, known: int, op: int) -> bool:
+def extend(settings: PoolSettings, pool: PoolState, rounded: int, known: int, op: int) -> bool:
     """Take one more region that can hold the request; return whether the limit allows it."""
     totals = pool.totals
-    rounded = (request + 255) >> 8 << 8
     in_pool = totals[POOL_BYTES]
     available = (settings.limit_bytes - in_pool) >> 8 << 8
     if rounded > available:
@@ -105,8 +104,7 @@ def extend(settings: PoolSettings, pool: PoolState, request: int, known: int, op
     address = place_region(settings, pool, given, known)
     row = pool.extensions[totals[N_EXTENSIONS]]
     totals[N_EXTENSIONS] += 1
-    row[0], row[1], row[2], row[3], row[4] = address, given, op, request, planned
-    row[5], row[6], row[7] = in_pool - totals[IN_USE], find_largest_free(pool), available
+    row[0], row[1], row[2] = address, given, op
     totals[POOL_BYTES] += given
     chunk = new_chunk(pool, address, given)
     if is_cut_short:
@@ -173,8 +171,8 @@ def allocate(settings: PoolSettings, pool: PoolState, request: int, known: int, 
     rounded = (request + 255) >> 8 << 8
     chunk = take(settings, pool, rounded)
     if chunk == NONE and (
-        extend(settings, pool, request, known, op)
-        or (collect(settings, pool, rounded) and extend(settings, pool, request, known, op))
+        extend(settings, pool, rounded, known, op)
+        or (collect(settings, pool, rounded) and extend(settings, pool, rounded, known, op))
     ):
         chunk = take(settings, pool, rounded)
     return chunk

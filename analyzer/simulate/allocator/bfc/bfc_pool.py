@@ -205,7 +205,7 @@ def _shapes(chunks: int, regions: int) -> dict[str, tuple[int, ...]]:
         "bins": (BINS, chunks),
         "bin_length": (BINS,),
         "regions": (regions, 3),
-        "extensions": (regions, 8),
+        "extensions": (regions, 3),
         "totals": (N_TOTALS,),
     }
 
