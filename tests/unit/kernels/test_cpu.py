@@ -177,6 +177,20 @@ def test_a_slice_is_a_view_where_its_masks_say_so(out, begin, end, masks, way):
     assert cpu.plan(sliced).outputs[0].way is way
 
 
+@pytest.mark.parametrize(("shape", "way"), [((6, 16), Way.ALIAS), ((16,), Way.ALLOCATE)])
+def test_one_row_at_an_unknown_place_is_a_view_if_rows_are_aligned(shape, way):
+    """``x[i]`` in a loop, as the addresses of eager tensors and of their slices tell."""
+    inputs, values = [shape, (1,), (1,), (1,)], [None, None, None, (1,)]
+    row = call("StridedSlice", inputs, [shape[1:]], values=values, shrink_axis_mask=1)
+    assert cpu.plan(row).outputs[0].way is way
+
+
+def test_joining_a_tensor_with_an_empty_one_copies_it():
+    """As the addresses of eager tensors tell, for both orders and each axis."""
+    plan = cpu.plan(call("ConcatV2", [(8, 0, 96), (8, 32, 96), ()], [(8, 32, 96)], N=2))
+    assert plan.outputs[0].way is Way.ALLOCATE
+
+
 def test_moving_an_axis_of_one_is_no_copy():
     values = [None, (1, 0, 2)]
     assert cpu.plan(call("Transpose", [(1, 4, 8), (3,)], [(4, 1, 8)], values=values)).outputs[

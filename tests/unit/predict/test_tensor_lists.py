@@ -25,6 +25,7 @@ SET = plan("TensorListSetItem", [LIST, INDEX, ROW], [LIST])
 GET = plan("TensorListGetItem", [LIST, INDEX, INDEX], [ROW])
 POP = plan("TensorListPopBack", [LIST, INDEX], [LIST, ROW])
 STACK = plan("TensorListStack", [LIST, INDEX], [TENSOR])
+SCATTER = plan("TensorListScatterIntoExistingList", [LIST, TENSOR, INDEX], [LIST])
 SUM = plan("AddN", [LIST, LIST], [LIST])
 ZEROS = plan("ZerosLike", [LIST], [LIST])
 
@@ -43,6 +44,18 @@ def test_each_row_of_a_tensor_is_copied():
     source = books.allocate(0, 3 * ROW_BYTES, 0, "output")
     (made,) = books.compute(0, [source, -1])
     assert live_bytes(books) == HANDLE_BYTES + 3 * ROW_BYTES
+    books.release(made)
+    assert live_bytes(books) == 0
+
+
+def test_rows_that_a_loop_scatters_stay_in_the_list():
+    """``TensorArray.scatter``: of six elements the second trip finds three unset."""
+    books = make_ledger(RESERVED, SCATTER, SCATTER)
+    (made,) = books.compute(0, [-1, -1], 6)
+    for node, count in ((1, 3), (2, 6)):
+        value = books.allocate(node, 3 * ROW_BYTES, 0, "output")
+        (made,) = books.compute(node, [made, value, -1])
+        assert live_bytes(books) == HANDLE_BYTES + count * ROW_BYTES
     books.release(made)
     assert live_bytes(books) == 0
 

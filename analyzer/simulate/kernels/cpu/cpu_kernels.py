@@ -141,7 +141,6 @@ _RULES: Final = lists.RULES | assign_rules(
     ),
     transpose=layout.plan_transpose,
     broadcast=layout.plan_same_or_copy,
-    concat=layout.plan_concat,
     pack=lambda call: plan_alias() if len(call.inputs) == 1 else plan_allocation(call),
     slice=layout.plan_slice,
     strided_slice=layout.plan_strided_slice,

@@ -39,16 +39,6 @@ def plan_same_or_copy(call: Call) -> MemoryPlan:
     return plan_alias() if is_same else plan_allocation(call)
 
 
-def plan_concat(call: Call) -> MemoryPlan:
-    """Share the buffer if only one input has elements (``ConcatBaseOp``)."""
-    first = 1 if call.op.type == "Concat" else 0
-    sources = range(first, first + int(call.attr("N", len(call.inputs))))
-    full = [index for index in sources if call.input_size(index)]
-    if len(full) == 1 and call.input_size(full[0]) == call.size():
-        return plan_alias(full[0])
-    return plan_allocation(call)
-
-
 def plan_slice(call: Call) -> MemoryPlan:
     """Share the whole input, or aligned rows of its first axis, which keep it alive (``SliceOp``)."""
     shape, out, begin = call.shape(0), call.out_shape(), call.value(1)
@@ -105,9 +95,8 @@ def _find_span(
         for index in (1, 2)
     )
     if masks["shrink_axis"] >> entry & 1:
-        if begin is None:
-            return None
-        start = begin + length if begin < 0 else begin
+        start = begin or 0  # any one place: only in a vector it matters which, and none is aligned
+        start += length if start < 0 else 0
         return start, start + 1
     begin = 0 if masks["begin"] >> entry & 1 else begin
     end = length if masks["end"] >> entry & 1 else end

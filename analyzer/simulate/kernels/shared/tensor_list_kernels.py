@@ -38,13 +38,18 @@ def _plan_tensors(use: ListUse) -> Rule:
 
 
 def _plan_unstack(call: Call) -> MemoryPlan:
-    """Copy each row into a new buffer (``TensorListFromTensor``)."""
-    rows = (call.shape(0) or (0,))[0]
-    row_bytes = call.input_size(0) // max(rows, 1)
-    return MemoryPlan(outputs=(_HANDLE,), lists=ListUse.UNSTACK, rows_bytes=(row_bytes,) * rows)
+    """Copy each row into a new buffer (``TensorListFromTensor``, ``Scatter``)."""
+    source = int(call.op.type == "TensorListScatterIntoExistingList")
+    rows = (call.shape(source) or (0,))[0]
+    row_bytes = call.input_size(source) // max(rows, 1)
+    sizes = (row_bytes,) * rows
+    return MemoryPlan((_HANDLE,), lists=ListUse.UNSTACK, value=source, rows_bytes=sizes)
 
 
 _STACKS: Final = op_types("TensorListStack TensorListConcatV2 TensorListGather")
+_UNSTACKS: Final = op_types(
+    "TensorListFromTensor TensorListScatterV2 TensorListScatterIntoExistingList"
+)
 RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(op_types("EmptyTensorList TensorListReserve"), _plan_list(ListUse.NEW)),
     "TensorListPushBack": _plan_list(ListUse.PUSH, 1),
@@ -56,6 +61,6 @@ RULES: Final[dict[str, Rule]] = {
     **dict.fromkeys(op_types("OptionalNone OptionalFromValue"), _plan_list(ListUse.PACK)),
     **dict.fromkeys(_STACKS, _plan_tensors(ListUse.STACK)),
     "OptionalGetValue": _plan_tensors(ListUse.UNPACK),
-    **dict.fromkeys(op_types("TensorListFromTensor TensorListScatterV2"), _plan_unstack),
+    **dict.fromkeys(_UNSTACKS, _plan_unstack),
 }
 """Rules of ops for lists only; ``AddN`` and ``ZerosLike`` are with the other kernels."""

@@ -98,9 +98,12 @@ class TensorLists:
         return [self._owner.allocate(call.node, size, k, _OUTPUT) for k, size in enumerate(sizes)]
 
     def _unstack(self, call: ListCall) -> list[int]:
-        """Copy each row of a tensor into an element (``TensorListFromTensor`` aligns every row)."""
-        handle = self._handle(call, [])
-        self.elements[handle] = [self._temporary(call, size) for size in call.plan.rows_bytes]
+        """Copy each row of a tensor into an unset element of a list, or into a new list."""
+        handle = self._own(call) if call.plan.value else self._handle(call, [])
+        own = self.elements[handle]
+        for size_bytes in call.plan.rows_bytes:
+            index = own.index(UNSET) if UNSET in own else len(own)
+            own[index : index + 1] = [self._temporary(call, size_bytes)]
         return [handle]
 
     def _resize(self, call: ListCall) -> list[int]:
