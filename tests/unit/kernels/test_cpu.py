@@ -191,6 +191,33 @@ def test_joining_a_tensor_with_an_empty_one_copies_it():
     assert plan.outputs[0].way is Way.ALLOCATE
 
 
+CONVOLUTIONS = [  # images, kernel, result, stride, threads, bytes of the scratchpad in a trace
+    ((4, 28, 28, 1), (3, 3, 1, 16), (4, 28, 28, 16), 1, 2, 69_680),
+    ((4, 28, 28, 1), (3, 3, 1, 4), (4, 28, 28, 4), 1, 4, 118_880),
+    ((4, 28, 28, 1), (5, 5, 1, 32), (4, 28, 28, 32), 1, 2, 102_448),
+    ((16, 28, 28, 1), (8, 8, 1, 16), (16, 14, 14, 16), 2, 2, 528_432),
+    ((2, 128, 96, 1), (7, 7, 1, 64), (2, 64, 48, 64), 2, 2, 1_032_240),
+    ((2, 200, 200, 1), (3, 3, 1, 8), (2, 99, 99, 8), 2, 2, 135_216),
+    ((2, 33, 29, 1), (4, 3, 1, 20), (2, 11, 10, 20), 3, 2, 102_448),
+    ((2, 16, 16, 1), (3, 3, 1, 1), (2, 16, 16, 1), 1, 2, 45_080),  # small: one thread
+    # no windows: one image, two channels, many blocks
+    ((1, 28, 28, 1), (3, 3, 1, 64), (1, 28, 28, 64), 1, 2, 12_336),
+    ((1, 28, 28, 1), (3, 3, 1, 4), (1, 28, 28, 4), 1, 4, 20_576),
+    ((1, 8, 8, 1), (3, 3, 1, 4), (1, 8, 8, 4), 1, 2, 8_216),
+    ((2, 28, 28, 2), (3, 3, 2, 16), (2, 28, 28, 16), 1, 2, 12_336),
+    ((2, 28, 28, 8), (11, 11, 8, 8), (2, 28, 28, 8), 1, 2, 20_496),
+]
+
+
+@pytest.mark.parametrize(
+    ("images", "kernel", "result", "stride", "threads", "measured"), CONVOLUTIONS
+)
+def test_scratchpads_of_convolutions_as_measured(images, kernel, result, stride, threads, measured):
+    strides = [1, stride, stride, 1]
+    one = call("_MklNativeConv2D", [images, kernel], [result], threads=threads, strides=strides)
+    assert cpu.plan(one).after_bytes == (measured,)
+
+
 def test_moving_an_axis_of_one_is_no_copy():
     values = [None, (1, 0, 2)]
     assert cpu.plan(call("Transpose", [(1, 4, 8), (3,)], [(4, 1, 8)], values=values)).outputs[

@@ -22,6 +22,9 @@ from analyzer.simulate.kernels.shared.op_call import (
 )
 
 _PAGE_BYTES = 4096  # bytes of a page; each thread gets one, and a convolution one more
+_BLOCK_BYTES = 40  # bytes of the description of a block (``brgemm_batch_element_t``)
+_LANES = 16  # float32 numbers of an AVX-512 vector
+_SMALL_BYTES = 8192  # images and results below this size need one thread for each 16 channels
 _HEADER_BYTES = 128  # constant part of the scratchpad of a batched product
 _BATCH_BYTES = 640  # bytes per thread of the list of blocks in a batched product
 _COLUMN_BLOCK = 64  # columns of a transposed right operand that a thread copies at a time
@@ -32,16 +35,44 @@ _USUAL_L2_BYTES = 1 << 20  # level-2 cache of a core if it is unknown
 
 
 def plan_convolution(call: Call) -> MemoryPlan:
-    """Allocate the output and a scratchpad of some pages; forward the addend of a fused ``Add``.
+    """Allocate the output and a scratchpad; forward the addend of a fused ``Add``.
 
     The filter is not copied: ``_MklNative*`` convolutions use TensorFlow's layout.
-    ``MklFusedConvOp`` forwards the addend. Not counted: copies of the windows of images with one
-    channel, some 30 KiB a thread for 28 x 28 numbers.
+    ``MklFusedConvOp`` forwards the addend. ``adjust_nthr`` uses one thread for small tensors.
     """
     is_sum = "Add" in (call.attr("fused_ops") or [])
     output = forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call)
-    pages = (call.threads + 1) * _PAGE_BYTES + 3 * 16
-    return MemoryPlan(outputs=(output,), after_bytes=(pages,))
+    kernel = call.shape(1) or (0, 0)
+    is_small = max(call.input_size(0), call.size()) < _SMALL_BYTES and kernel[-1] <= _LANES
+    threads = 1 if is_small else call.threads
+    blocks_bytes = _round_up(math.prod(kernel[:-2]) * _BLOCK_BYTES, _PAGE_BYTES)
+    scratch_bytes = threads * _round_up(blocks_bytes, _BLOCK_BYTES) + _PAGE_BYTES
+    return MemoryPlan((output,), after_bytes=(scratch_bytes + _find_windows_bytes(call, threads),))
+
+
+def _find_windows_bytes(call: Call, threads: int) -> int:
+    """Return the bytes for the windows of images with one channel, which oneDNN copies with AVX-512.
+
+    ``relo_whi`` in ``jit_brgemm_conv_utils.cpp`` of oneDNN 3.7: for each thread the windows of a row
+    of results and a mask, the padded filter, and a page to align each. Measured: not for one image.
+    """
+    kernel, images, result = call.shape(1) or (), call.shape(0) or (), call.out_shape() or ()
+    strides, dilations = call.attr("strides") or (1,) * 4, call.attr("dilations") or (1,)
+    if not (len(kernel) == len(images) == len(result) == 4 and call.processor.has_avx512):
+        return 0
+    is_plain = {*dilations} == {1} and call.item_bytes() == FLOAT_BYTES and kernel[2] == images[3]
+    if not is_plain or kernel[2] != 1 or min(kernel[0], images[0]) < 2 or result[2] <= 4:
+        return 0
+    read, columns = ((result[axis] - 1) * strides[axis] + kernel[axis - 1] for axis in (1, 2))
+    height = kernel[0] + max(read - images[1], 0)
+    numbers = kernel[0] * strides[2] * (kernel[0] * height * columns + read - kernel[0] + 1)
+    filter_numbers = math.prod(kernel[:3]) * _round_up(kernel[3], _LANES)
+    thread_bytes = FLOAT_BYTES * _round_up(numbers, _PAGE_BYTES) + _PAGE_BYTES
+    return threads * thread_bytes + FLOAT_BYTES * _round_up(filter_numbers, 1024) + 3 * _PAGE_BYTES
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 def plan_matmul(call: Call) -> MemoryPlan:
