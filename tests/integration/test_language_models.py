@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import shutil
@@ -48,11 +49,14 @@ def test_generated_tokens_need_what_tensorflow_allocates(tmp_path: Path, jit: st
         for command in ("estimate", "trace")
     )
     assert found["step"]["mode"] == "generate"
-    assert found["step"]["shapes"] == [str(TOKENS)]
+    assert found["step"]["options"][:2] == ["--shape", str(TOKENS)]
     bounds = found["uncertainty"]
     assert bounds["low_bytes"] <= real["peak"]["requested_bytes"] <= bounds["high_bytes"]
     # THEN the loop's trips follow from the prompt, and the cache is a category of its own
     assert not any("Data decide" in warning for warning in found["warnings"])
+    ops = json.loads(gzip.decompress((tmp_path / "estimate" / "graph.json.gz").read_bytes()))["ops"]
+    starts = [op["attrs"]["value"]["values"] for op in ops if op["type"] == "Min"]
+    assert starts == ([] if jit == "--jit" else [[TOKENS - 3]])
     for one in (found, real):
         assert one["categories_at_peak"]["kv_cache"] >= CACHE_BYTES
 

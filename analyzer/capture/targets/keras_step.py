@@ -118,7 +118,7 @@ def _make_generate_step(model: Any, data: Any) -> _KerasStep:
     run = model.make_generate_function()
     inputs = synthetic_inputs.make_prompt(data[0], _OPEN_TOKENS)
     function = run if is_tf_function(run) else None
-    return lambda: run(inputs), function, (inputs,), tuple(inputs.values())
+    return lambda: run(inputs), function, (inputs,), tuple(tf.nest.flatten(inputs))
 
 
 def _take_batches(model: Any, run: Any, data: Any) -> _KerasStep:
