@@ -25,6 +25,7 @@ from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
 from analyzer.simulate.kernels.gpu import cudnn_calls as cudnn
 from analyzer.simulate.kernels.gpu import gpu_reduction
 from analyzer.simulate.kernels.gpu.cudnn_calls import DnnCard
+from analyzer.simulate.kernels.gpu.gpu_solvers import plan_factorization
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.kernels.shared.data_movement import plan_einsum
 from analyzer.simulate.kernels.shared.op_call import (
@@ -46,7 +47,7 @@ SCRATCH_BYTES: Final = 1028
 
 OP_TYPES: Final = read_op_types("simulate/kernels/gpu/card_op_types.toml")["types"]
 
-_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - OP_TYPES["works_on_copies"]) | OP_TYPES["as_on_cpu"]
+_AS_ON_CPU: Final = (cpu.SAME_ON_CARDS - OP_TYPES["only_cpu_forwards"]) | OP_TYPES["as_on_cpu"]
 """Op types whose kernels on a card have the effect of those on the CPU."""
 
 
@@ -154,6 +155,7 @@ def _make_rules(card: DnnCard) -> dict[str, Rule]:
         cross_entropy=_plan_cross_entropy,
         inverse_fft=lambda call: plan_allocation(call, after_bytes=(call.input_size(0),)),
         einsum=plan_einsum,
+        factorization=plan_factorization,
         select=cpu.plan_select,
         recurrent=cudnn.plan_recurrent_layer,
         recurrent_gradient=cudnn.plan_recurrent_gradient,

@@ -81,6 +81,8 @@ class MemoryPlan:
     before_bytes: tuple[int, ...] = ()  # temporaries allocated before the outputs
     scratch_bytes: tuple[int, ...] = ()  # temporaries freed before the last output is allocated
     amid_bytes: tuple[int, ...] = ()  # temporaries allocated just before the last buffer
+    # copy of an input to overwrite, allocated after the outputs, or the input itself without other users
+    copy: Output | None = None
     after_bytes: tuple[int, ...] = ()  # temporaries allocated after the outputs
     # workspace allocated after everything else except what follows an early trial
     workspace: Workspace | None = None
@@ -102,8 +104,8 @@ class MemoryPlan:
     def __post_init__(self) -> None:
         asks = (*self.before_bytes, *self.scratch_bytes, *self.amid_bytes, *self.after_bytes)
         touches = self.variable is not VariableAccess.UNTOUCHED or self.lists is not ListUse.NO
-        is_plain = len(self.outputs) == 1 and not (asks or self.compiled or self.trial or touches)
-        object.__setattr__(self, "is_plain", is_plain)
+        others = any((self.copy, self.compiled, self.trial)) or touches
+        object.__setattr__(self, "is_plain", len(self.outputs) == 1 and not asks and not others)
 
 
 def without_zeros(sizes_bytes: Iterable[int]) -> tuple[int, ...]:

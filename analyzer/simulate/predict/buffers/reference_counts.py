@@ -162,6 +162,8 @@ class Ledger:
             outputs = [self._variables.read(node)]
         else:
             outputs = self._make_outputs(node, plan, buffers, temporaries)
+        if plan.copy is not None:
+            temporaries.append(self._make_output(node, NO_NODE, plan.copy, buffers))
         temporaries += self._allocate_after(node, plan)
         if variable is _UPDATE:
             for number in self._arguments[node]:  # parameter and slots (``ResourceApplyAdam``)

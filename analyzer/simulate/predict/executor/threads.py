@@ -45,9 +45,9 @@ _MEASURED: Final = read_table("simulate/predict/executor/durations.toml", dict[s
 INLINE_SECONDS, BYTES_PER_SECOND = _MEASURED["inline_seconds"], _MEASURED["bytes_per_second"]
 FLOPS, CALL_BACK_SECONDS = _MEASURED["flops"], _MEASURED["call_back_seconds"]
 
-_ASYNCHRONOUS: Final = TYPES["counting"] | {COPY, COPY_BACK}
+_ASYNCHRONOUS: Final = TYPES["counting"] | TYPES["solvers"] | {COPY, COPY_BACK}
 """Op types whose kernel on a card is an ``AsyncOpKernel``: ``sendrecv_ops.h``, ``unique_op_gpu.cu.h``,
-``segment_reduction_ops_impl.h``, ``where_op.cc``, ``dynamic_partition_op_gpu.cu.cc``."""
+``segment_reduction_ops_impl.h``, ``where_op.cc``, ``dynamic_partition_op_gpu.cu.cc``, ``linalg``."""
 
 
 @dataclass(frozen=True, slots=True)
