@@ -4,11 +4,12 @@ cuSOLVER's own workspace is not published; it counts as 0, as on the simulated c
 """
 
 import math
-from dataclasses import replace
 
 from analyzer.simulate.kernels.shared.op_call import (
     Call,
     MemoryPlan,
+    Output,
+    Way,
     allocate_all,
     forward,
     plan_allocation,
@@ -36,7 +37,7 @@ def plan_factorization(call: Call) -> MemoryPlan:
     status = 2 * (_POINTER_BYTES * matrices, _STATUS_BYTES * matrices)
     pivots = (_PIVOT_BYTES * matrices * rows, *status)
     whole, outputs = call.input_size(0), allocate_all(call)
-    copy = replace(forward(call, (0,)), size_bytes=whole, inputs=(0,), region="temp")
+    copy = Output(Way.FORWARD, whole, (0,), "temp")
     match call.op.type:
         case "Cholesky":
             return MemoryPlan(outputs=(forward(call, (0,)),), after_bytes=status)
@@ -46,10 +47,10 @@ def plan_factorization(call: Call) -> MemoryPlan:
             outputs = (forward(call, (0,)), *outputs[1:])
             return MemoryPlan(outputs=outputs, after_bytes=(whole, *pivots))
         case "MatrixSolve":
-            after = (*pivots, call.input_size(1))
+            outputs, asked = (forward(call, (1,)),), (*pivots, call.input_size(1))
             if call.attr("adjoint"):
-                return MemoryPlan(outputs=(forward(call, (1,)),), after_bytes=(whole, *after))
-            return MemoryPlan(outputs=(forward(call, (1,)),), copy=copy, after_bytes=after)
+                return MemoryPlan(outputs=outputs, after_bytes=(whole, *asked))
+            return MemoryPlan(outputs=outputs, copy=copy, after_bytes=asked)
         case "SelfAdjointEigV2":
             return MemoryPlan(outputs=outputs, copy=copy, after_bytes=status[1::2])
         case "Svd":
