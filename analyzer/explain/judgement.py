@@ -25,7 +25,6 @@ from analyzer.model.contract.report.limit_figures import (
     Need,
     NeedOf,
     Outcome,
-    SourcedBytes,
     VerdictFigures,
 )
 from analyzer.model.ranges import BoundedBytes
@@ -192,7 +191,7 @@ def _answer_need(question: Question, least: Need, most: Need, *, is_measured: bo
 def _bounded(name: str, size: BoundedBytes) -> dict[str, Any]:
     """Return the three fields of a report's record for a size with its bounds."""
     ends = {"bytes": size.bytes, "low_bytes": size.range.low, "high_bytes": size.range.high}
-    return {f"{name}_{end}".lstrip("_"): value for end, value in ends.items()}
+    return {f"{name}_{end}": value for end, value in ends.items()}
 
 
 def _answer(facts: RunFacts, question: Question, need: Need) -> tuple[Outcome, str]:
@@ -299,7 +298,6 @@ def _with_card(analysis: Analysis, gpu: Gpu, limit: BoundedBytes, need: BoundedB
         **_bounded("needed", need),
         margin_bytes=limit.bytes - need.bytes,
         growth_pool_bytes=growth_bytes,
-        outside_pool=SourcedBytes(source=overhead.source, **_bounded("", overhead)),
         says=tuple(says),
     )
     process = None if pool_bytes is None else pool_bytes + overhead.bytes

@@ -25,11 +25,6 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
     recording = analysis.recording
     if recording.integrity is None:
         return None
-    start_ps = trace_start_ps(recording)
-
-    def seconds(time_ps: int | None) -> float | None:
-        return None if time_ps is None else (time_ps - start_ps) / 1e12
-
     damages = recording.integrity.damages
     if analysis.pool.failure_fits:
         damages = (*damages, Damage(reason=DamageReason.FAILURE_FITS, count=1))
@@ -40,7 +35,6 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
         is_damaged=bool(damages) or check.disagreeing > 0,
         events=check.events,
         events_disagreeing=check.disagreeing,
-        first_disagreement_time_s=seconds(check.first_time_ps),
         largest_difference_bytes=check.largest_difference_bytes,
         counter_peak_bytes=counter,
         damages=tuple(
@@ -48,7 +42,6 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
                 id=damage.reason,
                 count=damage.count,
                 allocator=damage.allocator,
-                time_s=seconds(damage.time_ps),
                 message=damage.message,
             )
             for damage in damages

@@ -39,7 +39,6 @@ class DumpedState:
     pool: Range | None
     free: Range | None
     largest_hole: Range | None  # the largest free chunk
-    basis: str  # of the largest free chunk: chunks, bins, a line, or nothing
     holes: int | None
     room: Range | None  # limit minus pool
     waste: Range | None  # bytes in use beyond the requests
@@ -61,7 +60,7 @@ def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> DumpedStat
         pool = Range.exactly(sum(dump.regions))
     free = Range.exactly(free_bytes) if is_complete else dump.free or difference(pool, in_use)
     limit = _limit(dump, pool, card.limit if card else None)
-    hole, basis, holes = _largest_hole(dump, is_complete, free)
+    hole, holes = _largest_hole(dump, is_complete, free)
     peak = dump.stats.get("MaxInUse")
     if peak is not None and in_use is not None and in_use.low in peak:
         peak = Range(in_use.low, peak.high)  # at least what is in use now
@@ -72,7 +71,6 @@ def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> DumpedStat
         pool=pool,
         free=free,
         largest_hole=hole,
-        basis=basis,
         holes=holes,
         room=_narrow(dump.left, difference(limit, pool)),
         waste=_waste(dump, in_use),
@@ -169,23 +167,23 @@ def _limit(dump: AllocatorDump, pool: Range | None, card_limit: Range | None) ->
 
 def _largest_hole(
     dump: AllocatorDump, is_complete: bool, free: Range | None
-) -> tuple[Range | None, str, int | None]:
-    """Return the largest free chunk, its source, and the number of free chunks."""
+) -> tuple[Range | None, int | None]:
+    """Return the largest free chunk and the number of free chunks."""
     if is_complete:
         sizes = [chunk.size_bytes for chunk in dump.chunks if not chunk.is_used]
-        return Range.exactly(max(sizes, default=0)), "chunks", len(sizes)
+        return Range.exactly(max(sizes, default=0)), len(sizes)
     if free is not None and free.high == 0:
-        return _NOTHING, "line", 0
+        return _NOTHING, 0
     if not _has_all_bins(dump):
-        return dump.largest_free, "" if dump.largest_free is None else "line", None
+        return dump.largest_free, None
     occupied = [one for one in dump.bins if one.free_chunks]
     if not occupied:
-        return _NOTHING, "bins", 0
+        return _NOTHING, 0
     last = max(occupied, key=lambda one: one.size_bytes)
     others_bytes = (last.free_chunks - 1) * last.size_bytes
     low = max(last.size_bytes, last.free.low // last.free_chunks)
     hole = Range(low, max(low, last.free.high - others_bytes))
-    return hole, "bins", sum(one.free_chunks for one in occupied)
+    return hole, sum(one.free_chunks for one in occupied)
 
 
 def _narrow(*sizes: Range | None) -> Range | None:

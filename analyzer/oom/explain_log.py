@@ -125,7 +125,6 @@ def _explain_failure(case: failure_case.OomCase) -> OomFailure:
         op=failure.op or failure.requested_by or failure.op_type or None,
         asked=_request_of(case),
         **fields,
-        largest_hole_basis=state.basis or None,
         holes=state.holes,
         regions=state.regions,
         ranges={

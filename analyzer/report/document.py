@@ -12,7 +12,6 @@ from analyzer.explain.buffer_words import buffer_row, why_alive
 from analyzer.explain.need import first_step_only_bytes
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_owner import peak_op
-from analyzer.explain.questions.retained_tensors import retained_rows
 from analyzer.explain.running.data_held import program_figures
 from analyzer.explain.trace_integrity import find_counter_peak, trace_start_ps, trust_figures
 from analyzer.explain.verdict import FITS, stated_range
@@ -81,7 +80,6 @@ def build_document(analysis: Analysis) -> ReportFile:
         layers=layer_rows(analysis),
         ops=op_rows(analysis),
         tensors_at_peak=tensor_rows(analysis),
-        retained=tuple(retained_rows(analysis)),
         fragmentation=_fragmentation(analysis),
         pool_timeline=analysis.pool.pool_timeline,
         verdict=verdict,

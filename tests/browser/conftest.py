@@ -89,6 +89,6 @@ def hostile_report(written: Callable[..., Path]) -> Path:
     finding = bad.document["findings"][0]
     finding.update(title=HOSTILE, detail=HOSTILE, evidence=[{HOSTILE: HOSTILE, "x_bytes": 3}])
     bad.document["peak"].update(op=HOSTILE, layer=HOSTILE)
-    for row in bad.document["retained"]:
+    for row in bad.document["tensors_at_peak"]:
         row["why_alive"] = HOSTILE
     return written(bad, comparison=compare(bad.report, bad.recording, bad.report, bad.recording))

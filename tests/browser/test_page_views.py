@@ -358,7 +358,7 @@ def test_nothing_allocated_is_still_a_page(
     zero = dict.fromkeys(made.document["categories_at_peak"], 0)
     peak = {**made.document["peak"], "requested_bytes": 0, "allocated_bytes": 0, "instant": -1}
     document = {**made.document, "peak": peak, "categories_at_peak": zero, "findings": []}
-    document |= {"ops": [], "tensors_at_peak": [], "retained": [], "steps": []}
+    document |= {"ops": [], "tensors_at_peak": [], "steps": []}
     path = written(Made(bare, document))
     for tab in TABS:
         page.open(path, f"#tab={tab}")

@@ -9,7 +9,8 @@ import pandas as pd
 from analyzer.explain import buffer_words
 from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
 from analyzer.model.choice import Category
-from analyzer.model.contract.report.peak_figures import RetainedTensor
+from analyzer.model.contract.fields import EvidenceRow
+from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
@@ -17,39 +18,28 @@ SEGMENTS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # numbers of segments
 
 _EVIDENCE_ROWS: Final = 20
 _LEAST_BYTES: Final = 4096  # of tensors that outlive the step
-_SHOWN: Final = ("name", "layer", "shape", "dtype", "requested_bytes", "waits_for", "byte_seconds")
+_SHOWN: Final = ("name", "layer", "shape", "dtype", "requested_bytes")
 
 
-def retained_rows(analysis: Analysis) -> list[RetainedTensor]:
-    """Return the activations alive at the peak that wait for the backward pass, largest first."""
-    if analysis.recording.step_config.infers:
-        return []
-    rows = []
-    kept = analysis.alive[buffer_words.is_retained(analysis.alive)]
-    for index, row in kept.sort_values("requested_bytes", ascending=False).iterrows():
-        use, held_s = analysis.uses.get(int(index)), None
+def _describe_retained(analysis: Analysis, rows: pd.DataFrame) -> Iterator[EvidenceRow]:
+    """Yield the last reader of each buffer, and its requested bytes times its lifetime."""
+    for index, row in rows.iterrows():
+        use, byte_seconds = analysis.uses.get(int(index)), None
         if not pd.isna(row["born_ps"]) and not pd.isna(row["dies_ps"]):
             held_s = (int(row["dies_ps"]) - int(row["born_ps"])) / 1e12
-        retained = buffer_words.buffer_row(
-            row,
-            RetainedTensor,
-            waits_for="" if use is None else use.waits_for,
-            why_alive=buffer_words.why_alive(row, use),
-            held_s=held_s,
-            byte_seconds=None if held_s is None else int(row["requested_bytes"]) * held_s,
-            born=int(row["born"]),
-            dies=int(row["dies"]),
-        )
-        rows.append(retained)
-    return rows
+            byte_seconds = int(row["requested_bytes"]) * held_s
+        buffer = buffer_words.buffer_row(row, BufferRow)
+        named: EvidenceRow = {key: getattr(buffer, key) for key in _SHOWN}
+        waits_for = "" if use is None else use.waits_for
+        yield {**named, "waits_for": waits_for, "byte_seconds": byte_seconds}
 
 
 def find_retained(analysis: Analysis) -> Iterator[Finding]:
     """Report the activations kept for the backward pass, and how to reduce them."""
-    rows = retained_rows(analysis)
-    total = sum(row.requested_bytes for row in rows)
-    peak = analysis.peak.requested_bytes
-    if not total or total < LOW * peak:
+    rows = analysis.alive[buffer_words.is_retained(analysis.alive)]
+    rows = rows.sort_values("requested_bytes", ascending=False)
+    total, peak = int(rows["requested_bytes"].sum()), analysis.peak.requested_bytes
+    if analysis.recording.step_config.infers or not total or total < LOW * peak:
         return
     found = find_recomputation(analysis)
     saves = max(found.saves_bytes, found.half_saves_bytes)
@@ -73,7 +63,7 @@ def find_retained(analysis: Analysis) -> Iterator[Finding]:
         f"({total / peak:.0%} of the peak)",
         detail=" ".join(details),
         saves_bytes=saves or None,
-        evidence=tuple({key: getattr(row, key) for key in _SHOWN} for row in rows[:_EVIDENCE_ROWS]),
+        evidence=tuple(_describe_retained(analysis, rows.head(_EVIDENCE_ROWS))),
     )
 
 

@@ -73,7 +73,6 @@ class Damage(Struct, frozen=True, kw_only=True):
     reason: DamageReason
     count: int  # of events, marks or variables that show it
     allocator: str = ""
-    time_ps: int | None = None  # of the first, on the trace's clock
 
     @property
     def message(self) -> str:
@@ -87,7 +86,6 @@ class CounterCheck(Struct, frozen=True, kw_only=True):
     allocator: str
     events: int  # 0 if TensorFlow recorded no bytes in use
     disagreeing: int = 0
-    first_time_ps: int | None = None  # of the first disagreement
     largest_difference_bytes: int = 0
 
 

@@ -255,7 +255,7 @@ def _reasons(
     """Return the place of the text that says why a buffer is alive, from the report's rows."""
     reasons = {
         (row.born, row.dies, row.requested_bytes): strings.place(row.why_alive)
-        for row in (*report.retained, *report.tensors_at_peak)
+        for row in report.tensors_at_peak
         if row.why_alive
     }
     keys = zip(table["born"], table["dies"], table["requested_bytes"], strict=True)

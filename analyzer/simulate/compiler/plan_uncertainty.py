@@ -43,7 +43,6 @@ class PlanDoubts:
 
     low_bytes: int = 0
     high_bytes: int = 0
-    workspace_bytes: int = 0  # part of ``high_bytes`` due to workspaces of convolutions
     stand_in: str = ""  # A phrase if the plans are for another device; else empty
     because: tuple[str, ...] = ()
 
@@ -69,7 +68,6 @@ def with_plan_doubts(base: StatedRange, doubts: PlanDoubts) -> StatedRange:
     return replace(
         base,
         **shift_bounds(base, doubts.low_bytes, doubts.high_bytes, *kinds),
-        xla_workspace_bytes=doubts.workspace_bytes,
         stand_in=doubts.stand_in or base.stand_in,
         because=(*base.because, *doubts.because),
     )
@@ -100,7 +98,6 @@ def card_doubts(found: Sequence[Mapping[Products, CardPlan]], gpu: Gpu) -> PlanD
     return PlanDoubts(
         low_bytes=low,
         high_bytes=high + (workspace or 0),
-        workspace_bytes=workspace or 0,
         because=tuple(filter(None, reasons)),
     )
 

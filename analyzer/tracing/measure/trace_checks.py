@@ -29,8 +29,8 @@ _LARGEST_BYTES: Final = 1 << 44  # a size above this (16 TiB) is a damaged numbe
 _LATE_SHARE, _LATE_RUNS = 0.05, 2
 """The end is lost if a step ran more than this share and number of its ops after the last event."""
 
-_Found: TypeAlias = tuple[DamageReason, int, Sequence[Span | Step]]
-"""A reason, how often it was found, and the marks that show it; empty without marks."""
+_Found: TypeAlias = tuple[DamageReason, int]
+"""A reason, and how often it was found."""
 
 
 def check_trace(
@@ -57,17 +57,11 @@ def check_trace(
         from_start = note is not None and note.from_process_start
         for reason, wrong in _check_events(name, own, from_start=from_start):
             if wrong.any():
-                time_ps = int(own["time_ps"].iloc[int(np.argmax(wrong))])
-                count = int(wrong.sum())
-                damages.append(Damage(reason=reason, count=count, allocator=name, time_ps=time_ps))
+                damages.append(Damage(reason=reason, count=int(wrong.sum()), allocator=name))
     found = [*_check_steps(raw, steps, note)]
     if note is not None and note.snapshots:
         found += _check_capture(raw, allocations, steps, note)
-    damages += [
-        Damage(reason=reason, count=count, time_ps=marks[0].start_ps if marks else None)
-        for reason, count, marks in found
-        if count
-    ]
+    damages += [Damage(reason=reason, count=count) for reason, count in found if count]
     return Integrity(counters=tuple(counters), damages=tuple(damages))
 
 
@@ -93,7 +87,6 @@ def _check_counter(
         allocator=name,
         events=len(rows),
         disagreeing=int(wrong.sum()),
-        first_time_ps=int(own["time_ps"].iloc[int(np.argmax(wrong))]) if wrong.any() else None,
         largest_difference_bytes=min(int(np.abs(difference).max(initial=0)), MOST_TOTAL),
     )
 
@@ -148,78 +141,71 @@ def _contradicts_shape(own: pd.DataFrame, requested: npt.NDArray[np.int64]) -> M
 
 def _check_steps(raw: RawTrace, steps: Sequence[Step], note: RunNote | None) -> Iterator[_Found]:
     """Yield damages of the marks of steps and of the trace's end."""
-    wrong: list[Span | Step] = [mark for mark in raw.step_markers if mark.end_ps < mark.start_ps]
+    wrong = sum(mark.end_ps < mark.start_ps for mark in raw.step_markers)
     # A watched program may fail between the ops of its last step, which then may have no events.
     is_cut_short = note is not None and note.watch is not None and note.error is not None
     checked = steps[: len(steps) - is_cut_short]
-    wrong += [step for step in checked if step.last < step.first]
-    wrong += _find_cut_steps(raw.events, checked) if raw.step_markers else []
-    yield DamageReason.STEP_MARKS, len(wrong), wrong
+    wrong += sum(step.last < step.first for step in checked)
+    wrong += _count_cut_steps(raw.events, checked) if raw.step_markers else 0
+    yield DamageReason.STEP_MARKS, wrong
     starts = raw.op_runs["start_ps"].to_numpy()
     end_ps = int(raw.events["time_ps"].iloc[-1])
-    unfinished = []
+    unfinished = 0
     for step in steps:
         start, end = step.start_ps or 0, step.end_ps or 0
         first, late, last = np.searchsorted(starts, [start, max(end_ps, start), end])
-        if last - late > max(_LATE_SHARE * (last - first), _LATE_RUNS):
-            unfinished.append(step)
-    yield DamageReason.LOST_END, len(unfinished), unfinished
+        unfinished += last - late > max(_LATE_SHARE * (last - first), _LATE_RUNS)
+    yield DamageReason.LOST_END, int(unfinished)
 
 
-def _find_cut_steps(events: pd.DataFrame, steps: Sequence[Step]) -> Iterator[Step]:
-    """Yield steps whose function, the run with most of their allocations, also allocates outside."""
+def _count_cut_steps(events: pd.DataFrame, steps: Sequence[Step]) -> int:
+    """Count steps whose function, the run with most of their allocations, also allocates outside."""
     runs = events["run_id"].where((events["kind"] > 0) & (events["run_id"] != -1), 0)
-    totals = runs.value_counts()
+    totals, cut = runs.value_counts(), 0
     for step in steps:
         counts = runs.iloc[step.first : step.last + 1].value_counts().drop(0, errors="ignore")
-        if counts.max() > counts.sum() / 2 and totals[counts.idxmax()] > counts.max():
-            yield step
+        cut += bool(counts.max() > counts.sum() / 2 and totals[counts.idxmax()] > counts.max())
+    return cut
 
 
 def _check_capture(
     raw: RawTrace, allocations: pd.DataFrame, steps: Sequence[Step], note: RunNote
 ) -> Iterator[_Found]:
     """Yield contradictions between the trace and the note of the capture."""
-    inverted = [mark for mark in raw.markers if mark.end_ps < mark.start_ps]
-    yield DamageReason.CAPTURE_MARKS, len(inverted), inverted
+    inverted = sum(mark.end_ps < mark.start_ps for mark in raw.markers)
+    yield DamageReason.CAPTURE_MARKS, inverted
     snapshots = find_marks(raw.markers, "snapshot")
     lost = abs(len(note.snapshots) - len(snapshots))
-    yield DamageReason.CAPTURE_MARKS, lost, ()
+    yield DamageReason.CAPTURE_MARKS, lost
     taken = len(note.eager_gradients)  # each right after a backward pass, or before an update
     gradients, phases = (len(find_marks(raw.markers, name)) for name in ("gradients", "phase"))
-    yield DamageReason.CAPTURE_MARKS, abs(taken - gradients) + max(taken - phases, 0), ()
+    yield DamageReason.CAPTURE_MARKS, abs(taken - gradients) + max(taken - phases, 0)
     # In a watched program only the first and the last step have a snapshot.
     done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
     is_failed_step_marked = note.error is not None and len(steps) == done + 1
-    yield DamageReason.STEP_MARKS, 0 if is_failed_step_marked else abs(done - len(steps)), ()
+    yield DamageReason.STEP_MARKS, 0 if is_failed_step_marked else abs(done - len(steps))
     if note.watch is not None and note.watch.whole_run:
         return
-    misplaced = _find_misplaced_marks(raw, steps, snapshots)
-    yield DamageReason.CAPTURE_MARKS, len(misplaced), misplaced
+    yield DamageReason.CAPTURE_MARKS, _count_misplaced_marks(raw, steps, snapshots)
     if not lost:
-        moved = _find_moved_variables(raw, allocations, steps, note)
-        yield DamageReason.VARIABLES, len(moved), ()
+        yield DamageReason.VARIABLES, len(_find_moved_variables(raw, allocations, steps, note))
 
 
-def _find_misplaced_marks(
-    raw: RawTrace, steps: Sequence[Step], snapshots: Sequence[Span]
-) -> list[Span]:
-    """Return snapshots inside a step, then marks of phases and gradients between or after steps."""
+def _count_misplaced_marks(raw: RawTrace, steps: Sequence[Step], snapshots: Sequence[Span]) -> int:
+    """Count snapshots inside a step, and marks of phases and gradients between or after steps."""
     bounds = [(step.start_ps or 0, step.end_ps or 0) for step in steps]
 
     def is_inside(span: Span) -> bool:
         return any(start <= span.start_ps and span.end_ps <= end for start, end in bounds)
 
-    misplaced = [
-        span
+    misplaced = sum(
+        any(span.start_ps < end and start < span.end_ps for start, end in bounds)
         for span in snapshots
-        if any(span.start_ps < end and start < span.end_ps for start, end in bounds)
-    ]
+    )
     if any(map(is_inside, raw.markers)):
         marks = (*find_marks(raw.markers, "phase"), *find_marks(raw.markers, "gradients"))
-        misplaced += [
-            span for span in marks if span.start_ps >= bounds[0][0] and not is_inside(span)
-        ]
+        late = (span for span in marks if span.start_ps >= bounds[0][0])
+        misplaced += sum(not is_inside(span) for span in late)
     return misplaced
 
 

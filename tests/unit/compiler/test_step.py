@@ -223,18 +223,16 @@ def test_doubts_widen_the_range_they_are_added_to() -> None:
         allocated_low_bytes=110,
         allocated_high_bytes=140,
         because=("one",),
-        deciding_ops=(),
         schedules=(),
         unsized=0,
     )
-    doubts = PlanDoubts(low_bytes=105, high_bytes=7, workspace_bytes=5, because=("two",))
+    doubts = PlanDoubts(low_bytes=105, high_bytes=7, because=("two",))
     assert with_plan_doubts(base, doubts) == structs.replace(
         base,
         low_bytes=0,
         high_bytes=127,
         allocated_low_bytes=5,
         allocated_high_bytes=147,
-        xla_workspace_bytes=5,
         because=("one", "two"),
     )
 

@@ -89,7 +89,6 @@ def test_it_fits_and_says_by_how_much(document):
     assert fit["needed_low_bytes"] <= fit["needed_bytes"] <= fit["needed_high_bytes"]
     assert fit["needed_bytes"] >= document["peak"]["allocated_bytes"]
     assert document["peak"]["allocated_bytes"] <= fit["growth_pool_bytes"] <= fit["limit_bytes"]
-    assert fit["outside_pool"]["low_bytes"] < fit["outside_pool"]["high_bytes"]
     assert any("beside the pool" in line and "not measured" in line for line in fit["says"])
 
 

@@ -45,15 +45,6 @@ def test_the_sample_traces_lie_in_the_stated_range(name):
     assert low <= analysis.peak.allocated_bytes <= high
 
 
-def test_the_ops_whose_order_decides_are_named():
-    stated = predicted("cnn").recording.uncertainty
-    assert stated.deciding_ops
-    assert all(row.op and row.bytes for row in stated.deciding_ops)
-    spread = stated.high_bytes - stated.low_bytes
-    assert max(row.bytes for row in stated.deciding_ops) <= spread
-    assert predicted("infer").recording.uncertainty.deciding_ops == ()
-
-
 def test_inference_is_predicted_to_the_category():
     estimate = explain(predicted("infer"), WhatIf(), search=False)
     trace = explain(open_measured(TRACES / "infer"), WhatIf(), search=False)

@@ -383,14 +383,6 @@ def document_of(recording: Recording) -> dict[str, Any]:
         },
         "ops": _ops(table, alive),
         "tensors_at_peak": [_tensor(row) for row in alive.itertuples()],
-        "retained": [
-            {
-                **_tensor(row),
-                "byte_seconds": row.requested_bytes * 0.01,
-                "waits_for": f"gradients/{row.layer}/grad",
-            }
-            for row in retained.itertuples()
-        ],
         "fragmentation": {
             "internal_bytes": 0,
             "external_bytes": 0,

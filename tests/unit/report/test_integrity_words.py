@@ -36,9 +36,7 @@ def test_the_document(damaged: Path) -> None:
     assert found["is_damaged"]
     assert 0 < found["events_disagreeing"] <= found["events"]
     assert found["largest_difference_bytes"] > 0
-    assert found["first_disagreement_time_s"] >= 0
-    lost = next(damage for damage in found["damages"] if damage["id"] == "lost-events")
-    assert lost["time_s"] > 0
+    assert "lost-events" in [damage["id"] for damage in found["damages"]]
     last = read_trace(damaged).step_markers[-1]
     inside = whole["time_ps"].between(last.start_ps, last.end_ps)
     assert found["counter_peak_bytes"] == pytest.approx(

@@ -153,17 +153,8 @@ class VerdictFigures(ReportRecord, frozen=True, kw_only=True):
         return self.limit_bytes - beside.bytes
 
 
-class SourcedBytes(ReportRecord, frozen=True, kw_only=True):
-    """A size with its range and its source."""
-
-    bytes: Total
-    low_bytes: Total
-    high_bytes: Total
-    source: Text
-
-
 class CardFit(ReportRecord, frozen=True, kw_only=True):
-    """The pool on a card, and the memory on the card outside it."""
+    """The limit and the need of the pool on a card."""
 
     fits: Fits
     card: Name
@@ -175,7 +166,6 @@ class CardFit(ReportRecord, frozen=True, kw_only=True):
     needed_high_bytes: Total | None
     margin_bytes: Signed | None
     growth_pool_bytes: Total | None  # size of the pool with memory growth; None if that fails
-    outside_pool: SourcedBytes  # CUDA context, libraries and loaded kernels
     says: tuple[Text, ...] = ()
 
 

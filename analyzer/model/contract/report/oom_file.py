@@ -107,7 +107,6 @@ class OomFailure(ReportRecord, frozen=True, kw_only=True):
     pool_bytes: int | None
     free_bytes: int | None
     largest_hole_bytes: int | None
-    largest_hole_basis: str | None
     holes: int | None
     regions: int | None
     room_bytes: int | None

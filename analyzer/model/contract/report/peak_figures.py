@@ -10,7 +10,6 @@ from analyzer.model.contract.fields import (
     Name,
     Picoseconds,
     ReportRecord,
-    Signed,
     Text,
     Total,
 )
@@ -122,17 +121,6 @@ class TensorAtPeak(BufferRow, frozen=True, kw_only=True):
     why_alive: Text = ""
 
 
-class RetainedTensor(TensorAtPeak, frozen=True, kw_only=True):
-    """An activation that is alive at the peak until the backward op ``waits_for`` reads it last.
-
-    ``byte_seconds`` are its requested bytes times its lifetime.
-    """
-
-    waits_for: Name = ""
-    held_s: float | None = None
-    byte_seconds: float | None = None
-
-
 class OpBytes(TwoSizes, frozen=True, kw_only=True):
     """The requests of one op, summed over the steady step."""
 
@@ -167,34 +155,21 @@ class DamageRow(ReportRecord, frozen=True, kw_only=True):
     id: Name
     count: Total
     allocator: Name = ""
-    time_s: float | None = None
     message: Text
 
 
 class TrustFigures(ReportRecord, frozen=True, kw_only=True):
-    """Whether a trace is complete: ``counter_peak`` figures are TensorFlow's own."""
+    """Whether a trace is complete: ``counter_peak_bytes`` is TensorFlow's own figure."""
 
     is_damaged: bool
     events: Total = 0  # compared with TensorFlow's bytes in use; 0 if it wrote none
     events_disagreeing: Total = 0  # events after which the sum differs
-    first_disagreement_time_s: float | None = None
     largest_difference_bytes: Total = 0
     counter_peak_bytes: Total | None = None
     damages: tuple[DamageRow, ...] = ()
     replay: ReplayCheck | None = None
     says: tuple[Text, ...] = ()
     replay_says: Text = ""
-
-
-class DecidingOp(ReportRecord, frozen=True, kw_only=True):
-    """An op whose position in the schedule changes the peak.
-
-    Its ``bytes`` are alive only at the peak of the highest schedule; negative: of the lowest.
-    """
-
-    op: Name
-    op_type: Name
-    bytes: Signed
 
 
 class ScheduleRange(ReportRecord, frozen=True, kw_only=True):
@@ -230,11 +205,9 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     allocated_low_bytes: Total | None
     allocated_high_bytes: Total | None
     because: tuple[Text, ...]
-    deciding_ops: tuple[DecidingOp, ...]
     schedules: tuple[ScheduleRange, ...]
     unsized: Total  # tensors of unknown size, which count as 0
     workspace_bytes: Total | None = None  # part of the upper bounds due to cuDNN
-    xla_workspace_bytes: Total | None = None  # the same in XLA's plans
     workspace: WorkspaceFigures | None = None  # of a step that runs op by op on a card
     stand_in: Text = ""  # states that the plan is another device's
     limit_low_bytes: Total | None = None  # lower bound of the least memory limit

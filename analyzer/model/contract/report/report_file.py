@@ -35,7 +35,6 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     layers: tuple[peaks.LayerBytes, ...] = ()  # the largest first
     ops: tuple[peaks.OpBytes, ...] = ()
     tensors_at_peak: tuple[peaks.TensorAtPeak, ...] = ()  # the largest first
-    retained: tuple[peaks.RetainedTensor, ...] = ()
     fragmentation: limits.FragmentationFigures | None = None
     pool_timeline: tuple[limits.PoolChange, ...] = ()
     verdict: limits.VerdictFigures | None = None

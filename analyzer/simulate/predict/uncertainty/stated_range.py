@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist, mean, median_low, stdev
 from typing import Final
 
-from analyzer.model.contract.report.peak_figures import DecidingOp, ScheduleRange, StatedRange
+from analyzer.model.contract.report.peak_figures import ScheduleRange, StatedRange
 from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
@@ -28,7 +28,6 @@ MARGIN: Final = EQUAL_SHARE
 runtime folds or shares, small buffers in Python, kernel scratch of a few kilobytes."""
 
 FLOOR_BYTES: Final = 16 << 10  # smallest margin: about a hundred small buffers
-_DECIDING: Final = 8  # number of deciding ops in a report: the largest
 
 
 def state_range(
@@ -70,7 +69,6 @@ def state_range(
         allocated_low_bytes=chunks.low,
         allocated_high_bytes=chunks.high,
         because=tuple(because),
-        deciding_ops=tuple(find_deciding_ops(prediction)) if prediction.range.width else (),
         schedules=tuple(
             _summarize(each, chosen.allocated_bytes[each.threads], extra)
             for each in prediction.by_threads
@@ -143,20 +141,6 @@ def _bound_unmodelled(prediction: Prediction) -> tuple[int, int]:
     ops = prepared.wiring.ops
     scratch = (sum(spec.size_bytes or 0 for spec in ops[node].outputs) for node in nodes)
     return sum(alive[node] for node in (*nodes, *borrowing)), max(scratch, default=0)
-
-
-def find_deciding_ops(prediction: Prediction) -> list[DecidingOp]:
-    """Return the ops whose order decides the peak, with bytes as in ``DecidingOp``."""
-    low, high = (prediction.main.schedules[at] for at in prediction.main.ends)
-    difference = _sum_alive_at_peak(high)
-    difference.subtract(_sum_alive_at_peak(low))
-    ops = prediction.prepared.wiring.ops
-    largest = sorted(difference.items(), key=lambda item: (-abs(item[1]), item[0]))
-    return [
-        DecidingOp(op=ops[node].name, op_type=ops[node].type, bytes=size)
-        for node, size in largest[:_DECIDING]
-        if size and node >= 0
-    ]
 
 
 def describe_schedules(schedules: ScheduleSample, extra: int = 0) -> str:

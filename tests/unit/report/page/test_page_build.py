@@ -192,7 +192,6 @@ def test_nothing_allocated_is_still_a_page() -> None:
         "categories_at_peak": zero,
         "ops": [],
         "tensors_at_peak": [],
-        "retained": [],
         "findings": [],
     }
     assert "0\u00a0B allocated" in render(convert_report(document), recording)

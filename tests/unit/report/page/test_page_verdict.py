@@ -92,7 +92,6 @@ def test_it_says_how_it_was_found_and_how_sure_it_is() -> None:
         "allocated_high_bytes": 9 * GIB,
         "because": ["two orders are possible"],
         "limit_high_bytes": None,
-        "deciding_ops": [],
         "schedules": [],
         "unsized": 0,
     }
