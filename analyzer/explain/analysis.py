@@ -49,14 +49,12 @@ class Fragmentation:
     """Bytes inside the allocator's chunks at one instant that no tensor uses.
 
     Chunks are larger than their tensors, because sizes are rounded up to 256 bytes and a free chunk
-    smaller than twice the request is not split. ``reported_ratio`` is (free - largest free) / free, as
-    TensorFlow reports it.
+    smaller than twice the request is not split.
     """
 
     instant: int
     rounding_bytes: int
     unsplit_bytes: int
-    reported_ratio: float | None
 
     @property
     def internal_bytes(self) -> int:
@@ -121,7 +119,7 @@ def analyse(recording: Recording) -> Analysis:
         peak_ever=find_peak(line, 0, count - 1),
         alive=alive,
         uses={},
-        fragmentation=_measure_fragmentation(recording, rows, peak.allocated_instant),
+        fragmentation=_measure_fragmentation(rows, peak.allocated_instant),
     )
 
 
@@ -142,18 +140,16 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
     return steady[-1] if steady else None
 
 
-def _measure_fragmentation(recording: Recording, rows: pd.DataFrame, instant: int) -> Fragmentation:
-    alive, events = alive_at(rows, instant), recording.events
+def _measure_fragmentation(rows: pd.DataFrame, instant: int) -> Fragmentation:
+    alive = alive_at(rows, instant)
     requested, allocated = (
         alive[f"{name}_bytes"].to_numpy() for name in ("requested", "allocated")
     )
     whole = round_up(requested)
-    is_event = 0 <= instant < len(events)
     return Fragmentation(
         instant=instant,
         rounding_bytes=int((np.minimum(whole, np.maximum(allocated, requested)) - requested).sum()),
         unsplit_bytes=int(np.maximum(allocated - whole, 0).sum()),
-        reported_ratio=float(events["fragmentation"].iloc[instant]) if is_event else None,
     )
 
 

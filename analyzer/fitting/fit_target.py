@@ -28,7 +28,7 @@ from analyzer.fitting.fit_answer import (
     SizeFailure,
 )
 from analyzer.fitting.fit_document import add_headline
-from analyzer.fitting.remedies import try_remedies
+from analyzer.fitting.remedies import RemedyTrial, try_remedies
 from analyzer.fitting.size_search import (
     MOST_SIZE,
     RUN_STEPS,
@@ -131,15 +131,15 @@ def fit_step(
         answer = replace_fields(answer, wanted_fits=fits, cards=cards)
     if question.remedies is not None:
         size = answer.size_of_remedies
-        remedies = try_remedies(
+        trial = RemedyTrial(
             access,
             varied.apply(options_at, size),
-            question.remedies,
             answer.limit_bytes,
             question.threads,
             lambda stage, share: report(stage, _SEARCH_SHARE + (1 - _SEARCH_SHARE) * share),
-            estimates.folder_of(size) if size in answer.captured_at else None,
         )
+        captured = estimates.folder_of(size) if size in answer.captured_at else None
+        remedies = try_remedies(trial, question.remedies, captured)
         answer = replace_fields(answer, remedies=remedies)
     report("done", 1.0)
     return add_headline(answer, can_confirm=can_run and not confirm)

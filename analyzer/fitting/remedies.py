@@ -66,21 +66,14 @@ class RemedyTrial:
 
 
 def try_remedies(
-    access: StepAccess,
-    options: CaptureOptions,
-    names: Sequence[str],
-    limit_bytes: int | None,
-    threads: int | None,
-    report: Progress,
-    captured: Path | None = None,
-    patches: PatchPlace | None = None,
+    trial: RemedyTrial, names: Sequence[str], captured: Path | None = None
 ) -> tuple[StepRemedy, ...]:
     """Estimate a step with each remedy, and with sets of them if no single one is enough.
 
     No names stand for all remedies that may save memory. ``captured`` is the folder of a capture of the
     unchanged step, which is captured here if it is None.
     """
-    trial = RemedyTrial(access, options, limit_bytes, threads, report, patches)
+    options, report = trial.options, trial.report
     report("estimating the unchanged step", 0.0)
     unchanged, batch = trial.estimates(options, "unchanged"), options.open_batch_size
     before = unchanged.estimate_capture(batch, captured or unchanged.capture(batch))
@@ -244,8 +237,7 @@ def add_remedies(
     limit_bytes = None if verdict is None else verdict.pool_limit_bytes
     place = None if patches is None else PatchPlace(spec.source, spec.attribute, patches)
     with access_target(spec) as access:
-        remedies = try_remedies(
-            access, options, names, limit_bytes, threads, progress, folder, place
-        )
+        trial = RemedyTrial(access, options, limit_bytes, threads, progress, place)
+        remedies = try_remedies(trial, names, folder)
     changed = replace(result, report=replace_fields(result.report, remedies=remedies))
     return save_report(changed, folder)

@@ -1,6 +1,5 @@
 """Build the report of an analysis: typed records, which are the JSON, version 1."""
 
-import math
 from collections import defaultdict
 from typing import Any, Final
 
@@ -148,14 +147,12 @@ def _steps(analysis: Analysis) -> tuple[peak_figures.StepPeak, ...]:
 
 def _fragmentation(analysis: Analysis) -> FragmentationFigures:
     waste, pool = analysis.fragmentation, analysis.pool
-    ratio = waste.reported_ratio
     share = waste.internal_bytes / max(analysis.peak.allocated_bytes, 1)
     return FragmentationFigures(
         internal_bytes=waste.internal_bytes,
         rounding_bytes=waste.rounding_bytes,
         unsplit_bytes=waste.unsplit_bytes,
         external_bytes=pool.external_bytes,
-        reported_ratio=ratio if ratio is not None and math.isfinite(ratio) else None,
         **{name: getattr(pool, name) for name in PoolLimits.__struct_fields__},
         risk="low" if share < 0.05 else "medium" if share < 0.2 else "high",
         pool_map=draw_pool(analysis),

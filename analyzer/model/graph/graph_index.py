@@ -47,7 +47,10 @@ class GraphIndex:
         """Return the producer and the consumers of each tensor."""
         return TensorLinks(
             makers={
-                tensor: op.name for op in self.ops.values() if op.outputs for tensor in _outputs(op)
+                tensor: op.name
+                for op in self.ops.values()
+                if op.outputs
+                for tensor in list_outputs(op)
             },
             readers={tensor: list(dict.fromkeys(ops)) for tensor, ops in self.consumers.items()},
             facts={name: (op.type, self.layers[name], op.source) for name, op in self.ops.items()},
@@ -76,7 +79,7 @@ def build_graph_index(
     present = frozenset(
         tensor
         for op in ops
-        for tensor in _outputs(op)
+        for tensor in list_outputs(op)
         if tensor in gradients or (nested and find_inlined(tensor, nested))
     )
     traced_phases = find_phases(traced, gradients, nested, table)
@@ -106,7 +109,8 @@ def find_inlined(name: str, table: Mapping[str, _Value]) -> _Value | None:
     return None
 
 
-def _outputs(op: Op) -> list[str]:
+def list_outputs(op: Op) -> list[str]:
+    """Return the tensors that an op makes; one if its outputs are unknown."""
     return [f"{op.name}:{index}" for index in range(max(len(op.outputs), 1))]
 
 
@@ -118,7 +122,7 @@ def _find_executed_phases(
     found = {name: find_inlined(name, traced) for name in ops}
     phases = {name: phase for name, phase in found.items() if phase is not None}
     for name in [name for name, phase in found.items() if phase is None]:
-        users = [user for tensor in _outputs(ops[name]) for user in consumers.get(tensor, ())]
+        users = [user for tensor in list_outputs(ops[name]) for user in consumers.get(tensor, ())]
         producers = [split_tensor(tensor)[0] for tensor in ops[name].inputs]
         later, earlier = (
             [phases[one] for one in ones if one in phases] for ones in (users, producers)
@@ -151,7 +155,9 @@ def _find_update_layers(
             continue
         known.add(layer)
         queue.extend(
-            (after, layer) for tensor in _outputs(ops[name]) for after in consumers.get(tensor, ())
+            (after, layer)
+            for tensor in list_outputs(ops[name])
+            for after in consumers.get(tensor, ())
         )
     alone = {name: min(known) for name, known in owners.items() if len(known) == 1}
     return {name: layer for name, layer in alone.items() if not layers[name]}

@@ -25,7 +25,7 @@ from analyzer.model.contract.graph_note import (
     split_tensor,
 )
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
-from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.graph.graph_index import GraphIndex, list_outputs
 
 VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
 """Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and
@@ -187,7 +187,7 @@ def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
     for op in structure.ops.values():
         if op.type not in COLLECTIVES:
             continue
-        roles.update(dict.fromkeys(_list_outputs(op), REDUCED_ROLE))
+        roles.update(dict.fromkeys(list_outputs(op), REDUCED_ROLE))
         packed, source = "", op
         for _ in structure.ops:  # follow views back to the op that packs the gradients
             packed = source.inputs[0] if source.inputs else ""
@@ -201,23 +201,19 @@ def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
             roles[packed] = PACKED_ROLE
         for user in _find_users(structure, op):
             if user.type in ("Split", "SplitV", "Unpack"):
-                roles.update(dict.fromkeys(_list_outputs(user), REDUCED_ROLE))
+                roles.update(dict.fromkeys(list_outputs(user), REDUCED_ROLE))
     return roles
-
-
-def _list_outputs(op: Op) -> list[str]:
-    return [f"{op.name}:{index}" for index in range(len(op.outputs))]
 
 
 def _find_users(structure: GraphIndex, op: Op) -> Iterable[Op]:
     """Return the ops that use an op's outputs, following views."""
     users: dict[str, Op] = {}
-    queue = _list_outputs(op)
+    queue = list_outputs(op)
     while queue:
         for name in structure.consumers.get(queue.pop(), ()):
             if name not in users and (user := structure.ops.get(name)) is not None:
                 users[name] = user
-                queue += _list_outputs(user) if user.type in _VIEWS else ()
+                queue += list_outputs(user) if user.type in _VIEWS else ()
     return users.values()
 
 

@@ -16,7 +16,7 @@ from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.fitting.estimate_at_size import SizeEstimates, access_target
 from analyzer.fitting.fit_answer import FitAnswer
-from analyzer.fitting.remedies import try_remedies
+from analyzer.fitting.remedies import RemedyTrial, try_remedies
 from analyzer.fitting.remedy_plans import plan_remedies
 from analyzer.fitting.size_search import MOST_RUNS, tolerance_at
 from analyzer.model.contract.capture_request import CaptureOptions
@@ -300,7 +300,8 @@ def check_saving(folder: Path, model: str, batch: int, name: str) -> None:
         return capture(spec, options, out, force=False, progress=lambda *_: None, kind="run")
 
     with access_target(spec) as access:
-        (remedy,) = try_remedies(access, options, (name,), None, None, lambda stage, share: None)
+        trial = RemedyTrial(access, options, None, None, lambda stage, share: None)
+        (remedy,) = try_remedies(trial, (name,))
         assert remedy.saves_bytes is not None, remedy.failed
         assert remedy.saves_low_bytes is not None
         assert remedy.saves_high_bytes is not None

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates, StepAccess
-from analyzer.fitting.remedies import parse_remedies, try_remedies
+from analyzer.fitting.remedies import RemedyTrial, parse_remedies, try_remedies
 from analyzer.fitting.remedy_plans import merge_options, plan_remedies, remedy_names
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report.subject import StepRemedy
@@ -65,7 +65,8 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def try_with(limit_mib: int | None, *names: str) -> tuple[StepRemedy, ...]:
     access = StepAccess(name="step", folder=Path(), capture=lambda options, folder: folder)
     limit_bytes = None if limit_mib is None else limit_mib * MIB
-    return try_remedies(access, OPTIONS, names, limit_bytes, None, lambda stage, share: None)
+    trial = RemedyTrial(access, OPTIONS, limit_bytes, None, lambda stage, share: None)
+    return try_remedies(trial, names)
 
 
 def test_the_largest_saving_comes_first(captured: list[str]) -> None:

@@ -119,7 +119,6 @@ class FragmentationFigures(PoolLimits, frozen=True, kw_only=True):
     rounding_bytes: Total = 0
     unsplit_bytes: Total = 0
     external_bytes: Total | None = None  # free bytes outside the largest free chunk
-    reported_ratio: float | None = None  # (free - largest free) / free, as TensorFlow reports it
     risk: Literal["low", "medium", "high"] | None = None
     pool_map: tuple[Text, ...] = ()  # lines of text, the last one a legend
 
