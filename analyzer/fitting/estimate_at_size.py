@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -178,28 +178,20 @@ class SizeEstimate(CurvePoint, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
 class SizeEstimates:
     """Captures and estimates one step at sizes, each capture in the subfolder ``name``."""
 
-    def __init__(
-        self,
-        access: StepAccess,
-        options: CaptureOptions,
-        *,
-        varied: VariedSize = BATCH,
-        threads: int | None = None,
-        name: str = "captures",
-    ) -> None:
-        self._access = access
-        self._options = options
-        self._varied = varied
-        self._threads = threads
-        self._folder = access.folder / name
-        self.capture_s: dict[int, float] = {}  # seconds of each capture, by size
+    access: StepAccess
+    options: CaptureOptions
+    varied: VariedSize = BATCH
+    threads: int | None = None
+    name: str = "captures"
+    capture_s: dict[int, float] = field(default_factory=dict)  # seconds of each capture, by size
 
     def folder_of(self, size: int) -> Path:
         """Return the folder of the capture at a size, whether it exists or not."""
-        return self._folder / str(size)
+        return self.access.folder / self.name / str(size)
 
     def estimate(self, size: int) -> SizeEstimate:
         """Capture and estimate the step at a size."""
@@ -216,15 +208,15 @@ class SizeEstimates:
 
     def capture(self, size: int) -> Path:
         """Capture the step at a size and return the folder; raise if the size is not possible."""
-        options = self._varied.apply(self._options, size)
+        options = self.varied.apply(self.options, size)
         started_s = time.monotonic()
         try:
-            folder = self._access.capture(options, self.folder_of(size))
+            folder = self.access.capture(options, self.folder_of(size))
         except InputError as error:
             if error.kind is not FailureKind.FIXED_SIZE:
                 raise
             raise InputError(
-                f"The batch size of {self._access.name} is fixed: {error.message}",
+                f"The batch size of {self.access.name} is fixed: {error.message}",
                 hint="Leave the first axis of the inputs open, or name the model itself.",
                 kind=error.kind,
             ) from None
@@ -237,8 +229,8 @@ class SizeEstimates:
         analysis = predict_step(
             note,
             folder,
-            threads=self._threads,
-            inter_op=self._options.inter_op_threads,
+            threads=self.threads,
+            inter_op=self.options.inter_op_threads,
             card_options=CardOptions(both=False),
         )
         recording, pool = analysis.recording, find_need(analysis)[0].pool

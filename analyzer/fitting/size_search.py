@@ -11,7 +11,7 @@ import shutil
 import time
 from bisect import bisect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 
 from analyzer.fitting.estimate_at_size import SizeEstimate, SizeEstimates, StepAccess
@@ -132,40 +132,35 @@ def tolerance_at(size: int) -> int:
     return max(size // _BRACKET_PARTS, 1)
 
 
+@dataclass(eq=False, slots=True)
 class SizeSearch:
     """Searches the largest size of a step under a limit.
 
     If runs follow, an interpolated size is close enough. ``power`` is that of ``SizeCurve``.
     """
 
-    def __init__(
-        self,
-        estimates: SizeEstimates,
-        limit: BoundedBytes,
-        first_size: int,
-        *,
-        power: int = 1,
-        runs_follow: bool = False,
-        report: Callable[[str, float], None] = lambda stage, share: None,
-    ) -> None:
+    estimates: SizeEstimates
+    limit: BoundedBytes
+    first_size: int
+    power: InitVar[int] = 1
+    runs_follow: bool = False
+    report: Callable[[str, float], None] = lambda stage, share: None
+    curve: SizeCurve = field(init=False)
+    _tried: list[int] = field(default_factory=list)
+    _refused: SizeFailure | None = None
+
+    def __post_init__(self, power: int) -> None:
         self.curve = SizeCurve(power)
-        self._estimates = estimates
-        self._limit = limit
-        self._first_size = max(first_size, 1)
-        self._runs_follow = runs_follow
-        self._report = report
-        self._tried: list[int] = []
-        self._refused: SizeFailure | None = None
 
     def find(self) -> FoundSizes:
         """Search and return the bracket."""
-        self.estimate(self._first_size)
+        self.estimate(max(self.first_size, 1))
         while len(self._tried) < _MOST_ESTIMATES and (size := self._next_size()) is not None:
             self.estimate(size)
         fitting, failing = self._bracket()
         predicted = fitting
-        if self._runs_follow and fitting:
-            guess = self.curve.size_at(self._limit.bytes)
+        if self.runs_follow and fitting:
+            guess = self.curve.size_at(self.limit.bytes)
             predicted = max(fitting, min(guess, (failing or guess + 1) - 1))
         return FoundSizes(
             curve=self.curve,
@@ -179,8 +174,8 @@ class SizeSearch:
         """Try a size, unless it was tried before; raise if it is the first and not possible."""
         if size in self._tried:
             return
-        self._report(f"estimating size {size}", min(0.15 * len(self._tried), 0.85))
-        call = self._estimates.try_size if self._tried else self._estimates.estimate
+        self.report(f"estimating size {size}", min(0.15 * len(self._tried), 0.85))
+        call = self.estimates.try_size if self._tried else self.estimates.estimate
         self._tried.append(size)
         result = call(size)
         if isinstance(result, SizeEstimate):
@@ -189,7 +184,7 @@ class SizeSearch:
             self._refused = result
 
     def _fits(self, size: int) -> bool:
-        return self.curve.points[size].need_bytes <= self._limit.bytes
+        return self.curve.points[size].need_bytes <= self.limit.bytes
 
     def _bracket(self) -> tuple[int, int | None]:
         """Return the largest size that fits, 0 for none, and the smallest above that does not."""
@@ -209,9 +204,9 @@ class SizeSearch:
         figure = (
             need_of if len(points) > 1 else lambda one: min(one.need_bytes, one.allocated_bytes)
         )
-        guess = self.curve.size_at(self._limit.bytes, figure)
+        guess = self.curve.size_at(self.limit.bytes, figure)
         nearest = min(abs(size - guess) for size in points)
-        is_near = self._runs_follow and len(points) > 1 and nearest <= guess // _RUN_PARTS
+        is_near = self.runs_follow and len(points) > 1 and nearest <= guess // _RUN_PARTS
         if failing is None:
             if self._is_on_plateau():
                 return min(_PLATEAU_STEP * fitting, MOST_SIZE)

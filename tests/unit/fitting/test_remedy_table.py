@@ -128,7 +128,7 @@ def test_the_layers_of_a_compiled_step_are_read_from_a_capture_without_xla(
     captures: list[bool | None] = []
 
     def capture(estimates: SizeEstimates, size: int) -> Path:
-        captures.append(estimates._options.jit)
+        captures.append(estimates.options.jit)
         return estimates.folder_of(size)
 
     compiled = replace(NOTE, step=replace(NOTE.step, jit=True))
