@@ -6,7 +6,7 @@ import pytest
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.simulate.kernels.cpu import cpu_kernels as cpu
-from analyzer.simulate.kernels.cpu.cpu_products import matmul_scratch_bytes
+from analyzer.simulate.kernels.cpu.onednn_products import Product, find_scratch_bytes
 from analyzer.simulate.kernels.shared.op_call import Call, VariableAccess, Way
 
 
@@ -311,45 +311,36 @@ def test_half_precision_products_are_made_in_float32():
     assert plan.after_bytes == (200_704, 1_605_632, 8_192)
 
 
-@pytest.mark.parametrize(
-    ("left", "transposes", "threads", "measured"),
-    [
-        ((4, 128, 256), (False, False), 2, 1_408),
-        ((4, 128, 256), (True, False), 2, 263_680),
-        ((4, 128, 256), (False, True), 2, 132_608),
-        ((4, 144, 192), (True, False), 2, 222_720),
-        ((4, 3, 144, 144), (True, True), 2, 241_280),
-        # The right operand alone: 1,024 numbers where it is deeper.
-        ((1, 64, 3000), (False, True), 4, 1_051_392),
-        ((1, 2, 700, 17), (True, False), 4, 146_432),
-        ((2, 3000, 64), (True, False), 2, 271_872),
-        ((5, 8, 3000, 40), (True, False), 4, 340_736),
-    ],
-)
-def test_scratchpads_of_products_as_measured(left, transposes, threads, measured):
-    assert measured == matmul_scratch_bytes(
-        left, transposes=transposes, threads=threads, item_bytes=4
-    )
+PRODUCTS = [  # operands in memory, transposed or not, threads, bytes of an element, bytes measured
+    ((3, 197, 777), (1, 768, 777), (False, True), 2, 4, 263_680),
+    ((2, 726, 1024), (2, 726, 128), (True, False), 2, 4, 1_082_880),
+    ((1, 1197, 512), (1, 1197, 216), (True, False), 2, 2, 1_214_208),
+    ((1, 141, 512), (1, 120, 141), (True, True), 2, 4, 370_304),
+    ((2, 257, 101), (2, 1600, 257), (True, True), 2, 2, 191_744),
+    ((6, 193, 255), (1, 255, 1332), (False, False), 2, 4, 1_408),
+    ((2, 1, 140, 1220), (2, 1, 1220, 4), (False, False), 2, 4, 1_408),
+    ((1, 192, 281), (1, 192, 214), (True, False), 2, 4, 218_112),
+    ((1, 83, 1536), (4, 83, 768), (True, False), 2, 4, 198_144),
+    ((1, 1119, 137), (1, 137, 204), (False, False), 4, 2, 84_736),
+    ((2, 241, 32), (1, 14, 241), (True, True), 2, 4, 198_272),
+    ((6, 151, 1536), (6, 151, 16), (True, False), 4, 4, 658_176),
+    ((8, 65, 1024), (8, 65, 16), (True, False), 2, 2, 124_544),
+    ((2, 25, 930), (2, 271, 25), (True, True), 1, 4, 33_024),
+    ((2, 3, 768, 1308), (2, 3, 66, 768), (True, True), 2, 4, 1_184_640),
+    ((4, 32, 916), (1, 32, 1536), (True, False), 2, 4, 60_160),
+    ((2, 1181, 204), (2, 204, 833), (False, False), 1, 2, 29_568),
+    ((2, 1, 1024, 768), (2, 1, 449, 768), (False, True), 2, 4, 263_680),
+]
 
 
 @pytest.mark.parametrize(
-    ("left", "transposes", "threads", "measured"),
-    [
-        ((1, 500, 700), (True, False), 4, 1_481_216),
-        ((1, 3000, 700), (True, False), 1, 370_496),
-        ((8, 3000, 300), (True, False), 4, 1_270_016),
-        ((8, 300, 600), (False, True), 4, 527_104),
-        # The depth is divided and what the threads have is summed.
-        ((1, 2048, 128), (True, False), 4, 1_117_056),
-        ((1, 16380, 300), (True, False), 4, 1_577_344),
-        ((8, 700, 513), (True, False), 4, 1_447_424),
-        ((3, 512, 700), (True, True), 4, 2_005_632),
-        ((3, 3000, 40), (True, True), 4, 662_400),
-    ],
+    ("left", "right", "transposes", "threads", "item_bytes", "measured"), PRODUCTS
 )
-def test_scratchpads_of_other_products_are_bounded(left, transposes, threads, measured):
-    bound = matmul_scratch_bytes(left, transposes=transposes, threads=threads, item_bytes=4)
-    assert 0.97 * measured <= bound <= measured + threads * (1 << 19)
+def test_scratchpads_of_products_as_measured(
+    left, right, transposes, threads, item_bytes, measured
+):
+    product = Product(left, right, transposes, threads, item_bytes)
+    assert find_scratch_bytes(product) == measured
 
 
 @pytest.mark.parametrize(

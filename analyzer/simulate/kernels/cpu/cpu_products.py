@@ -2,15 +2,14 @@
 
 oneDNN (``_Mkl*``) handles float32 and, if the processor supports it, bfloat16; TensorFlow's own kernels
 all else. A primitive of oneDNN needs a *scratchpad*, which the kernel allocates as a temporary. The
-sizes here are of the AVX-512 ``brgemm`` primitives (``src/cpu/x64/brgemm_*``,
-``matmul/brgemm_matmul_utils.cpp`` of oneDNN 3): pointers to the blocks of a batch, one page per thread,
-and one copy per thread of a matrix that must be reordered. With AVX2, products in traces have no
+sizes here are of the AVX-512 ``brgemm`` primitives (``src/cpu/x64/brgemm_*`` of oneDNN 3): pointers to
+the blocks of a batch, and one page per thread. With AVX2, products in traces have no
 scratchpad (57 products of an encoder), and convolutions the same.
 """
 
 import math
-from functools import partial
 
+from analyzer.simulate.kernels.cpu.onednn_products import Product, find_scratch_bytes
 from analyzer.simulate.kernels.shared import data_movement as layout
 from analyzer.simulate.kernels.shared.op_call import (
     FLOAT_BYTES,
@@ -25,12 +24,7 @@ _PAGE_BYTES = 4096  # bytes of a page; each thread gets one, and a convolution o
 _BLOCK_BYTES = 40  # bytes of the description of a block (``brgemm_batch_element_t``)
 _LANES = 16  # float32 numbers of an AVX-512 vector
 _SMALL_BYTES = 8192  # images and results below this size need one thread for each 16 channels
-_HEADER_BYTES = 128  # constant part of the scratchpad of a batched product
-_BATCH_BYTES = 640  # bytes per thread of the list of blocks in a batched product
-_COLUMN_BLOCK = 64  # columns of a transposed right operand that a thread copies at a time
-_ROWS_BLOCK = 256  # rows of a transposed left operand that a thread copies at a time
-_DEPTH_BLOCK = 512  # numbers of each row of a transposed left operand that are multiplied at a time
-_VECTOR_BYTES = 64  # bytes to which the depth of a copied operand is padded: one AVX-512 vector
+_HEADER_BYTES = 128  # constant part of a scratchpad
 _USUAL_L2_BYTES = 1 << 20  # level-2 cache of a core if it is unknown
 
 
@@ -81,62 +75,37 @@ def plan_matmul(call: Call) -> MemoryPlan:
     Other types need no copies. A product of up to 1.01 times the level-2 cache of a core runs on one
     thread (``ExecuteSingleThreadedGemm`` in ``mkl_matmul_ops_common.h``).
     """
-    left, out, item_bytes = call.shape(0), call.out_shape(), call.item_bytes()
-    if item_bytes != 2 or left is None or out is None or len(left) != 2 or len(out) != 2:
+    left, right, out = call.shape(0), call.shape(1), call.out_shape()
+    item_bytes = call.item_bytes()
+    if item_bytes != 2 or not (left and right and out) or not len(left) == len(out) == 2:
         return plan_allocation(call)
     if call.attr("fused_ops"):  # sums in float32 (``gemm_bf16_inner_product_fwd_t``)
         return plan_allocation(call, after_bytes=(FLOAT_BYTES * math.prod(out) + _HEADER_BYTES,))
-    transposes = bool(call.attr("transpose_a")), bool(call.attr("transpose_b"))
-    rows, depth = reversed(left) if transposes[0] else left
-    elements = rows * out[1] + depth * (rows + out[1])
+    elements = math.prod(left) + math.prod(right) + math.prod(out)
     is_small = item_bytes * elements < 1.01 * (call.processor.l2_bytes or _USUAL_L2_BYTES)
-    threads = 1 if is_small else call.threads
-    scratch = matmul_scratch_bytes(left, transposes, threads=threads, item_bytes=item_bytes)
-    return plan_allocation(call, after_bytes=(scratch,))
+    transposes = bool(call.attr("transpose_a")), bool(call.attr("transpose_b"))
+    product = Product(left, right, transposes, 1 if is_small else call.threads, item_bytes)
+    return plan_allocation(call, after_bytes=(find_scratch_bytes(product),))
 
 
 def plan_batch_matmul(call: Call) -> MemoryPlan:
     """Allocate the product and the primitive's copies of the operands."""
-    left = call.shape(0)
-    if left is None or len(left) < 2 or not call.processor.has_avx512:
+    left, right = call.shape(0), call.shape(1)
+    if not (left and right) or min(len(left), len(right)) < 2 or not call.processor.has_avx512:
         return plan_allocation(call)
     transposes = bool(call.attr("adj_x")), bool(call.attr("adj_y"))
-    item_bytes = call.item_bytes()
-    scratch = matmul_scratch_bytes(left, transposes, threads=call.threads, item_bytes=item_bytes)
-    return plan_allocation(call, after_bytes=(scratch,))
-
-
-def matmul_scratch_bytes(
-    left: tuple[int, ...], transposes: tuple[bool, bool], *, threads: int, item_bytes: int
-) -> int:
-    """Return the bytes of the scratchpad of a batched product.
-
-    ``brgemm`` reads its operands by rows. Each thread copies a transposed right operand in blocks
-    of 64 columns, and a transposed left operand (``left`` is its shape in memory) in blocks of rows,
-    both padded to 64 bytes of depth. With 16-bit types the right operand is always copied, to
-    interleave pairs of rows. Blocks of float32 are at most 512 or 1,024 deep
-    (``compute_blocking_heuristic_avx512``), in rows that are not a power of two apart
-    (``get_actual_lda``). An upper bound for float32: oneDNN takes fewer rows if that spreads the work
-    more evenly, so of 25 measured scratchpads 14 are smaller, by up to 0.5 MiB a thread.
-    """
-    rows, depth = (left[-1], left[-2]) if transposes[0] else (left[-2], left[-1])
-    total = _HEADER_BYTES + threads * _BATCH_BYTES
-    if item_bytes == 4:
-        depth = min(depth, _DEPTH_BLOCK if transposes[0] else 2 * _DEPTH_BLOCK)
-    depth_bytes = -(-depth * item_bytes // _VECTOR_BYTES) * _VECTOR_BYTES
-    if transposes[1] or item_bytes == 2:
-        total += _HEADER_BYTES + threads * depth_bytes * _COLUMN_BLOCK
-    if transposes[0]:
-        if depth_bytes == 4 * _DEPTH_BLOCK and item_bytes == 4:
-            depth_bytes += _VECTOR_BYTES
-        total += _HEADER_BYTES + threads * depth_bytes * min(rows, _ROWS_BLOCK)
-    return total
+    product = Product(left, right, transposes, call.threads, call.item_bytes())
+    return plan_allocation(call, after_bytes=(find_scratch_bytes(product),))
 
 
 def plan_einsum(call: Call) -> MemoryPlan:
     """Plan an ``Einsum`` whose product needs the scratchpad of a batched product."""
-    scratch = partial(matmul_scratch_bytes, threads=call.threads, item_bytes=call.item_bytes())
-    return layout.plan_einsum(call, scratch if call.processor.has_avx512 else None)
+
+    def find(left: layout.Shape, right: layout.Shape, transposes: tuple[bool, bool]) -> int:
+        product = Product(left, right, transposes, call.threads, call.item_bytes())
+        return find_scratch_bytes(product)
+
+    return layout.plan_einsum(call, find if call.processor.has_avx512 else None)
 
 
 _L3_CACHE_BYTES = 30 << 20

@@ -171,7 +171,8 @@ def _is_aligned(size_bytes: int) -> bool:
     return size_bytes % ALIGNMENT_BYTES == 0
 
 
-Scratch = Callable[[tuple[int, ...], tuple[bool, bool]], int]
+Shape = tuple[int, ...]
+Scratch = Callable[[Shape, Shape, tuple[bool, bool]], int]
 
 _BROADCAST, _BATCH, _FREE, _CONTRACTED, _SUMMED = range(5)  # kinds of labels, in their order
 _SWAPPED = (0, 1, 3, 2, 4)  # places of the kinds in an operand that the product reads transposed
@@ -192,8 +193,8 @@ def plan_einsum(call: Call, find_scratch: Scratch | None = None) -> MemoryPlan:
 
     All these tensors are temporaries until the kernel returns; the last one becomes the output
     (``EinsumOp::Compute`` in ``core/kernels/linalg/einsum_op_impl.h``). ``find_scratch`` returns the
-    bytes of a product's scratch from the left operand's shape in memory and the operands that
-    the product reads transposed.
+    bytes of a product's scratch from the operands' shapes in memory and those that the product reads
+    transposed.
     """
     known = map(call.shape, range(len(call.inputs)))
     shapes = [shape for shape in known if shape is not None]
@@ -225,13 +226,13 @@ def plan_einsum(call: Call, find_scratch: Scratch | None = None) -> MemoryPlan:
             return MemoryPlan(outputs=(alias(),))
         return MemoryPlan(outputs=(output,), before_bytes=copies if is_copied else copies[:-1])
     left, right = prepared
-    rows_depth = (left.sizes[_FREE], left.sizes[_CONTRACTED])
-    shape = (
-        left.sizes[_BROADCAST] * left.sizes[_BATCH],
-        *rows_depth[:: -1 if left.is_swapped else 1],
-    )
+    memory = [
+        (one.sizes[_BROADCAST] * one.sizes[_BATCH], *sizes[:: -1 if one.is_swapped else 1])
+        for one in prepared
+        for sizes in [(one.sizes[_FREE], one.sizes[_CONTRACTED])]
+    ]
     swaps = (left.is_swapped, not right.is_swapped)
-    scratch = (find_scratch(shape, swaps),) if find_scratch else ()
+    scratch = (find_scratch(memory[0], memory[1], swaps),) if find_scratch else ()
     if not is_copied:
         return MemoryPlan(outputs=(output,), before_bytes=copies, after_bytes=scratch)
     return MemoryPlan(outputs=(output,), before_bytes=(*copies, call.size()), scratch_bytes=scratch)
