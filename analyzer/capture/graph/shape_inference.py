@@ -30,6 +30,9 @@ Outputs: TypeAlias = dict[str, tuple[TensorSpec, ...]]  # the output specs of op
 _LOOP: Final = ("Enter", "Exit", "NextIteration")
 _PREFIXES: Final = ("_MklNative", "_MklFused", "_Mkl")
 _BIAS_SUFFIX: Final = "WithBias"
+_PADDED: Final = re.compile("_Mkl.*PadWith.*Conv2D")
+"""Convolutions with the padding as their last input; their shape function (``Conv2DShape`` in
+``mkl_nn_ops.cc``) ignores it."""
 _MARK: Final = "/analyzer_known_"
 _PIN: Final = re.compile(rf"\{{\{{node ([^{{}}]+){_MARK}([0-9]+)\}}\}}")
 """The node that states a known shape, as TensorFlow's messages name it."""
@@ -154,6 +157,8 @@ def _make_importable(graph_def: Any, known: Known) -> tuple[Any, dict[str, str]]
         for key in [key for key in twin.attr if key.startswith("_")]:
             del twin.attr[key]
         _rewrite(twin, node, nodes, known)
+        if _PADDED.fullmatch(node.op):
+            _pad_first(twin, copy.node.add(name=f"{node.name}/analyzer_pad"))
         if re.fullmatch(rf"_Mkl.*BackpropFilter.*{_BIAS_SUFFIX}", node.op):
             bias = copy.node.add(name=f"{node.name}/analyzer_bias", input=[node.input[2]])
             _retype(bias, "BiasAddGrad", T=node.attr["T"].type)
@@ -188,6 +193,17 @@ def _rewrite(twin: Any, node: Any, nodes: Mapping[str, Any], known: Known) -> No
         _retype(twin, "Cast", SrcT=node.attr["Tin"].type, DstT=node.attr["Tout"].type)
     elif node.op.startswith("_Mkl"):
         _make_plain(twin, node.op)
+
+
+def _pad_first(twin: Any, pad: Any) -> None:
+    """Turn a padded convolution into a plain one that reads ``pad``; what is fused keeps the shape."""
+    image, weights, *others = twin.input
+    pad.input[:] = [image, others[twin.attr["num_args"].i]]
+    _retype(pad, "Pad", T=twin.attr["T"].type, Tpaddings=twin.attr["Tpaddings"].type)
+    twin.op = "Conv2D"
+    twin.input[:] = [pad.name, weights]
+    for key in set(twin.attr) - {"T", "strides", "padding", "data_format", "dilations"}:
+        del twin.attr[key]
 
 
 def _retype(node: Any, kind: str, **types: int) -> None:
