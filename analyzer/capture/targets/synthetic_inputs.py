@@ -5,6 +5,7 @@ and would be missing from the allocator's statistics. In an estimate they take n
 """
 
 import functools
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -44,9 +45,13 @@ class BatchPart:
     dtype: Any
     classes: int | None = None
 
-    def draw(self, number: Any) -> tf.Tensor:
-        """Return the value in batch ``number``: grappler would fold a constant that is never freed."""
-        seed = tf.stack([tf.zeros_like(number), number])
+    def draw(self, number: Any, index: int = 0) -> tf.Tensor:
+        """Return the value in batch ``number``: grappler would fold a constant that is never freed.
+
+        It would also make one op of equal ops (``DedupComputations`` in ``arithmetic_optimizer.cc``),
+        so that equal parts share a buffer. ``index`` is another number for each part.
+        """
+        seed = tf.stack([tf.zeros_like(number) + index, number])
         draw = functools.partial(tf.random.stateless_uniform, self.shape, seed, dtype=self.dtype)
         if self.dtype in _RANDOM_FLOATS:
             size_bytes = math.prod(self.shape) * self.dtype.size
@@ -61,7 +66,7 @@ class BatchPart:
             return tf.fill(self.shape, "")
         # With nothing masked out, the step takes the most memory; a switch stays off.
         is_mask = self.dtype == tf.bool and bool(self.shape)
-        return tf.fill(self.shape, tf.cast((number >= 0) == is_mask, self.dtype))
+        return tf.fill(self.shape, tf.cast((number >= -index) == is_mask, self.dtype))
 
 
 def make_part(shape: Sequence[int], dtype: Any, classes: int | None = None) -> BatchPart:
@@ -94,7 +99,9 @@ def make_iterator(data: Any, strategy: Any) -> Any:
     """Return an iterator over a strategy's batches, each made when the step asks for it."""
 
     def make_batch(number: Any) -> Any:
-        return tf.nest.map_structure(lambda part: part and part.draw(number), _to_tuples(data))
+        index = itertools.count()
+        draw = lambda part: part and part.draw(number, next(index))  # noqa: E731
+        return tf.nest.map_structure(draw, _to_tuples(data))
 
     options = tf.data.Options()
     options.autotune.enabled = False

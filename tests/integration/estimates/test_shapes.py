@@ -8,10 +8,15 @@ tf = pytest.importorskip("tensorflow")
 
 from analyzer.capture.graph.data_dependent_sizes import _Sizing  # noqa: E402
 from analyzer.capture.graph.executor_graph import build_executor_graph, instantiate  # noqa: E402
-from analyzer.capture.graph.shape_inference import infer_executed_outputs  # noqa: E402
+from analyzer.capture.graph.shape_inference import (  # noqa: E402
+    Known,
+    infer_executed_outputs,
+    infer_graph,
+)
 from analyzer.capture.graph.value_evaluation import is_open  # noqa: E402
 from analyzer.capture.initializers import variable_births  # noqa: E402
 from analyzer.capture.initializers.variable_births import Births  # noqa: E402
+from analyzer.capture.run.step_variables import find_address  # noqa: E402
 from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
     make_part,
     make_tensor,
@@ -312,6 +317,36 @@ def test_fused_convolution_in_bfloat16_has_a_shape() -> None:
     # THEN the convolution has the shape of its result
     shapes = {op.type: op.outputs[0].shape for op in found.ops if op.outputs}
     assert next(shape for kind, shape in shapes.items() if "Conv2D" in kind) == (2, 8, 8, 4)
+
+
+@pytest.mark.parametrize("fused", [(), (b"BiasAdd", b"Relu")])
+def test_padded_convolution_has_the_shape_of_its_padded_image(fused: tuple[bytes, ...]) -> None:
+    """The pass of oneDNN fuses a ``Pad`` and the convolution that reads it."""
+    with tf.Graph().as_default() as graph:
+        image, weights = tf.ones((2, 9, 8, 3)), tf.ones((3, 3, 3, 4))
+        paddings = tf.constant([[0, 0], [1, 1], [0, 1], [0, 0]])
+        tf.nn.conv2d(tf.pad(image, paddings), weights, strides=2, padding="VALID", name="conv")
+    graph_def = graph.as_graph_def()
+    pad, conv = (next(n for n in graph_def.node if n.op == op) for op in ("Pad", "Conv2D"))
+    conv.op = "_MklNativePadWithFusedConv2D" if fused else "_MklNativePadWithConv2D"
+    bias = [pad.input[0]] * bool(fused)  # its shape does not matter
+    conv.input[:] = [pad.input[0], conv.input[1], *bias, pad.input[1]]
+    del conv.attr["explicit_paddings"], conv.attr["use_cudnn_on_gpu"]
+    conv.attr["Tpaddings"].type = tf.int32.as_datatype_enum
+    if fused:
+        conv.attr["num_args"].i = len(bias)
+        conv.attr["fused_ops"].list.s.extend(fused)
+    expected = tuple(graph.get_tensor_by_name("conv:0").shape)
+    assert infer_graph(graph_def, Known())[0]["conv"][0].shape == expected
+
+
+def test_equal_inputs_are_drawn_by_different_ops() -> None:
+    """Grappler makes one op of equal ops, and two inputs of a model would share a buffer."""
+    for dtype in (tf.float32, tf.int64, tf.bool):
+        part = make_part((4, 3), dtype)
+        step = tf.function(lambda n, part=part: (part.draw(n, 0), part.draw(n, 1)))
+        first, second = step(tf.constant(5, tf.int64))
+        assert find_address(first) != find_address(second)
 
 
 def test_size_that_depends_on_synthetic_inputs_is_the_upper_bound(monkeypatch):
