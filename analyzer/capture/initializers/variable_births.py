@@ -170,7 +170,6 @@ _SMALL_BYTES: Final = 1 << 20
 _MAX_FILLED_BYTES: Final = 64 << 20  # values above this are not filled with numbers
 _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
 """``MAP_NORESERVE``: the system reserves no memory for the mapping, so its size does not count."""
-_ROW_BYTES: Final = 64  # a multiple of every element size; a slice at 0 needs no copy
 
 
 @dataclass(eq=False)
@@ -178,7 +177,7 @@ class StandIns:
     """Makes tensors and variables without memory."""
 
     handles: list[Any] = field(default_factory=list)
-    _buffer: Any = None
+    _bytes: Any = None
 
     def make_tensor(self, dtype: Any, shape: Sequence[int], least: int = _SMALL_BYTES) -> Any:
         """Return zeros of this shape; without memory if they take at least ``least`` bytes."""
@@ -186,13 +185,13 @@ class StandIns:
         # Bytes cannot be viewed as bool or string.
         if size_bytes < least or dtype in (tf.bool, tf.string):
             return tf.zeros(list(shape), dtype)
-        if self._buffer is None or int(self._buffer.shape[0]) < size_bytes:
+        if self._bytes is None or len(self._bytes) < size_bytes:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-            mapped = mmap.mmap(-1, -(-size_bytes // _ROW_BYTES) * _ROW_BYTES, flags=flags)
             # Addresses that get memory only when they are written.
-            array = np.frombuffer(mapped, dtype=np.uint8)
-            self._buffer = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-        flat = self._buffer[:size_bytes]
+            self._bytes = np.frombuffer(mmap.mmap(-1, size_bytes, flags=flags), dtype=np.uint8)
+        # TensorFlow copies a slice that does not end at a multiple of 64 bytes
+        # (``IsDim0SliceAligned`` in ``ops_util.h``), NumPy does not.
+        flat = tf.experimental.dlpack.from_dlpack(self._bytes[:size_bytes].__dlpack__())
         if dtype.size > 1:
             flat = tf.reshape(flat, [-1, dtype.size])
         return tf.reshape(tf.bitcast(flat, dtype), list(shape))

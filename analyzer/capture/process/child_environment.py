@@ -74,7 +74,7 @@ _NCCL_BY_NAME: Final = (2, 21)
 """First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
 features that only a real card has, and ends the process."""
 _DECLARED: Final = re.compile(
-    r"""^(?:os\.)?environ(?:\[|(?P<default>\.setdefault\())"""
+    r"""^(?:import [^;\n]*;[ \t]*)?(?:os\.)?environ(?:\[|(?P<default>\.setdefault\())"""
     r"""["'](?P<name>KERAS_BACKEND|TF_(?!CPU_|CPP_)\w+)["']"""
     r"""(?:\]\s*=|,)\s*["'](?P<value>[^"'\n]*)["']""",
     re.MULTILINE,

@@ -361,6 +361,14 @@ def test_size_that_depends_on_synthetic_inputs_is_the_upper_bound(monkeypatch):
     assert {(size.size, size.basis) for size in found.sizes} == {(6, "most")}
 
 
+@pytest.mark.parametrize("count", [180_304, 180_300])  # the second ends within 64 bytes
+def test_a_value_without_memory_shares_the_zeros_of_others(count: int) -> None:
+    stand_ins = variable_births.StandIns()
+    first = stand_ins.make_tensor(tf.float64, (200_000,))
+    value = stand_ins.make_tensor(tf.float64, (count,))
+    assert find_address(value) == find_address(first) is not None
+
+
 def test_synthetic_mask_masks_nothing() -> None:
     """A step that is given one must not be told to need nothing; a switch alone stays off."""
     for number in (0, 1):

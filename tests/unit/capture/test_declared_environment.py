@@ -28,6 +28,12 @@ def test_settings_above_the_imports_are_found_and_nothing_else(tmp_path: Path) -
     assert found == {"TF_USE_LEGACY_KERAS": "1", "TF_DETERMINISTIC_OPS": "1"}
 
 
+def test_a_setting_behind_an_import_on_its_line_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text('import os; os.environ["TF_USE_LEGACY_KERAS"] = "1"\nimport tensorflow\n')
+    assert read_declared_environment(file, {}) == {"TF_USE_LEGACY_KERAS": "1"}
+
+
 def test_a_file_that_is_not_python_is_left_to_its_loader(tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     for damage in (b"def (:\n", b"\0\0", b"(" * 5000):
