@@ -16,10 +16,10 @@ from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.fitting.all_cards import fit_all_cards
 from analyzer.fitting.estimate_at_size import split_shapes
-from analyzer.fitting.fit_answer import encode_answer
 from analyzer.fitting.fit_target import FitQuestion, fit_target
 from analyzer.fitting.remedies import parse_remedies
 from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import ExitCode
 from analyzer.model.units import parse_bytes
 from analyzer.report.output_files import write_text
@@ -64,7 +64,7 @@ def fit(target: str, *, asked: FitOptions, step: options.StepOptions, outputs: P
     document = build_fit_document(answer)
     answer = replace_fields(answer, next_command=document.next_command)
     outputs.show(
-        lambda path: write_text(path, encode_answer(answer).decode()),
+        lambda path: write_text(path, encode_report(answer)),
         lambda path: write_text(path, to_page(document)),
         lambda: document,
     )

@@ -13,6 +13,7 @@ from analyzer.cards import Gpu, all_gpus, memory_limit
 from analyzer.cards.catalogue import gpus_named
 from analyzer.cards.driver_reading import read_cards
 from analyzer.cli.outputs import check_paths, print_answer, write_all
+from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
 from analyzer.report.output_files import write_text
@@ -63,8 +64,7 @@ def gpus(search: str = "", json: Path | None = None, force: bool = False) -> Non
     """List the cards of the catalogue, all or by search words."""
     check_paths(json, force=force)
     listing = _list_cards(search)
-    text = msgspec.json.format(msgspec.json.encode(listing), indent=1).decode() + "\n"
-    if not write_all((json, lambda path: write_text(path, text))):
+    if not write_all((json, lambda path: write_text(path, encode_report(listing)))):
         _print(listing)
 
 

@@ -30,7 +30,7 @@ from analyzer.model.contract.report.limit_figures import (
 )
 from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.recording.records import Finding, Recording, Severity
-from analyzer.model.units import format_bytes
+from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc.bfc_pool import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.minimum_limit import minimum_limit, prepare_searches
 from analyzer.simulate.allocator.pool_explanation import Remedy, remedies
@@ -194,7 +194,7 @@ def _describe_failure(failure: FailedRequest, options: BfcOptions, rows: pd.Data
     limit = format_bytes(options.memory_limit_bytes)
     free, asked = map(format_bytes, (failure.free_bytes, failure.requested_bytes))
     name = name_of(rows.iloc[failure.row].to_dict()) if failure.row >= 0 else "a tensor"
-    is_fragmented = failure.free_bytes >= failure.rounded_bytes
+    is_fragmented = failure.free_bytes >= round_up(failure.requested_bytes)
     why = TEXTS["does-not-fit-fragmented" if is_fragmented else "does-not-fit"]
     return Finding(
         id="does-not-fit",

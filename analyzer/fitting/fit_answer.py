@@ -208,8 +208,3 @@ def insert_size(shape: str, size: int) -> str:
         numbers = AXIS_OF_N.sub(lambda axis: str(int(axis[1] or 1) * size), axes)
         parts.append(name + equals + numbers)
     return " ".join(parts)
-
-
-def encode_answer(answer: FitAnswer) -> bytes:
-    """Return an answer as JSON text."""
-    return msgspec.json.format(msgspec.json.encode(answer), indent=1) + b"\n"

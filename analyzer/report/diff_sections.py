@@ -114,10 +114,8 @@ class Diff(ReportOutput):
 
     report: report_file.DiffFile
     newer: Side = field(repr=False)
-    orders: tuple[Range | None, Range | None] = (
-        None,
-        None,
-    )  # requested peaks in other orders of ops
+    # requested peaks in other orders of ops
+    orders: tuple[Range | None, Range | None] = (None, None)
 
     @property
     def growth_bytes(self) -> int:

@@ -30,7 +30,6 @@ from analyzer.report.summary import (
     peak_limit_words,
     step_words,
     summarize,
-    what_if_words,
 )
 
 ROWS: Final = 12  # of a table in the terminal
@@ -119,7 +118,9 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
     replayed = report.what_if
     if replayed is None:
         return
-    start = f"Replayed with {what_if_words(report)}: "
+    limit, fraction = format_bytes(replayed.memory_limit_bytes), replayed.fragmentation_fraction
+    start = f"Replayed with a limit of {limit}, memory growth {'on' if replayed.growth else 'off'}"
+    start += f", internal_fragmentation_fraction {fraction}: " if fraction else ": "
     failure = replayed.failure
     if failure is None:
         pool, allocated = replayed.peak_pool_bytes, replayed.peak_allocated_bytes

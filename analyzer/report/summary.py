@@ -187,16 +187,6 @@ def need_words(report: ReportFile) -> Iterator[str]:
         yield NOTES["wastes_less"].format(size(report.peak.allocated_bytes))
 
 
-def what_if_words(report: ReportFile) -> str:
-    """Return the settings of a replay that the user asked for; empty without one."""
-    replayed = report.what_if
-    if replayed is None:
-        return ""
-    limit, fraction = format_bytes(replayed.memory_limit_bytes), replayed.fragmentation_fraction
-    last = f", internal_fragmentation_fraction {fraction}" if fraction else ""
-    return f"a limit of {limit}, memory growth {'on' if replayed.growth else 'off'}{last}"
-
-
 def reason_words(report: ReportFile) -> Iterator[str]:
     """Yield sources and assumptions: of the card, the range, a simulated card."""
     yield from () if report.fit is None else report.fit.says

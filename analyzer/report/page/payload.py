@@ -20,6 +20,7 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.report.report_file import DiffFile, ReportFile
 from analyzer.model.contract.report.writing import plain_report
 from analyzer.model.recording.records import Recording, TensorLinks
+from analyzer.model.recording.schema import TextNumbers
 from analyzer.model.recording.timeline import (
     category_codes,
     category_sums,
@@ -31,28 +32,16 @@ _UNSIGNED: Final = ("u1", "u2", "u4")
 _COMPRESSION_LEVEL: Final = 6  # of gzip: zlib's default
 
 
-class StringTable:
-    """Texts without duplicates and the place of each, which columns store; 0 is the empty text."""
-
-    def __init__(self) -> None:
-        self._places = {"": 0}
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts by place."""
-        return list(self._places)
-
-    def place(self, text: str) -> int:
-        """Return the place of ``text``; a new text is added."""
-        return self._places.setdefault(text, len(self._places))
+class StringTable(TextNumbers):
+    """Texts without duplicates and the number of each, which columns store; 0 is the empty text."""
 
     def encode(self, values: pd.Series[Any]) -> npt.NDArray[np.int64]:
-        """Return the place of every value, shape (n,); a missing value is the empty text."""
+        """Return the number of every value, shape (n,); a missing value is the empty text."""
         categorical = values.astype("category")
-        places = [self.place(str(text)) for text in categorical.cat.categories]
-        places.append(0)  # code -1, a missing value, reads the last place
+        numbers = [self.of(str(text)) for text in categorical.cat.categories]
+        numbers.append(0)  # code -1, a missing value, reads the last number
         codes = np.asarray(categorical.cat.codes, dtype=np.int64)
-        return np.array(places, dtype=np.int64)[codes]
+        return np.array(numbers, dtype=np.int64)[codes]
 
 
 def pack(header: Mapping[str, Any], columns: Mapping[str, npt.ArrayLike]) -> str:
@@ -112,7 +101,7 @@ def payload(
     report: ReportFile, recording: Recording, comparison: DiffFile | None
 ) -> tuple[dict[str, object], Columns]:
     """Return the header and the columns for ``pack``."""
-    strings = StringTable()
+    strings = StringTable("")
     table = main_allocator_rows(recording)
     if not table["born"].is_monotonic_increasing:
         table = table.sort_values("born", kind="stable")
@@ -181,7 +170,7 @@ def _neighbours(
         if maker is None and not consumers:
             continue
         taken.add(name)
-        around["graph_tensor"].append(strings.place(name))
+        around["graph_tensor"].append(strings.of(name))
         producer = 0 if maker is None else places.setdefault(maker, len(places)) + 1
         around["graph_producer"].append(producer)
         around["graph_consumer"] += [places.setdefault(op, len(places)) for op in consumers]
@@ -245,16 +234,16 @@ def _buffer_columns(table: pd.DataFrame, strings: StringTable, address_base: int
     names = np.zeros(len(table), dtype=np.int64)
     for name in ("variable", "tensor", "op", "role"):
         names = np.where(names > 0, names, columns[name])
-    columns["name"] = np.where(names > 0, names, strings.place("unnamed"))
+    columns["name"] = np.where(names > 0, names, strings.of("unnamed"))
     return columns
 
 
 def _reasons(
     table: pd.DataFrame, strings: StringTable, report: ReportFile
 ) -> npt.NDArray[np.int64]:
-    """Return the place of the text that says why a buffer is alive, from the report's rows."""
+    """Return the number of the text that says why a buffer is alive, from the report's rows."""
     reasons = {
-        (row.born, row.dies, row.requested_bytes): strings.place(row.why_alive)
+        (row.born, row.dies, row.requested_bytes): strings.of(row.why_alive)
         for row in report.tensors_at_peak
         if row.why_alive
     }

@@ -167,11 +167,9 @@ def _choose_rows(allocations: pd.DataFrame, allocator: str | None) -> Table:
 class FailedRequest:
     """The request that did not fit, and the pool just before it."""
 
-    op: int
     instant: int
     row: int
     requested_bytes: int
-    rounded_bytes: int
     in_use_bytes: int
     pool_bytes: int
     free_bytes: int
@@ -208,13 +206,10 @@ class Replay:
             return None
         columns = (self.in_use_bytes, self.pool_bytes, self.largest_free_bytes)
         in_use, pool, largest = (int(column[-1]) if op else 0 for column in columns)
-        requested = int(sequence.request[op])
         return FailedRequest(
-            op=op,
             instant=int(sequence.instant[op]),
             row=int(sequence.row[sequence.slot[op]]),
-            requested_bytes=requested,
-            rounded_bytes=round_up(requested),
+            requested_bytes=int(sequence.request[op]),
             in_use_bytes=in_use,
             pool_bytes=pool,
             free_bytes=pool - in_use,

@@ -90,7 +90,6 @@ def test_a_process_that_forgets_to_free_fails_alike():
     operations = [(i, 3_000_000) for i in range(1000)]
     result = check_all(sequence_of(operations), BfcOptions.gpu(GIB, growth=True))
     assert result.failure is not None
-    assert result.failure.op == len(result)
 
 
 def test_arrays_can_be_fed_piecewise_and_slots_used_again():

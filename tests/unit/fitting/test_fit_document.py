@@ -18,10 +18,10 @@ from analyzer.fitting.fit_answer import (
     CurvePoint,
     FitAnswer,
     SizeFailure,
-    encode_answer,
 )
 from analyzer.fitting.fit_document import build_fit_document
 from analyzer.model.contract.report.subject import StepRemedy
+from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import FailureKind
 from analyzer.report.render.page_shell import to_page
 from analyzer.report.render.terminal import print_terminal
@@ -102,11 +102,11 @@ def to_html(answer: FitAnswer) -> str:
 
 
 def test_the_json_reads_back() -> None:
-    assert msgspec.json.decode(encode_answer(ANSWER), type=FitAnswer) == ANSWER
+    assert msgspec.json.decode(encode_report(ANSWER), type=FitAnswer) == ANSWER
 
 
 def test_the_json_keeps_to_the_schema() -> None:
-    assert breaches(json.loads(encode_answer(ANSWER)), "fit", "FitAnswer") == []
+    assert breaches(json.loads(encode_report(ANSWER)), "fit", "FitAnswer") == []
 
 
 def test_the_page_shows_names_as_text() -> None:

@@ -13,7 +13,7 @@ from msgspec import DecodeError, Meta, Struct, convert, to_builtins
 from msgspec.json import encode
 from msgspec.json import format as indented
 
-from analyzer.model.contract.fields import Name, ReportRecord
+from analyzer.model.contract.fields import Name
 from analyzer.model.contract.reading import open_without_blocking, read_record, sibling_file
 from analyzer.model.contract.report.report_file import REPORT_VERSION, ReportFile
 from analyzer.model.errors import AnalyzerError
@@ -24,7 +24,7 @@ Json = bool | int | float | str | None | list["Json"] | dict[str, "Json"]  # a v
 _HINT: Final = "Write it again from the trace or the estimate."
 
 
-def plain_report(report: ReportRecord) -> dict[str, Json]:
+def plain_report(report: Struct) -> dict[str, Json]:
     """Return a report as JSON values, with null for NaN and infinity."""
     plain: dict[str, Json] = replace_non_finite(to_builtins(report, enc_hook=_number))
     return plain
@@ -38,7 +38,7 @@ def _number(value: object) -> int | float:
     raise NotImplementedError(f"{type(value)} in a report")
 
 
-def encode_report(report: ReportRecord) -> str:
+def encode_report(report: Struct) -> str:
     """Return a report as JSON text."""
     text = json.dumps(plain_report(report))
     try:

@@ -61,7 +61,7 @@ def test_a_header_of_any_text_survives() -> None:
 
 
 def test_strings_are_stored_once_and_missing_is_empty() -> None:
-    strings = StringTable()
+    strings = StringTable("")
     first = strings.encode(pd.Series(["a", None, "b", "a"], dtype="category"))
     second = strings.encode(pd.Series(["b", "c"]))
     assert [strings.texts[place] for place in first] == ["a", "", "b", "a"]

@@ -11,7 +11,8 @@ from analyzer.model.choice import Category
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.writing import convert_report
 from analyzer.report.render import sections
-from analyzer.report.summary import error_line, summarize, what_if_words
+from analyzer.report.report_sections import what_if_lines
+from analyzer.report.summary import error_line, summarize
 
 GIB = 2**30
 
@@ -203,12 +204,14 @@ def test_the_line_that_says_what_happened(message: str, line: str) -> None:
     ("replayed", "words"),
     [
         (None, ""),
-        (REPLAYED, "a limit of 8.00 GiB, memory growth on"),
+        (REPLAYED, "Replayed with a limit of 8.00 GiB, memory growth on"),
         (
             {**REPLAYED, "growth": False, "fragmentation_fraction": 0.1},
-            "a limit of 8.00 GiB, memory growth off, internal_fragmentation_fraction 0.1",
+            "Replayed with a limit of 8.00 GiB, memory growth off, "
+            "internal_fragmentation_fraction 0.1",
         ),
     ],
 )
 def test_other_settings_in_words(replayed: dict[str, Any] | None, words: str) -> None:
-    assert what_if_words(report(what_if=replayed)) == words
+    line = "".join(what_if_lines(report(what_if=replayed)))
+    assert line.partition(": ")[0] == words
