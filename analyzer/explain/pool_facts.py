@@ -66,7 +66,11 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         facts = _predicted_facts(analysis, asked if card_of(recording) is not None else own)
     # No limit is known for a program whose peak is outside its trace.
     if searched and (find_own_peak(recording) or 0) <= analysis.peak_ever.allocated_bytes:
-        facts = _with_minimum(facts, recording, asked, what_if)
+        # The search includes the limit of the verdict, so that both agree.
+        is_limited = what_if.memory_limit_bytes is not None or card_of(recording) is not None
+        also = [asked.memory_limit_bytes] if is_limited else ()
+        found = minimum_limit(from_recording(recording), asked, also=also)
+        facts = structs.replace(facts, minimum_limit_bytes=found.low, safe_limit_bytes=found.high)
     analysis = replace(analysis, pool=facts)
     return _add_what_if(analysis, asked) if what_if.is_asked else analysis
 
@@ -141,19 +145,6 @@ def _changes(result: Replay) -> tuple[PoolChange, ...]:
         PoolChange(instant=int(result.instant[at]), pool_bytes=int(result.pool_bytes[at]))
         for at in changed
     )
-
-
-def _with_minimum(
-    facts: PoolFacts, recording: Recording, options: BfcOptions, what_if: WhatIf
-) -> PoolFacts:
-    """Return the facts with the lowest limit that works, and the limit from which on all work.
-
-    The search includes the limit of the verdict, so that both agree.
-    """
-    is_limited = what_if.memory_limit_bytes is not None or card_of(recording) is not None
-    also = [options.memory_limit_bytes] if is_limited else ()
-    found = minimum_limit(from_recording(recording), options, also=also)
-    return structs.replace(facts, minimum_limit_bytes=found.low, safe_limit_bytes=found.high)
 
 
 def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:

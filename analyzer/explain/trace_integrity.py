@@ -14,12 +14,6 @@ from analyzer.model.units import format_bytes
 _SHOWN: Final = 3  # reasons shown in words; the JSON has all of them
 
 
-def trace_start_ps(recording: Recording) -> int:
-    """Return the time of the first event, the origin of all times; 0 in a prediction."""
-    measured = recording.kind.ran and len(recording.events)
-    return int(recording.events["time_ps"].iloc[0]) if measured else 0
-
-
 def trust_figures(analysis: Analysis) -> TrustFigures | None:
     """Return whether a trace is complete; None for a prediction."""
     recording = analysis.recording

@@ -73,8 +73,8 @@ def explain_log(records: LogRecords, log: str) -> tuple[OomDocument, list[failur
 
 
 def _case_of(records: LogRecords, failure: LoggedFailure) -> failure_case.OomCase:
-    card, request = _card_of(records, failure), failure_case.compute_size(failure)
-    chunk = None
+    card, chunk = _card_of(records, failure), None
+    request = failure_case.size_by_shape(failure.tensor) or failure_case.size_by_figures(failure)
     if request is not None:
         is_exact_size = failure.kind is FailedAllocator.ASYNC
         chunk = request.requested if is_exact_size else request.rounded

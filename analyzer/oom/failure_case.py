@@ -143,11 +143,6 @@ class RequestSize:
         return self.requested if self.requested.is_exact else self.rounded
 
 
-def compute_size(failure: LoggedFailure) -> RequestSize | None:
-    """Return the size of a request; None if the log does not give it."""
-    return _size_by_shape(failure.tensor) or _size_by_figures(failure)
-
-
 def size_without_type(tensor: RequestedTensor) -> Range | None:
     """Return bounds for a shape whose type the log lacks (TensorFlow 1.4 and before), else None."""
     if tensor.shape is None or tensor.dtype:
@@ -155,7 +150,7 @@ def size_without_type(tensor: RequestedTensor) -> Range | None:
     return Range.spanning(possible_bytes(tensor.shape, ""))
 
 
-def _size_by_shape(tensor: RequestedTensor) -> RequestSize | None:
+def size_by_shape(tensor: RequestedTensor) -> RequestSize | None:
     """Return the size that the shape and the type give, if the printed size agrees."""
     if tensor.shape is None:
         return None
@@ -178,7 +173,8 @@ def _size_by_shape(tensor: RequestedTensor) -> RequestSize | None:
     return None
 
 
-def _size_by_figures(failure: LoggedFailure) -> RequestSize | None:
+def size_by_figures(failure: LoggedFailure) -> RequestSize | None:
+    """Return the size of a request by its figures; None if the log does not give it."""
     tensor = failure.tensor
     size, rounded_bytes = tensor.size, tensor.rounded_bytes
     if rounded_bytes is not None:

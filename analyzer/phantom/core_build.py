@@ -30,11 +30,6 @@ def find_compiler() -> list[str] | None:
     for name in ("cc", "gcc", "clang"):
         if path := shutil.which(name):
             return [path]
-    return find_zig()
-
-
-def find_zig() -> list[str] | None:
-    """Return the start of zig's command line for the oldest glibc; None without ``ziglang``."""
     if importlib.util.find_spec("ziglang") is None:
         return None
     return [sys.executable, "-m", "ziglang", "cc", "-target", _OLDEST_GLIBC]

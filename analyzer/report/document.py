@@ -12,7 +12,7 @@ from analyzer.explain.need import first_step_only_bytes
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_owner import peak_op
 from analyzer.explain.running.data_held import program_figures
-from analyzer.explain.trace_integrity import find_counter_peak, trace_start_ps, trust_figures
+from analyzer.explain.trace_integrity import find_counter_peak, trust_figures
 from analyzer.explain.verdict import FITS, stated_range
 from analyzer.model.choice import Category
 from analyzer.model.contract.report import peak_figures
@@ -98,10 +98,11 @@ def build_document(analysis: Analysis) -> ReportFile:
 def _peak(analysis: Analysis) -> peak_figures.PeakFigures:
     peak, recording = analysis.peak, analysis.recording
     op, layer, source = peak_op(analysis)
-    time_ps, at = None, peak.allocated_instant
-    if recording.kind.ran and at >= 0:
-        time_ps = int(recording.events["time_ps"].iloc[at])
-    start_ps = trace_start_ps(recording)
+    time_ps = time_s = None
+    if recording.kind.ran and peak.allocated_instant >= 0:
+        times_ps = recording.events["time_ps"]
+        time_ps = int(times_ps.iloc[peak.allocated_instant])
+        time_s = (time_ps - int(times_ps.iloc[0])) / 1e12
     return peak_figures.PeakFigures(
         requested_bytes=peak.requested_bytes,
         allocated_bytes=peak.allocated_bytes,
@@ -111,7 +112,7 @@ def _peak(analysis: Analysis) -> peak_figures.PeakFigures:
         layer=layer,
         source=source,
         step=None if analysis.step is None else analysis.step.index,
-        time_s=None if time_ps is None else (time_ps - start_ps) / 1e12,
+        time_s=time_s,
         time_ps=time_ps,
         instant=peak.requested_instant,
         allocated_instant=peak.allocated_instant,

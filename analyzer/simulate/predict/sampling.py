@@ -138,19 +138,14 @@ class Prediction:
         return self.middle.peak_bytes
 
     @property
-    def schedule_range(self) -> Range:
-        """Peaks of the schedules on the figure's threads."""
-        return self.main.range.including(self.peak_bytes)
-
-    @property
     def range(self) -> Range:
-        """The schedule range, widened by other outcomes of decisions and orders that no draw takes."""
+        """The range of the main schedules, widened by other outcomes of decisions and orders that no draw takes."""
         sizes = [*self.orders_bytes.values()]
         if self.least_bytes is not None:
             sizes.append(self.least_bytes)
         if self.alternatives is not None:
             sizes += [self.alternatives.low, self.alternatives.high]
-        return self.schedule_range.including(self.peak_bytes, *sizes)
+        return self.main.range.including(self.peak_bytes, *sizes)
 
 
 def predict(

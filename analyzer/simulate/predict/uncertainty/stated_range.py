@@ -46,13 +46,13 @@ def state_range(
     because += [
         SENTENCES[kind].format(format_bytes(size + extra))
         for kind, size in prediction.orders_bytes.items()
-        if size not in prediction.schedule_range
+        if size not in prediction.main.range
     ]
     because += _describe_margins(margin, less, more, data_bytes)
     less, more = less + data_bytes.get("arrays", 0), more + data_bytes.get("cache", 0)
     # Other outcomes of decisions are not replayed: their distance to the schedules is added.
-    below = prediction.schedule_range.low - requested.low + margin + less
-    above = requested.high - prediction.schedule_range.high + margin + more
+    below = prediction.main.range.low - requested.low + margin + less
+    above = requested.high - prediction.main.range.high + margin + more
     limit = None
     if chosen.limits is not None:
         limit = widen_limits(chosen.limits, len(allocated))
