@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.explain.analysis import Analysis
+from analyzer.explain.buffer_words import TEXTS
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.model.contract.report.peak_figures import DamageRow, ReplayCheck, TrustFigures
 from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Recording
@@ -32,13 +33,8 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
         largest_difference_bytes=check.largest_difference_bytes,
         counter_peak_bytes=counter,
         damages=tuple(
-            DamageRow(
-                id=damage.reason,
-                count=damage.count,
-                allocator=damage.allocator,
-                message=damage.message,
-            )
-            for damage in damages
+            DamageRow(id=one.reason, count=one.count, allocator=one.allocator, message=one.message)
+            for one in damages
         ),
         replay=replay,
         says=tuple(_notices(analysis, damages, check, counter)),
@@ -73,17 +69,11 @@ def _notices(
 ) -> Iterator[str]:
     own, ours = analysis.recording.allocator, analysis.peak.allocated_bytes
     if check.disagreeing:
-        peaks = ""
-        if counter is not None and counter != ours:
-            peaks = (
-                f" The allocated peak is {format_bytes(ours)} by the events, but "
-                f"{format_bytes(counter)} by TensorFlow's counter, which is more likely."
-            )
-        yield (
-            "Incomplete trace: events are missing or altered. After "
-            f"{check.disagreeing:,} of {check.events:,} memory events, their sum differs from "
-            "TensorFlow's bytes in use, by up to "
-            f"{format_bytes(check.largest_difference_bytes)}.{peaks}"
+        most = format_bytes(check.largest_difference_bytes)
+        yield TEXTS["trace-altered"].format(check.disagreeing, check.events, most) + (
+            ""
+            if counter in (None, ours)
+            else TEXTS["trace-peaks"].format(format_bytes(ours), format_bytes(counter or 0))
         )
         said = DamageReason.LOST_EVENTS, own
         damages = [one for one in damages if (one.reason, one.allocator) != said]
@@ -98,10 +88,5 @@ def _notices(
 
 
 def _replay_words(replay: ReplayCheck) -> str:
-    if replay.equal == replay.events:
-        return f"The replay of {replay.events:,} events reproduces every address and size in the trace."
-    return (
-        f"The replay differs from the trace in {replay.events - replay.equal:,} of {replay.events:,} "
-        "events. Either the trace is incomplete, or the allocator had settings that are not simulated. "
-        "So the pool is unknown, and replays under other settings are only a guess."
-    )
+    different = replay.events - replay.equal
+    return TEXTS["replay-differs" if different else "replay-equal"].format(different, replay.events)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import describe_largest, in_brackets
+from analyzer.explain.buffer_words import TEXTS, describe_largest, in_brackets
 from analyzer.model.contract.fields import numpy_name, tensor_bytes
 from analyzer.model.contract.report.limit_figures import UnservedRequest
 from analyzer.model.contract.watch_note import FailedStep, WatchNote
@@ -161,18 +161,16 @@ def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
         severity=Severity.HIGH,
         title=f"Step {failed.step} ran out of memory: {format_bytes(size_bytes)} of "
         f"{format_bytes(failed.in_use_bytes)} in use belong to {words}{in_brackets(first.where)}",
-        detail=f"{request} failed. The owners of {named / max(failed.in_use_bytes, 1):.1%} of the "
-        "bytes in use are known: variables and tensors that Python holds by address, other buffers "
-        "of the step by the size and time of the same buffer in the traced steps.",
+        detail=TEXTS["failed-step"].format(request, named / max(failed.in_use_bytes, 1)),
         evidence=tuple(
             {
-                "what": owner.category,
-                "name": owner.holder or owner.layer,
-                "layer": owner.layer,
-                "where": owner.where,
+                "what": one.category,
+                "name": one.holder or one.layer,
+                "layer": one.layer,
+                "where": one.where,
                 "bytes": size,
             }
-            for owner, size in owners.most_common(_ROWS)
+            for one, size in owners.most_common(_ROWS)
         ),
     )
 

@@ -78,8 +78,7 @@ def find_models(watch: WatchNote) -> Iterator[Finding]:
             severity=Severity.MEDIUM if is_kept else Severity.LOW,
             title=f"{made} models were built by one line and {one.alive} of them are alive, with "
             f"{format_bytes(one.size_bytes)} of variables ({one.where}{holder})",
-            detail="Each model holds its weights, its optimizer state and the graphs of its functions. "
-            + TEXTS[id_],
+            detail=TEXTS["models"] + TEXTS[id_],
             saves_bytes=one.size_bytes * (one.alive - 1) // one.alive if is_kept else None,
             saves_kind="allocated",
             evidence=(evidence_row("made", where=one.where, count=made, size=one.size_bytes),),
@@ -164,18 +163,14 @@ def _report(one: TracedFunction, slope: str, *, is_created: bool) -> Finding:
         holder = f", held by {one.holder}" if one.holder else ""
         kept = f"; {one.alive} are still alive{holder}" if one.alive >= _COPIES else ""
         title = f"{one.objects} tf.functions were created from `{one.name}` ({place}){kept}"
-        detail = (
-            f"Each one is traced and has its own graph ({one.nodes} nodes, {size} when saved) and its "
-            f"own executor. {slope} {TEXTS['functions-made-anew']}"
-        )
+        graph = TEXTS["functions-graph"].format(nodes=one.nodes, size=size)
+        detail = f"{graph} {slope} {TEXTS['functions-made-anew']}"
     else:
         title = f"TensorFlow traced `{one.name}` {one.traces} times in {one.calls} calls ({place})"
         reason = f" Last reason: {last.changed}." if last is not None and last.changed else ""
-        detail = (
-            f"Each trace runs the Python code and stores a graph of {one.nodes} nodes: {size} of host "
-            f"memory when saved, and more in the executor.{reason} {slope} "
-            f"{TEXTS['retraced-' + ('object' if last is None else last.cause)]}"
-        )
+        graph = TEXTS["retraced-graph"].format(nodes=one.nodes, size=size)
+        cause = "object" if last is None else last.cause
+        detail = f"{graph}{reason} {slope} {TEXTS[f'retraced-{cause}']}"
     calls = (
         evidence_row(f"call {retrace.call}", name=retrace.changed, where=one.called_at)
         for retrace in one.retraces[-_CALL_ROWS:]
@@ -242,7 +237,4 @@ def _fragmentation_words(analysis: Analysis) -> str:
     ratios = ratios[np.isfinite(ratios)]
     if not len(ratios):
         return ""
-    return (
-        f"{ratios.iloc[-1]:.0%} of the free memory is outside the largest free chunk after the "
-        f"traced steps, {ratios.max():.0%} at worst. "
-    )
+    return TEXTS["fragmentation"].format(ratios.iloc[-1], ratios.max())

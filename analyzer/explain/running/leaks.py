@@ -83,12 +83,7 @@ def find_leaks(analysis: Analysis, watch: WatchNote, growth: TrendFigures) -> It
         return
     filling = find_filling(watch, growth)
     if filling is not None:
-        full = (
-            f"It has room for {filling.bound:,} entries; memory grows until it is full."
-            if filling.bound
-            else "The program also removes entries from it, so the growth may end. If it does not, "
-            "limit the container: collections.deque(maxlen=…)."
-        )
+        full = TEXTS["fills-room" if filling.bound else "fills"].format(filling.bound)
         yield Finding(
             id="fills",
             severity=Severity.LOW,
