@@ -40,6 +40,9 @@ from analyzer.model.units import round_up
 _LARGE_BYTES: Final = 1 << 20
 """A given value of at least this size is dropped; a smaller one may be a lookup table."""
 _HOLLOW: Final = "_analyzer_hollow"  # set on a variable without memory for its value
+FROM_NUMPY: Final = "_analyzer_from_numpy"
+"""Set on a tensor that was made from a NumPy array. It shares the array's memory if the address is a
+multiple of 64 bytes; TensorFlow copies others (``TF_NewTensor`` in ``tf_tensor.cc``)."""
 
 
 @contextlib.contextmanager
@@ -61,8 +64,16 @@ def build_slots(optimizer: Any, variables: list[Any]) -> None:
     In the step's graph, the scope of the slots would change the names of the update's ops.
     """
     scope = private.keras_backend.name_scope(optimizer.name, caller=optimizer)
-    with private.FuncGraph("slots").as_default(), scope:
+    graph = private.FuncGraph("slots").as_default()
+    with graph, scope, tf.variable_creator_scope(_create_from_constant):
         optimizer.build(variables)
+
+
+def _create_from_constant(create: Callable[..., Any], *, initial_value: Any, **kwargs: Any) -> Any:
+    """Create a variable; one with a constant of the graph as its value (Nadam) gets a copy of it."""
+    if tf.is_tensor(initial_value) and tf.is_symbolic_tensor(initial_value):
+        initial_value = tf.get_static_value(initial_value)
+    return create(initial_value=initial_value, **kwargs)
 
 
 @dataclass
@@ -80,6 +91,7 @@ class _Patches:
             self._wrap(owner, "numpy", self._numpy)
         self._wrap(private.ResourceVariable, private.INITIALIZE_VARIABLE, self._init_from_args)
         self._wrap(private.UnliftedInitializerVariable, "__init__", self._init_lifted)
+        self._wrap(private.constant_op, "convert_to_eager_tensor", _mark_from_numpy)
         if self.births.stand_ins is not None:
             for optimizer in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
                 self._wrap(optimizer, "apply", self._build_and_apply)
@@ -237,6 +249,13 @@ class _Patches:
             with tf.init_scope(), tf.device(CPU_DEVICE):
                 tf.raw_ops.AssignVariableOp(resource=variable.handle, value=zeros)
         setattr(variable, _HOLLOW, True)
+
+
+def _mark_from_numpy(old: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    tensor = old(value, *args, **kwargs)
+    if isinstance(value, np.ndarray):
+        setattr(tensor, FROM_NUMPY, True)
+    return tensor
 
 
 def _trace_spec(make: Callable[[], Any]) -> Any:
