@@ -29,6 +29,7 @@ from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import cancellation as cancellation
 from tensorflow.python.eager import context as context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import constant_op as constant_op
 from tensorflow.python.framework import op_callbacks as op_callbacks
 from tensorflow.python.framework import op_def_registry as op_def_registry
 from tensorflow.python.framework import ops as framework_ops

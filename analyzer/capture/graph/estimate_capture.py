@@ -20,6 +20,7 @@ from analyzer.capture.graph.gpu_graph import build_gpu_graph, pretend_gpu
 from analyzer.capture.graph.input_pipeline import count_held_bytes
 from analyzer.capture.graph.plain_graphs import count_bytes, read_inner_ops
 from analyzer.capture.initializers.hollow_variables import (
+    FROM_NUMPY,
     build_slots,
     record_births,
     sort_slots_by_creation,
@@ -112,11 +113,12 @@ def capture_graph(
         stack.enter_context(pause_collector())  # no code of the user runs from here on
         report("optimising the graph", 0.5)
         step = _build_graph(program, function, gpu, options)
+        given = program.make_tensors()
         slots = sort_slots_by_creation(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         # Compiling for the CPU takes most of the time: skip it if a card's compiler will be used.
         plans = not options.gpu or options.cpu_plan or not has_compiler()
-        compiled, messages = compile_calls(function, step.ops, dump, program.args, plans=plans)
+        compiled, messages = compile_calls(function, step.ops, dump, given, plans=plans)
         program.messages.extend(messages)
         report("reading the graph", 0.9)
         inputs: list[int | None] = [None] * len(program.args)
@@ -130,7 +132,8 @@ def capture_graph(
         inputs_after=tuple(births.inputs.get(id(tensor)) for tensor in program.args),
         kept_by_tracing=kept_bytes // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
-        data_bytes=count_held_bytes([*program.args, *function.captured_inputs]),
+        data_bytes=count_held_bytes([*given, *function.captured_inputs])
+        | {"inputs": sum(count_bytes(one) for one in given if hasattr(one, FROM_NUMPY))},
         threads=note_threads(caches=True),
         sizes=step.sizes,
         assumed=dict(options.assume),
@@ -160,12 +163,13 @@ def _trace(program: Program, births: Births) -> tuple[Any, int]:
 def _build_graph(
     program: Program, function: Any, gpu: Gpu | None, options: CaptureOptions
 ) -> StaticStep:
+    given = program.make_tensors()
     if gpu is not None and not program.config.jit:
         limit_bytes, assumed = options.memory_limit_bytes, options.assume
-        return build_gpu_graph(function, gpu, limit_bytes, given=program.args, assumed=assumed)
+        return build_gpu_graph(function, gpu, limit_bytes, given=given, assumed=assumed)
     if not program.config.jit:
-        return build_executor_graph(function, program.args, options.assume)
-    step = build_compiled_graph(function, program.args)
+        return build_executor_graph(function, given, options.assume)
+    step = build_compiled_graph(function, given)
     if gpu is None:
         return step
     ops = [replace(op, device="") for op in step.ops]  # placement here knew only the CPU

@@ -152,9 +152,10 @@ def get_spec(tensor: Any) -> TensorSpec:
 
 def get_shape(tensor: Any) -> tuple[int, ...] | None:
     """Return the static shape of a tensor or variable, -1 for an unknown axis."""
-    if tensor.shape.rank is None:
+    shape = tf.TensorShape(tensor.shape)
+    if shape.rank is None:
         return None
-    return tuple(-1 if axis is None else int(axis) for axis in tensor.shape.as_list())
+    return tuple(-1 if axis is None else int(axis) for axis in shape.as_list())
 
 
 def count_bytes(tensor: Any, batch: int = 1) -> int:

@@ -159,7 +159,7 @@ def _read_ops(
     sources = graphs.find_sources(function.graph)
     if program.config.jit or not partitions:
         return graphs.read_traced_ops(function.graph, sources), "traced"
-    outputs = infer_executed_outputs(function, partitions, program.args)
+    outputs = infer_executed_outputs(function, partitions, program.make_tensors())
     return graphs.read_executed_ops(partitions, outputs, sources), "executed"
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from analyzer.capture.private_names import get_function_options, is_jit_compiled
@@ -60,7 +61,8 @@ class Program:
     """One training or inference step that can be called repeatedly."""
 
     call: Callable[[], Any]  # runs one step without arguments and returns its result
-    args: tuple[Any, ...]  # the tensors that the step is fed
+    # the tensors that the step is fed, and the NumPy arrays, which each call copies to tensors
+    args: tuple[Any, ...]
     config: StepConfig
     function: Any = None  # the ``tf.function`` behind ``call``; None if the step runs eagerly
     traced_args: tuple[Any, ...] = ()
@@ -69,6 +71,14 @@ class Program:
     messages: list[str] = field(default_factory=list)  # choices for the user, one sentence each
     promises: list[Promise] = field(default_factory=list)
     jit_reason: str = ""  # why XLA compiles a Keras model's step on a GPU, or not
+
+    def make_tensors(self) -> tuple[Any, ...]:
+        """Return the step's inputs as tensors."""
+        return tuple(one if tf.is_tensor(one) else tf.constant(one) for one in self.args)
+
+
+def _is_fed(value: Any) -> bool:
+    return tf.is_tensor(value) or isinstance(value, np.ndarray | np.generic)
 
 
 _OWNERS: Final = ("model", "models", "optimizer", "optimizers")
@@ -147,7 +157,7 @@ def make_function_program(
     return Program(
         call=lambda: function(*args),
         # A ragged or sparse tensor is fed as its component tensors.
-        args=tuple(x for x in tf.nest.flatten(args, expand_composites=True) if tf.is_tensor(x)),
+        args=tuple(filter(_is_fed, tf.nest.flatten(args, expand_composites=True))),
         function=function if is_tf_function(function) else None,
         traced_args=args,
         models=models,

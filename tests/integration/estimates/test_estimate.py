@@ -36,7 +36,7 @@ class Pairs:
         if name not in self.known:
             for command in ("estimate", "trace"):
                 # A step comes with arguments of its own.
-                batch = [] if name in ("step", "reading") else ["--batch-size", "8"]
+                batch = [] if name in ("step", "reading", "arrays") else ["--batch-size", "8"]
                 ended = analyze_in_child(
                     command, f"predictable.py:{name}", "--out", f"{name}-{command}",
                     *batch, "--inter-op-threads", "1", *options, cwd=self.folder, **environment,
@@ -119,6 +119,21 @@ def test_the_batches_and_the_buffers_of_an_iterator_count(pairs: Pairs) -> None:
     assert stated["unsized"] == 0
     assert stated["low_bytes"] <= measured["peak"]["requested_bytes"] <= stated["high_bytes"]
     assert predicted["resident"]["requested_bytes"] == pytest.approx(resident, rel=0.02)
+
+
+@pytest.mark.slow
+def test_each_call_copies_a_numpy_array_and_other_inputs_keep_their_shapes(pairs: Pairs) -> None:
+    """Nadam makes a variable from a constant of the graph in which the slots are made."""
+    estimate, trace = pairs.get("arrays")
+    predicted, measured = estimate.document, trace.document
+    stated, peak = predicted["uncertainty"], measured["peak"]["requested_bytes"]
+    resident = measured["resident"]["requested_bytes"]
+    assert predicted["resident"]["requested_bytes"] == pytest.approx(resident, rel=0.01)
+    # The arrays that begin at a multiple of 64 bytes are not copied: 1000 * 16 and 30 numbers.
+    assert peak <= stated["high_bytes"]
+    assert stated["low_bytes"] <= peak
+    assert predicted["peak"]["requested_bytes"] - peak <= 4 * (1000 * 16 + 30) + 0.01 * peak
+    assert any("NumPy" in reason for reason in stated["because"])
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Small steps to estimate and to trace, and some that cannot be estimated."""
 
 import keras  # noqa: TID253
+import numpy as np
 import tensorflow as tf  # noqa: TID253
 
 layers = keras.layers
@@ -57,6 +58,25 @@ def step():
 
     step.model, step.optimizer = model, optimizer
     return step, (tf.random.normal((64, 40)), tf.random.normal((64, 1)))
+
+
+def arrays():
+    """A NumPy array comes before the tensors of a sparse one."""
+    table = keras.Variable(tf.random.normal((16, 64)))
+    optimizer = keras.optimizers.Nadam()
+
+    @tf.function(autograph=False)
+    def step(features, adjacency, target):
+        with tf.GradientTape() as tape:
+            rows = tf.sparse.sparse_dense_matmul(adjacency, features @ table)
+            loss = tf.reduce_mean((tf.nn.relu(rows)[:30, 0] - target) ** 2)
+        optimizer.apply(tape.gradient(loss, [table]), [table])
+        return loss
+
+    step.optimizer = optimizer
+    pairs = tf.stack([tf.range(1000, dtype=tf.int64)] * 2, axis=1)
+    adjacency = tf.SparseTensor(pairs, tf.random.normal((1000,)), (1000, 1000))
+    return step, (np.ones((1000, 16), "float32"), adjacency, np.ones(30, "float32"))
 
 
 def reading():

@@ -49,7 +49,8 @@ def state_range(
         if size not in prediction.main.range
     ]
     because += _describe_margins(margin, less, more, data_bytes)
-    less, more = less + data_bytes.get("arrays", 0), more + data_bytes.get("cache", 0)
+    less += data_bytes.get("arrays", 0) + data_bytes.get("inputs", 0)
+    more += data_bytes.get("cache", 0)
     # Other outcomes of decisions are not replayed: their distance to the schedules is added.
     below = prediction.main.range.low - requested.low + margin + less
     above = requested.high - prediction.main.range.high + margin + more
@@ -83,7 +84,7 @@ def _describe_margins(
     yield SENTENCES["small"].format(format_bytes(margin))
     if less or more:
         yield SENTENCES["unmodelled"].format(format_bytes(less), format_bytes(more))
-    for kind in ("arrays", "cache"):
+    for kind in ("arrays", "inputs", "cache"):
         if size := data_bytes.get(kind):
             yield SENTENCES[kind].format(format_bytes(size))
 
