@@ -139,7 +139,7 @@ class Prediction:
 
     @property
     def range(self) -> Range:
-        """The range of the main schedules, widened by other outcomes of decisions and orders that no draw takes."""
+        """The range of the main sample, other outcomes of decisions, and orders that no draw takes."""
         sizes = [*self.orders_bytes.values()]
         if self.least_bytes is not None:
             sizes.append(self.least_bytes)
