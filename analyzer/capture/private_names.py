@@ -7,6 +7,7 @@ with an underscore, may change with any release. The rest of the package uses th
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -85,12 +86,23 @@ def mark_placed_variables() -> Iterator[None]:
 
     def make_and_mark(*args: Any, **kwargs: Any) -> Any:
         handle = make(*args, **kwargs)
-        if "CPU" in context.context().device_name:
+        in_strategy = isinstance(tf.distribute.get_strategy(), _STRATEGIES)
+        if "CPU" in context.context().device_name and not in_strategy:
             setattr(handle, _PLACED, True)
         return handle
 
     with patch.object(resource_variable_ops, make.__name__, make_and_mark):
         yield
+
+
+_STRATEGIES: Final = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+"""They place a replica on each GPU, and on the CPU if there is none (``all_local_devices``)."""
+
+
+def count_replicas() -> int:
+    """Return the most replicas of a strategy that chooses devices itself; 0 without such a strategy."""
+    strategies = (one for one in gc.get_objects() if issubclass(type(one), _STRATEGIES))
+    return max((one.num_replicas_in_sync for one in strategies), default=0)
 
 
 def is_placed(handle: Any) -> bool:

@@ -93,9 +93,14 @@ def _wrap_body(function: Any) -> Any:
 
 def _make_item(graph_def: Any, function: Any) -> Any:
     """Return a graph with the nodes that the optimiser must keep: results and side effects."""
-    for nodes in (graph_def.node, *(called.node_def for called in graph_def.library.function)):
-        for node in nodes:
-            node.device = _HOST if "cpu" in node.device.lower() else _CARD  # the user's choice
+    bodies = (graph_def.node, *(called.node_def for called in graph_def.library.function))
+    is_placed = any("cpu" in node.device.lower() for nodes in bodies for node in nodes)
+    replicas = private.count_replicas() if is_placed else 0
+    if replicas > 1:
+        raise TargetError(f"Its strategy names {replicas} devices, and a card runs one: name none.")
+    for nodes in bodies:
+        for node in nodes:  # the user's choice, or of a strategy that finds no GPU here
+            node.device = _HOST if "cpu" in node.device.lower() and not replicas else _CARD
             if _CLASS in node.attr:
                 node.attr[_CLASS_COPY].CopyFrom(node.attr[_CLASS])
     effects = {op.name for op in function.graph.control_outputs}

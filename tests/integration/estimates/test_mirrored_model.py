@@ -35,6 +35,17 @@ def test_the_estimate_agrees_with_the_run(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.tf
 @pytest.mark.slow
+def test_the_estimate_for_a_card_is_that_of_the_run_on_it(tmp_path: Path) -> None:
+    options = {"batch_size": 64, "gpu": "t4", "jit": False}
+    traced = analyzer.trace(TARGET, out=tmp_path / "traced", **options)
+    estimated = analyzer.estimate(TARGET, out=tmp_path / "estimated", **options)
+    assert estimated.peak_bytes == pytest.approx(traced.peak_bytes, rel=0.02)
+    sums = estimated.report.categories_at_peak.by_category()
+    assert WEIGHTS_BYTES <= sums["parameter"] < WEIGHTS_BYTES + SMALL_BYTES
+
+
+@pytest.mark.tf
+@pytest.mark.slow
 @pytest.mark.skipif(
     tuple(map(int, version("tensorflow").split(".")[:2])) < (2, 21), reason="NCCL is built in"
 )
