@@ -27,6 +27,15 @@ _CONTEXT: Final = MemoryRange(
 """T4 115 to 302 MiB, V100 317, A100-40 352, A100-80 424, RTX 3090 286, H100 444, H200 527 (driver 580).
 TensorFlow computes its limit after the context exists, because ``cudaMemGetInfo`` needs one."""
 
+_HIP_CONTEXT: Final = MemoryRange(
+    bytes=612 * _MIB,
+    range=Range(0, 1428 * _MIB),
+    source="HIP context and display: the card's total minus the free memory that the start-up lines of "
+    "TensorFlow-ROCm imply, from public logs of 11 AMD cards",
+)
+"""Median of the 11 logs since 2023 (RX 6600 XT 120 MiB, RX 7600 272, RX 7900 XTX 548 to 612, MI210 1070,
+MI250X 1192 and 1428, RX 7800 XT 1225, RX 9060 XT 1286); 0 in older ones (RX 5700, RX 6700 XT, MI60)."""
+
 _LIBRARIES: Final = MemoryRange(
     bytes=500 * _MIB,
     range=Range(100 * _MIB, 1000 * _MIB),
@@ -43,7 +52,7 @@ def check_limit(gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = N
     gets a region (``BFCAllocator::Extend``), so the pool's size depends on other processes on the card.
     ``context_bytes`` of None stands for the least that was measured.
     """
-    context = _CONTEXT.range.low if context_bytes is None else context_bytes
+    context = _context(gpu).range.low if context_bytes is None else context_bytes
     free_bytes = gpu.memory_bytes - context
     if limit_bytes is not None and limit_bytes > free_bytes:
         default = format_bytes(memory_limit(gpu).bytes)
@@ -52,6 +61,10 @@ def check_limit(gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = N
             f"({format_bytes(free_bytes)}).",
             hint=f"Omit it for TensorFlow's default there ({default}), or name a larger card.",
         )
+
+
+def _context(gpu: Gpu) -> MemoryRange:
+    return _HIP_CONTEXT if gpu.is_amd else _CONTEXT
 
 
 def context_bytes() -> int:
@@ -66,6 +79,7 @@ def system_reserve(
 
     From ``MinSystemMemory`` in ``tensorflow/core/common_runtime/gpu/gpu_device.cc``. ``free_bytes`` is
     the free memory once the CUDA context exists; ``tegra`` is a Jetson, whose memory is the host's.
+    On an AMD card TensorFlow reads the capability 0.0 (``se::CudaComputeCapability`` of ROCm).
     """
     if free_bytes < 2 << 30:
         return 225 * _MIB
@@ -92,7 +106,7 @@ def usable_memory(gpu: Gpu) -> MemoryRange:
     has_display = any(word in gpu.name for word in ("GeForce", "TITAN", "RTX"))
     shared = min(round(_DISPLAY_SHARE * total), _MOST_DISPLAY_BYTES) if has_display else 0
     bounds = Range(total - margin - shared, total + margin)
-    return MemoryRange(bytes=total, range=bounds, source="the total that CUDA reports")
+    return MemoryRange(bytes=total, range=bounds, source="the total that the driver reports")
 
 
 def memory_limit(gpu: Gpu) -> MemoryRange:
@@ -101,23 +115,25 @@ def memory_limit(gpu: Gpu) -> MemoryRange:
     The usable memory minus the CUDA context minus the reserve (``SingleVirtualDeviceMemoryLimit``).
     """
     usable, tegra = usable_memory(gpu), gpu.memory_kind == "LPDDR"
-    free = usable.range - _CONTEXT.range
+    context = _context(gpu)
+    free = usable.range - context.range
     expected, low, high = (
         max(0, size - system_reserve(size, gpu.compute_capability, tegra=tegra))
-        for size in (usable.bytes - _CONTEXT.bytes, free.low, free.high)
+        for size in (usable.bytes - context.bytes, free.low, free.high)
     )
-    capability = f"TensorFlow's reserve for compute capability {gpu.capability_text}"
-    source = f"total minus context minus {capability}"
+    kind = "AMD cards" if gpu.is_amd else f"compute capability {gpu.capability_text}"
+    source = f"total minus context minus TensorFlow's reserve for {kind}"
     return MemoryRange(bytes=expected, range=Range(low, high), source=source)
 
 
 def process_overhead(gpu: Gpu) -> MemoryRange:
-    """Return the memory of one process outside the pool: CUDA context, libraries, loaded kernels."""
+    """Return the memory of one process outside the pool: context, libraries (CUDA's), kernels."""
+    context = _context(gpu)
     workspace = 32 * _MIB if gpu.compute_capability >= (9, 0) else 8 * _MIB + (128 << 10)
     return MemoryRange(
-        bytes=_CONTEXT.bytes + _LIBRARIES.bytes + workspace,
-        range=(_CONTEXT.range + _LIBRARIES.range).widened(0, workspace),
-        source=f"{_CONTEXT.source}; {_LIBRARIES.source}; cuBLAS' workspace",
+        bytes=context.bytes + _LIBRARIES.bytes + workspace,
+        range=(context.range + _LIBRARIES.range).widened(0, workspace),
+        source=f"{context.source}; {_LIBRARIES.source}; cuBLAS' workspace",
     )
 
 

@@ -27,15 +27,15 @@ _KIB: Final = 1024  # bytes
 VARIABLE: Final = "TF_MEMORY_ANALYZER_CARDS"
 _MOST_FILE_BYTES: Final = 1 << 20
 
-_DRIVER_MIB: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600}
+_DRIVER_MIB: Final = {"GDDR": 350, "GDDR+ECC": 500, "HBM": 600, "AMD": 16}
 """MiB that the driver reserves, by kind of memory, before CUDA reports a total: the middle of the
 measured cards on Linux (GDDR 220 to 560, depending on the driver; with ECC 250 to 680 after the
-sixteenth for the codes; HBM 110 to 910)."""
+sixteenth for the codes; HBM 110 to 910; AMD 16 in logs of idle cards by TensorFlow-ROCm)."""
 
 _JETSON_SHARE: Final = 0.05  # of the host's memory; 4 to 7 % is missing on the measured boards
 
 _NOISE: Final = re.compile(
-    r"nvidia|geforce|tesla|gpu|graphics|generation|edition|workstation|server|card|the|memory"
+    r"nvidia|amd|radeon|instinct|geforce|tesla|gpu|graphics|generation|edition|workstation|server|card|the|memory"
     r"|hbm\d?e?|gddr\dx?"
 )
 _VARIANT: Final = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
@@ -99,6 +99,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return int(major), int(minor)
 
     @property
+    def is_amd(self) -> bool:
+        """Whether TensorFlow uses it by ROCm, which knows no compute capability."""
+        return self.compute_capability == (0, 0)
+
+    @property
     def architecture(self) -> Architecture:
         """Limits of its compute capability."""
         return ARCHITECTURES[self.compute_capability]
@@ -125,7 +130,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             return self.reported_bytes
         has_codes = self.memory_kind == "GDDR+ECC"
         usable_mib = self.nominal_mib * 15 // 16 if has_codes else self.nominal_mib
-        driver_mib = _DRIVER_MIB.get(self.memory_kind) or round(self.nominal_mib * _JETSON_SHARE)
+        kind = "AMD" if self.is_amd else self.memory_kind
+        driver_mib = _DRIVER_MIB.get(kind) or round(self.nominal_mib * _JETSON_SHARE)
         return (usable_mib - driver_mib) * MIB
 
 

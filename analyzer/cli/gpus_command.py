@@ -26,7 +26,7 @@ _NAMED: Final = 5  # other cards of the same name that are printed
 class CardRow(msgspec.Struct, frozen=True, kw_only=True):
     """One card of the list: nominal memory, memory that CUDA reports, TensorFlow's default limit.
 
-    ``memory_source`` is empty if ``memory_bytes`` is derived.
+    ``memory_source`` is empty if ``memory_bytes`` is derived, ``compute_capability`` of an AMD card.
     """
 
     id: str
@@ -97,7 +97,7 @@ def _list_cards(search: str) -> CardList:
     cards = sorted(filter(matches, all_gpus()), key=lambda card: card.id) or gpus_named(search)
     rows = (
         CardRow(
-            compute_capability=card.capability_text,
+            compute_capability="" if card.is_amd else card.capability_text,
             limit_bytes=memory_limit(card).bytes,
             **{name: getattr(card, name) for name in _SAME},
         )
@@ -140,7 +140,7 @@ def _print(listing: CardList) -> None:
         )
         for one in listing.own
     )
-    heading = "Cards: nominal memory, memory that CUDA reports, TensorFlow's default limit"
+    heading = "Cards: nominal memory, memory that the driver reports, TensorFlow's default limit"
     table = sections.Table((first, *sections.COLUMNS["cards"]), rows)
     blocks = (sections.Section(heading, (table,)),)
     following = listing.next_command

@@ -36,7 +36,8 @@ def fit_all_cards(
     def kind_of(gpu: Gpu) -> int:
         return min(gpu.compute_capability[0], 8)
 
-    catalogue = sorted(all_gpus(), key=lambda gpu: (kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
+    cards = [gpu for gpu in all_gpus() if not gpu.is_amd]
+    catalogue = sorted(cards, key=lambda gpu: (kind_of(gpu), memory_limit(gpu).bytes, gpu.id))
     kinds = [[gpu] for gpu in question.prices]  # few, each with its own rewrites near its limit
     kinds = kinds or [list(cards) for _, cards in groupby(catalogue, kind_of)]
     rows: list[CardAnswer] = []

@@ -92,7 +92,7 @@ def fit_step(
     """Find the largest size of a step under a limit."""
     gpu = find_gpu(options.gpu) if options.gpu else None
     limit_of, limit = resolve_limit(gpu, question.limit_bytes)
-    can_run = access.trial is not None and (gpu is None or has_phantom())
+    can_run = access.trial is not None and (gpu is None or (has_phantom() and not gpu.is_amd))
     confirm = gpu is not None and can_run if question.confirm is None else question.confirm
     confirm = confirm and access.trial is not None
     run_limit = None if limit_of == "card" else limit.bytes

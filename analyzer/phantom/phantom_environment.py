@@ -68,6 +68,11 @@ def parse_cards(text: str) -> tuple[Gpu, ...]:
             raise InputError(f"--gpu {text} has an empty name.", hint="Write it as t4,a100.")
         count, _, name = part.partition("x")
         cards += [find_gpu(name)] * int(count) if count.isdecimal() and name else [find_gpu(part)]
+    if amd := [card.name for card in cards if card.is_amd]:
+        raise InputError(
+            f"Simulated cards are NVIDIA's, and {amd[0]} is not.",
+            hint="`analyze estimate --gpu NAME` predicts for it.",
+        )
     if not 1 <= len(cards) <= 16:
         raise InputError(f"--gpu {text} names {len(cards)} cards.", hint="Name 1 to 16.")
     return tuple(cards)

@@ -169,7 +169,7 @@ def need_words(report: ReportFile) -> Iterator[str]:
             parts.append(f"{size(free_bytes)} fragmentation of its pool")
     if need.beside_pool is not None:
         beside = size(need.beside_pool.bytes)
-        parts.append(f"{beside} beside TensorFlow's pool (CUDA context, libraries)")
+        parts.append(f"{beside} beside TensorFlow's pool (context, libraries)")
     least = None if waste is None else waste.minimum_limit_bytes
     others = ""
     if waste is not None and least is not None and least != waste.safe_limit_bytes:

@@ -117,7 +117,7 @@ def capture_graph(
         slots = sort_slots_by_creation(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
         # Compiling for the CPU takes most of the time: skip it if a card's compiler will be used.
-        plans = not options.gpu or options.cpu_plan or not has_compiler()
+        plans = gpu is None or gpu.is_amd or options.cpu_plan or not has_compiler()
         compiled, messages = compile_calls(function, step.ops, dump, given, plans=plans)
         program.messages.extend(messages)
         report("reading the graph", 0.9)

@@ -242,7 +242,7 @@ def _describe_devices(gpu: Gpu, limit_bytes: int | None) -> list[Any]:
     own = memory_limit(gpu).bytes
     properties = private.device_properties_pb2.DeviceProperties(
         type="GPU",
-        vendor="NVIDIA",
+        vendor="AMD" if gpu.is_amd else "NVIDIA",
         model=gpu.name,
         memory_size=own if limit_bytes is None else min(limit_bytes, own),
         frequency=round(gpu.clock_mhz),

@@ -124,6 +124,8 @@ def _compile(
     progress: Callable[[str, float], None] | None,
 ) -> list[Plans]:
     """Return the plans of the functions; with cuBLAS for all products also if Triton fails."""
+    if how.gpu.is_amd:
+        raise CompilerUnavailable("no compiler for AMD cards is available.")
     modules = [module_of(one) for one in functions]
     has_triton = how.gpu.compute_capability >= TRITON_FROM
     if both is None:

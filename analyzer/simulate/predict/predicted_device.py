@@ -103,8 +103,13 @@ def _numbers(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.replace("/", "_").split("_") if part.isdecimal())
 
 
-def describe_like(note: RunNote) -> Iterator[str]:
-    """Yield sentences about the measured figures of an estimate."""
+def describe_card(note: RunNote) -> Iterator[str]:
+    """Yield sentences about the measured figures of an estimate, and missing rules of its card."""
+    if note.device.name.startswith("AMD "):
+        yield (
+            "AMD card: kernels follow TensorFlow's CUDA code. MIOpen's workspaces count 0 bytes; the "
+            "range covers that of its matrix product. No run on an AMD card was compared."
+        )
     like, count = note.like, sum(op.type in CONVOLUTION_KINDS for op in note.ops)
     if like is None:
         return

@@ -24,7 +24,7 @@ from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.executor.node_execution import Assumptions
-from analyzer.simulate.predict.predicted_device import Target, describe_like, target_of
+from analyzer.simulate.predict.predicted_device import Target, describe_card, target_of
 from analyzer.simulate.predict.prepared_step import STEPS, Owner, Prepared, Schedule
 from analyzer.simulate.predict.process_table import Played, make_table, place
 from analyzer.simulate.predict.sampling import Chosen, Prediction, choose, predict
@@ -156,7 +156,7 @@ def _measured(
         ),
         recompiled_functions=find_recompiled_functions(note, compiled),
         versions=dict(note.versions),
-        notes=(*note.notes, *describe_input_sizes(note), *describe_like(note)),
+        notes=(*note.notes, *describe_input_sizes(note), *describe_card(note)),
         unmodelled=find_unmodelled(prediction.prepared),
         uncertainty=uncertainty,
     )

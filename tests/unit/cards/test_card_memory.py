@@ -42,6 +42,30 @@ def test_the_limit_is_what_tensorflow_logged(card: str, logged_mib: tuple[int, .
         assert limit.bytes == pytest.approx(logged * MIB, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("card", "logged_mib"),
+    [
+        # The same line in public logs of TensorFlow-ROCm 2.9 to 2.20.
+        ("mi60", (32252,)),  # "Vega 20"
+        ("mi210", (63950,)),
+        ("mi250x", (63592, 63828)),
+        ("rx-5700", (7676,)),
+        ("rx-6600-xt", (7556,)),
+        ("rx-6700-xt", (11772,)),
+        ("rx-7600", (7404,)),
+        ("rx-7800-xt", (14643,)),
+        ("rx-7900-xtx", (23448, 23466, 23470, 23512, 23986)),
+        ("rx-9060-xt-16gb", (14518,)),
+    ],
+)
+def test_the_limit_of_an_amd_card_covers_the_logs(card: str, logged_mib: tuple[int, ...]) -> None:
+    limit = memory_limit(find_gpu(card))
+    for logged in logged_mib:
+        assert limit.range.low <= (logged + 1) * MIB
+        assert logged * MIB <= limit.range.high
+        assert limit.bytes == pytest.approx(logged * MIB, rel=0.09)
+
+
 # The same line in public logs of cards with a display, on Windows, in WSL, or idle.
 GEFORCE_LOGS = {
     "gtx-1060-6gb": (4626, 5018),

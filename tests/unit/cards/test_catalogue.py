@@ -35,6 +35,11 @@ from analyzer.model.errors import InputError
         ("rtx 6000 ada", "rtx-6000-ada"),
         ("a6000", "rtx-a6000"),
         ("  L40S ", "l40s"),
+        # As TensorFlow-ROCm prints them.
+        ("AMD Instinct MI250X/MI250", "mi250x"),
+        ("Radeon RX 7900 XTX", "rx-7900-xtx"),
+        ("AMD Radeon RX 7600", "rx-7600"),
+        ("MI250", "mi250"),
     ],
 )
 def test_a_name_finds_its_card(asked: str, id_: str) -> None:
@@ -48,7 +53,7 @@ def test_an_ambiguous_name_means_the_least_memory() -> None:
     assert find_gpu("a100") is cards[0]
 
 
-@pytest.mark.parametrize("asked", ["rtx4091", "foo", "", "mi300x", "a\nb", "☃" * 2000])
+@pytest.mark.parametrize("asked", ["rtx4091", "foo", "", "mi999", "a\nb", "☃" * 2000])
 def test_an_unknown_name_is_one_line_and_bad_input(asked: str) -> None:
     with pytest.raises(InputError) as caught:
         find_gpu(asked)

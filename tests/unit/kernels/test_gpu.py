@@ -47,6 +47,16 @@ def test_a_convolution_copies_its_filter_into_cudnns_order():
     assert found.modelled
 
 
+def test_a_convolution_on_an_amd_card_has_no_workspace_of_cudnn_but_a_bound():
+    shapes = [(8, 28, 28, 16), (3, 3, 16, 32)], [(8, 28, 28, 32)]
+    found = plan("Conv2D", *shapes, card=find_gpu("mi210"), **NHWC)
+    assert found.workspace is None
+    assert found.trial is None
+    assert (
+        found.unknown_bytes == 16 * 3 * 3 * 28 * 28 * 4
+    )  # GemmFwdRest::GetWorkspaceSize of MIOpen
+
+
 def test_channels_last_is_copied_where_cudnn_computes_in_nchw():
     shapes = [(8, 28, 28, 16), (3, 3, 16, 32)], [(8, 28, 28, 32)]
     image, result = size(8, 28, 28, 16), size(8, 28, 28, 32)

@@ -31,7 +31,7 @@ def test_cards_are_named_one_by_one_or_with_a_number(text, ids):
     assert [card.id for card in parse_cards(text)] == [find_gpu(name).id for name in ids]
 
 
-@pytest.mark.parametrize("text", ["no-such-card", "17xt4", "0xt4", ""])
+@pytest.mark.parametrize("text", ["no-such-card", "17xt4", "0xt4", "", "t4,mi210"])
 def test_what_names_no_card_is_refused_in_one_line(text):
     with pytest.raises(InputError):
         parse_cards(text)

@@ -54,6 +54,7 @@ class DnnCard:
     limit_bytes: int | None = None
 
 
+# Long: one plan for three passes
 def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
     """Allocate the outputs, copies of tensors, and the workspace of cuDNN's algorithm.
 
@@ -61,6 +62,7 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
     layout; a tensor with one channel needs no change. The side input of a fused ``Add``
     (``_FusedConv2D``) is forwarded. ``direction`` is one of ``PASSES``: ``LaunchConvOpImpl``,
     ``LaunchConv2DBackpropInputOp`` and ``LaunchConv2DBackpropFilterOp``.
+    MIOpen's workspace is unknown, at most its matrix product's (``GemmFwdRest::GetWorkspaceSize``).
     """
     is_sum = "Add" in (call.attr("fused_ops") or [])
     first = forward(call, (len(call.inputs) - 1,)) if is_sum else allocate(call)
@@ -96,6 +98,10 @@ def plan_convolution(call: Call, card: DnnCard, direction: str) -> MemoryPlan:
         before = without_zeros((call.size(), kernel_bytes, padding))
         plan = MemoryPlan(outputs=(allocate(call, region="temp"),), before_bytes=before)
         after = ()
+    if card.gpu.is_amd:
+        columns = math.prod(kernel[:-1]) * math.prod(described.result) * described.groups
+        bound = min(columns * call.item_bytes(), _LIMIT_BYTES)
+        return replace(plan, after_bytes=without_zeros(after), unknown_bytes=bound)
     workspace, trials = _find_workspaces(call, described, card)
     names = ("strides", "dilations", "explicit_paddings", "fused_ops")
     tried = {"forward": result_bytes, "filter_gradient": kernel_bytes}  # a copy of the result
