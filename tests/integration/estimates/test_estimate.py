@@ -122,13 +122,11 @@ def test_the_batches_and_the_buffers_of_an_iterator_count(pairs: Pairs) -> None:
 
 
 @pytest.mark.slow
-def test_each_call_copies_a_numpy_array_and_other_inputs_keep_their_shapes(pairs: Pairs) -> None:
+def test_a_numpy_array_among_the_inputs_leaves_the_others_their_shapes(pairs: Pairs) -> None:
     """Nadam makes a variable from a constant of the graph in which the slots are made."""
     estimate, trace = pairs.get("arrays")
     predicted, measured = estimate.document, trace.document
     stated, peak = predicted["uncertainty"], measured["peak"]["requested_bytes"]
-    resident = measured["resident"]["requested_bytes"]
-    assert predicted["resident"]["requested_bytes"] == pytest.approx(resident, rel=0.01)
     # The arrays that begin at a multiple of 64 bytes are not copied: 1000 * 16 and 30 numbers.
     assert peak <= stated["high_bytes"]
     assert stated["low_bytes"] <= peak
