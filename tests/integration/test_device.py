@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 import pytest
 from builders import INSTALLED, analyze_in_child
+from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu, memory_limit
-from analyzer.phantom.core_build import find_compiler
 from analyzer.phantom.phantom_environment import (
     PhantomOptions,
     make_phantom_environment,
@@ -23,10 +22,7 @@ from analyzer.phantom.phantom_environment import (
 
 pytestmark = [
     pytest.mark.tf,
-    pytest.mark.skipif(
-        sys.platform != "linux" or platform.machine() != "x86_64" or not find_compiler(),
-        reason="Linux on x86-64, and a compiler",
-    ),
+    NEEDS_CARDS,
 ]
 MIB = 1 << 20
 CONTEXT = 320 * MIB

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import platform
-import sys
 from pathlib import Path
 
 import pytest
+from simulated_cards import NEEDS_CARDS
 
 from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.capture_request import CaptureKind, CaptureOptions
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import AnalyzerError, FailureKind
-from analyzer.phantom.core_build import find_compiler
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 pytestmark = pytest.mark.tf
-ON_CARD = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64" or not find_compiler(),
-    reason="Linux on x86-64, and a compiler",
-)
+ON_CARD = NEEDS_CARDS
 STEPS = """
 import tensorflow as tf
 

@@ -11,9 +11,9 @@ import pytest
 from builders import ROOT, analyze, analyze_in_child
 from integration.estimates.test_fit_command import MODELS
 from schemas import breaches
+from simulated_cards import NEEDS_CARDS
 
 import analyzer
-from analyzer.phantom.core_build import find_compiler
 
 pytestmark = pytest.mark.tf
 
@@ -51,7 +51,7 @@ def test_it_is_reported_and_the_run_folder_keeps_the_allocators_own_list(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_compiler() is None, reason="no C compiler for the simulated card")
+@NEEDS_CARDS
 def test_one_command_leads_from_a_log_to_the_batch_that_fits(tmp_path: Path) -> None:
     (tmp_path / "models.py").write_text(MODELS)
     step = ("models.py:convolutional", "--gpu", "t4", "--no-jit")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import runpy
 import shutil
@@ -17,22 +16,19 @@ from typing import Any
 import pandas as pd
 import pytest
 from builders import INSTALLED, analyze_in_child
+from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu, memory_limit
 from analyzer.cards.xla_compiler import has_compiler
 from analyzer.model.graph.host_copies import PACKED_ROLE
 from analyzer.model.units import format_bytes
-from analyzer.phantom.core_build import find_compiler
 from analyzer.session.opening import open_estimate, open_result
 
 COVERAGE = Path(__file__).parents[2] / "benchmarks" / "traces" / "coverage.py"
 
 pytestmark = [
     pytest.mark.tf,
-    pytest.mark.skipif(
-        sys.platform != "linux" or platform.machine() != "x86_64" or not find_compiler(),
-        reason="Linux on x86-64, and a compiler",
-    ),
+    NEEDS_CARDS,
 ]
 TARGETS = Path(__file__).parent / "targets"
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from builders import analyze_in_child
+from simulated_cards import NEEDS_CARDS
 
 import analyzer
-from analyzer.phantom.core_build import find_compiler
 from analyzer.tracing.parse.logdir import find_traces
 
 pytestmark = [
     pytest.mark.tf,
     pytest.mark.slow,
-    pytest.mark.skipif(
-        sys.platform != "linux" or platform.machine() != "x86_64" or not find_compiler(),
-        reason="Linux on x86-64, and a compiler",
-    ),
+    NEEDS_CARDS,
 ]
 TARGETS = Path(__file__).parent / "targets"
 

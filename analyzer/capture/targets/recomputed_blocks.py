@@ -67,7 +67,7 @@ def recompute_blocks(model: keras.Model, blocks: list[list[str]]) -> keras.Model
         start = last.output
     if [start] != model.outputs:
         x = keras.Model(start, model.outputs)(x)
-    return keras.Model(model.inputs, x, name=model.name)
+    return keras.Model(model.input, x, name=model.name)
 
 
 # --- up to here ---

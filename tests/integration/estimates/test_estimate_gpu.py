@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -15,9 +14,9 @@ from typing import Any
 
 import pytest
 from builders import analyze_in_child
+from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu, memory_limit
-from analyzer.phantom.core_build import find_compiler
 
 pytestmark = pytest.mark.tf
 TARGETS = Path(__file__).parents[1] / "targets"
@@ -131,10 +130,7 @@ def test_a_step_that_returns_nothing_keeps_its_gradients_together(folder: Path) 
     assert document["peak"]["requested_bytes"] == pytest.approx(31_552_636, rel=0.001)
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64" or not find_compiler(),
-    reason="the simulated card needs Linux on x86-64, and a compiler",
-)
+@NEEDS_CARDS
 def test_variables_stay_on_the_device_that_the_user_chose(folder: Path) -> None:
     """The simulated card's run: tables of 5 MB each lie on the host, the updates on the card."""
     document = estimate(folder, "placed", "--gpu", "t4")

@@ -14,13 +14,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark
+from simulated_cards import NEEDS_CARDS
 
 from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import ExitCode, FailureKind, InputError, TargetError
-from analyzer.phantom.phantom_environment import has_phantom
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
@@ -147,7 +147,7 @@ class _Recorder(ForkServers):
         raise InterruptedError
 
 
-@pytest.mark.skipif(not has_phantom(), reason="no C compiler for the simulated card")
+@NEEDS_CARDS
 def test_trials_on_a_card_share_one_process(tmp_path: Path) -> None:
     (tmp_path / "targets.py").write_text(PLACES)
     spec = parse_target(f"{tmp_path}/targets.py:step")

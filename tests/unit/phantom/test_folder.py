@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 import subprocess
 import sys
 
 import pytest
+from simulated_cards import NEEDS_CARDS
 
 from analyzer.cards import find_gpu
 from analyzer.model.errors import InputError
@@ -15,10 +15,7 @@ from analyzer.phantom import elf
 from analyzer.phantom import library_folder as folder
 from analyzer.phantom.phantom_environment import PhantomOptions, make_phantom_environment
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64" or not compiling.find_compiler(),
-    reason="Linux on x86-64, and a compiler",
-)
+pytestmark = NEEDS_CARDS
 WANTED = frozenset({b"cudaMalloc", b"cuMemGetInfo_v2", b"cublasSasum_v2", b"cuNewerThanUs"})
 
 
