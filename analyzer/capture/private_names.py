@@ -174,11 +174,8 @@ def get_gpu_options() -> dict[str, str]:
 
 @contextlib.contextmanager
 def disable_python_tracing() -> Iterator[None]:
-    """Keep the profiler from writing an event of each conversion to a tensor (60,000 for ResNet50).
-
-    The switch is a function, in older releases such as 2.16 a value.
-    """
-    off = (lambda: False) if callable(python_trace.enabled) else False
+    """Keep the profiler from writing an event of each conversion to a tensor (60,000 for ResNet50)."""
+    off = (lambda: False) if callable(python_trace.enabled) else False  # a value up to 2.16
     with patch.object(python_trace, "enabled", off):
         yield
 

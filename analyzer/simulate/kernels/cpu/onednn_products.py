@@ -1,7 +1,7 @@
 """Scratchpads of oneDNN's batched products with AVX-512: ``brgemm_matmul_utils.cpp`` of oneDNN 3.7.
 
-Not modelled: AMX tiles, which some processors use for 16-bit types, and small products more than
-20,000 deep. Measured on a processor without AMX: 930 of 930 products of float32 and bfloat16, of
+Not modelled: AMX tiles, which some processors use for 16-bit types, and products 20,000 deep or
+wide. Measured on a processor without AMX: 930 of 930 products of float32 and bfloat16, of
 random sizes, on 1 to 8 threads.
 """
 
@@ -105,10 +105,6 @@ def _choose_blocks(product: Product) -> _Blocks:
             width = min(columns, 32)
         if batch == 1 and is_turned and depth >= 2048 and (is_float or _is_power(depth)):
             most_splits = min(product.threads, 4)
-    work = batch * parts * -(-rows // most)
-    is_wide = is_float and columns >= 20_000 and work > 10 * product.threads
-    if is_wide and rows % most == 0 and most_splits == 1:
-        least = most
     chunks = np.arange(min(16 if is_turned else 1, parts), 0, -1)[:, None]
     heights = np.arange(most, least - 1, -1)[None, :]
     best, choice = np.float32(1), _Blocks(least, width, tall, 1, 1)
