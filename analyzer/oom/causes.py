@@ -323,7 +323,7 @@ def _describe_figures(figures: dict[str, Range], cause: Cause) -> Iterator[str]:
         yield f"{size['need']} needed, {size['limit']} available"
         return
     if size["request"]:
-        more = f", more than the card's {size['total']}" if is_larger else ""
+        more = f", more than the card's {size['total']}" if is_larger and "total" in size else ""
         yield f"{size['request']} requested{more}"
     if "free" in size:
         yield f"{size['free']} of {total} free" if total else f"{size['free']} free"
