@@ -302,7 +302,7 @@ def read_prices(path: Path) -> dict[Gpu, float]:
         except InputError as error:
             raise InputError(f"{path}: {error.message}", hint=error.hint) from None
         except msgspec.ValidationError:
-            problem = f"{path}: the price of {name} is {str(price)[:40]!r}, which is no number."
+            problem = f"{path}: the price of {name} is {str(price)[:40]!r}, which is no number from 0 on."
             raise InputError(problem, hint=_HINT) from None
         prices[gpu] = min(price, prices.get(gpu, price))
     return prices
