@@ -35,7 +35,7 @@ sixteenth for the codes; HBM 110 to 910; AMD 16 in logs of idle cards by TensorF
 _JETSON_SHARE: Final = 0.05  # of the host's memory; 4 to 7 % is missing on the measured boards
 
 _NOISE: Final = re.compile(
-    r"nvidia|amd|radeon|instinct|geforce|tesla|gpu|graphics|generation|edition|workstation|server|card|the|memory"
+    r"nvidia|amd|instinct|geforce|tesla|gpu|graphics|generation|edition|workstation|server|card|the|memory"
     r"|hbm\d?e?|gddr\dx?"
 )
 _VARIANT: Final = re.compile(r"\d+gb|sxm|pcie|nvl|quadro|rtx|gtx")
@@ -267,8 +267,8 @@ def _words(name: str) -> frozenset[str]:
     """Split a name into its words: ``RTX4070Ti 16G`` is rtx, 4070, ti, 16gb."""
     text = name.lower().replace("max-q", "maxq")
     text = re.sub(r"(\d)\s*(?:gib|gb|g)\b(?!\.)", r"\1gb", text)
-    text = re.sub(r"\b(rtx|gtx|quadro|titan|tesla|geforce|nvidia|jetson)(?=[a-z]?\d)", r"\1 ", text)
-    text = re.sub(r"(?<=\d)(ti|super|laptop)\b", r" \1", text)
+    text = re.sub(r"\b([rg]t?x|quadro|titan|tesla|geforce|nvidia|jetson)(?=[a-z]?\d)", r"\1 ", text)
+    text = re.sub(r"(?<=\d)(ti|super|laptop|xtx|xt|gre)\b", r" \1", text)
     text = re.sub(r"\bsxm\d\b", "sxm", text)
     text = re.sub(r"\b(a100|h100|h200|v100|p100)(?=\d+gb|sxm|pcie)", r"\1 ", text)
     words = (_SYNONYM.get(word, word) for word in re.split(r"[^a-z0-9.]+", text))
@@ -302,7 +302,7 @@ def read_prices(path: Path) -> dict[Gpu, float]:
         except InputError as error:
             raise InputError(f"{path}: {error.message}", hint=error.hint) from None
         except msgspec.ValidationError:
-            problem = f"{path}: the price of {name} is {str(price)[:40]!r}, which is no number from 0 on."
+            problem = f"{path}: the price of {name} is {str(price)[:40]!r}, no number from 0 on."
             raise InputError(problem, hint=_HINT) from None
         prices[gpu] = min(price, prices.get(gpu, price))
     return prices

@@ -40,6 +40,8 @@ from analyzer.model.errors import InputError
         ("Radeon RX 7900 XTX", "rx-7900-xtx"),
         ("AMD Radeon RX 7600", "rx-7600"),
         ("MI250", "mi250"),
+        ("rx7900xtx", "rx-7900-xtx"),
+        ("7900 gre", "rx-7900-gre"),
     ],
 )
 def test_a_name_finds_its_card(asked: str, id_: str) -> None:
