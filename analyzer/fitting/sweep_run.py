@@ -135,7 +135,14 @@ def run_sweep(
     progress: Progress,
 ) -> SweepFile:
     """Estimate the cells that ``out`` lacks, and return all; failed cells are not saved."""
-    folder = _make_folder(out)
+    folder = out / "cells"
+    try:
+        if out.is_dir() and not folder.is_dir() and any(out.iterdir()):
+            reason = f"{out} holds files that are not a sweep's."
+            raise InputError(reason, hint="Name another --out.")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out}: {error.strerror}.", hint="Name another --out.") from None
     files = [folder / f"{_key(question)}.json" for question in questions]
     cells: dict[int, SweepCell] = {}
     for place, (question, file) in enumerate(zip(questions, files, strict=True)):
@@ -160,19 +167,6 @@ def run_sweep(
         cells=tuple(cells[place] for place in range(len(questions))),
         versions={"tf-memory-analyzer": __version__},
     )
-
-
-def _make_folder(out: Path) -> Path:
-    """Make and return the folder of the cells; raise if ``out`` holds other files."""
-    folder = out / "cells"
-    try:
-        if out.is_dir() and not folder.is_dir() and any(out.iterdir()):
-            reason = f"{out} holds files that are not a sweep's."
-            raise InputError(reason, hint="Name another --out.")
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: {error.strerror}.", hint="Name another --out.") from None
-    return folder
 
 
 def _key(question: SweepQuestion) -> str:

@@ -182,16 +182,15 @@ class _Patches:
             self.births.add(variable, initializer, spec.shape, spec.dtype.name, traced=False)
         elif variable.shape.is_fully_defined():
             self.births.add_value(variable)
-            if tf.is_tensor(value):
-                self._drop_large_value(variable)
-
-    def _drop_large_value(self, variable: Any) -> None:
-        shape, dtype = variable.shape, variable.dtype
-        size_bytes = shape.num_elements() * dtype.size
-        if size_bytes >= _LARGE_BYTES and dtype.is_floating and self._can_be_hollow(shape, dtype):
-            self._hollow_out(variable)
-        else:  # the variable shares the buffer of the tensor, which was allocated before
-            self.births.made_bytes += round_up(size_bytes)
+            if not tf.is_tensor(value):
+                return
+            shape, dtype = variable.shape, variable.dtype
+            size_bytes = shape.num_elements() * dtype.size
+            is_large = size_bytes >= _LARGE_BYTES and dtype.is_floating
+            if is_large and self._can_be_hollow(shape, dtype):
+                self._hollow_out(variable)
+            else:  # the variable shares the buffer of the tensor, which was allocated before
+                self.births.made_bytes += round_up(size_bytes)
 
     def _init_lifted(
         self, old: Any, variable: Any, initial_value: Any = None, **kwargs: Any

@@ -55,9 +55,8 @@ class BatchPart:
         draw = functools.partial(tf.random.stateless_uniform, self.shape, seed, dtype=self.dtype)
         if self.dtype in _RANDOM_FLOATS:
             size_bytes = math.prod(self.shape) * self.dtype.size
-            if (
-                "PHANTOM_CARDS" in os.environ and size_bytes > _LONGEST_COPY
-            ):  # drawing takes seconds
+            # drawing takes seconds
+            if "PHANTOM_CARDS" in os.environ and size_bytes > _LONGEST_COPY:
                 return tf.raw_ops.Empty(shape=self.shape, dtype=self.dtype)
             return draw()
         if self.classes and self.dtype in (tf.int32, tf.int64):

@@ -94,7 +94,12 @@ class ScriptRun:
         sys.modules["__main__"] = module
         sys.argv[:] = [path, *self._request.arguments]
         sys.path[:] = [self._script_folder, *places]
-        self._unload_shadowing(modules)
+        # Unload our modules that have the name of a module in the script's folder.
+        folder = Path(self._script_folder)
+        for name in {name.partition(".")[0] for name in sys.modules} - modules - {"analyzer"}:
+            if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
+                for one in [one for one in sys.modules if one.partition(".")[0] == name]:
+                    del sys.modules[one]
         sys.meta_path.insert(0, _ImportHook(self._begin))
         self._install_exit_hooks()
         ended, status = "", 0
@@ -151,14 +156,6 @@ class ScriptRun:
             return  # the script has already ended with its own status
         except Exception:
             write_fault(self._folder)
-
-    def _unload_shadowing(self, modules: frozenset[str]) -> None:
-        """Unload our modules that have the name of a module in the script's folder."""
-        folder = Path(self._script_folder)
-        for name in {name.partition(".")[0] for name in sys.modules} - modules - {"analyzer"}:
-            if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
-                for one in [one for one in sys.modules if one.partition(".")[0] == name]:
-                    del sys.modules[one]
 
     def _begin(self) -> None:
         """Start to watch; called when the script has imported TensorFlow."""

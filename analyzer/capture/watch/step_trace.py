@@ -159,7 +159,13 @@ class StepTrace:
     def open(self, record: FunctionRecord | None, *, least: int = 1) -> None:
         """Trace the following calls of a function, ``least`` or more; None for eager steps."""
         self.containers = count_host_containers()
-        self._note_resident()
+        tensors = find_live_tensors()  # some of them without an event
+        self.before = make_references(tensors)
+        large = [tensor for tensor in tensors if count_tensor_bytes(tensor) >= _RESIDENT_BYTES]
+        for tensor in large[:_MAX_RESIDENT]:
+            self.resident[id(tensor)] = Input(
+                "a tensor", tensor.dtype.name, get_shape(tensor), find_address(tensor)
+            )
         variables = self._choose(record, max(self._steps, least))
         if not self._is_running:
             self.observed.restart()
@@ -182,16 +188,6 @@ class StepTrace:
         self.variables = StepVariables(program, function=function)
         self.variables.refresh()
         return self.variables
-
-    def _note_resident(self) -> None:
-        """Note the tensors that exist before the steps, some of them without an event."""
-        tensors = find_live_tensors()
-        self.before = make_references(tensors)
-        large = [tensor for tensor in tensors if count_tensor_bytes(tensor) >= _RESIDENT_BYTES]
-        for tensor in large[:_MAX_RESIDENT]:
-            self.resident[id(tensor)] = Input(
-                "a tensor", tensor.dtype.name, get_shape(tensor), find_address(tensor)
-            )
 
     def next_step(self) -> bool:
         """End a step and begin another; return False if the trace is complete and must be closed."""

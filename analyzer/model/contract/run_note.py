@@ -248,7 +248,12 @@ def _check(run: RunFile) -> None:
         check_size(given.dtype, given.shape)
     born: set[int] = set()
     for birth in run.births:
-        alive = _find_live_buffers(birth)
+        alive: set[int] = set()  # the buffers that stay
+        for number, size_bytes in birth.events:
+            if bool(size_bytes) == (number in alive):
+                verb = "allocated" if size_bytes else "freed"
+                raise ValueError(f"buffer {number} is {verb} twice")
+            alive ^= {number}
         index = birth.variable
         if index is None:
             continue
@@ -259,13 +264,3 @@ def _check(run: RunFile) -> None:
         if alive and 0 in (run.variables[index].shape or ()):
             raise ValueError(f"variable {index} is empty but has a buffer")
         born.add(index)
-
-
-def _find_live_buffers(birth: BirthNote) -> set[int]:
-    """Return the buffers that stay; raise a ValueError if one is allocated or freed twice."""
-    alive: set[int] = set()
-    for number, size_bytes in birth.events:
-        if bool(size_bytes) == (number in alive):
-            raise ValueError(f"buffer {number} is {'allocated' if size_bytes else 'freed'} twice")
-        alive ^= {number}
-    return alive

@@ -213,20 +213,16 @@ def read_text(stream: BinaryIO, name: str) -> Iterator[bytes]:
     """Yield the log in UTF-8, block by block, or raise an InputError for a damaged gzip header."""
     blocks = _unpack(stream, name)
     first = next(blocks, b"")
-    encoding = _encoding_of(first)
+    # Windows shells write UTF-16, and UTF-32 if asked.
+    sample = first[: min(len(first), 4096) // 4 * 4]
+    zeros = tuple(sample[place::4].count(0) > 0.9 * len(sample) / 4 for place in range(4))
+    encoding = _ZEROS.get(zeros) if len(sample) > 64 else None
     if encoding is None:
         yield from chain([first], blocks)
         return
     decoder = codecs.getincrementaldecoder(encoding)("replace")
     for block in chain([first], blocks):
         yield decoder.decode(block).encode("utf-8", "replace")
-
-
-def _encoding_of(head: bytes) -> str | None:
-    """Return the encoding if it is not UTF-8: Windows shells write UTF-16, and UTF-32 if asked."""
-    sample = head[: min(len(head), 4096) // 4 * 4]
-    zeros = tuple(sample[place::4].count(0) > 0.9 * len(sample) / 4 for place in range(4))
-    return _ZEROS.get(zeros) if len(sample) > 64 else None
 
 
 def _unpack(stream: BinaryIO, name: str) -> Iterator[bytes]:

@@ -251,13 +251,21 @@ class _Reading:
             ]
             return tuple(sorted(moved, key=lambda one: (one.start_ps, -one.end_ps)))
 
+        thread, start = self._runs.pop("thread"), self._runs.pop("start_ps")
+        base = base_ps[thread - 1]
+        start += base
+        order = np.argsort(start, kind="stable")
+        end = self._runs.pop("end_ps")
+        end += base
+        op = pd.Categorical.from_codes(self._runs.pop("op")[order], self._ops.texts)
+        runs = {"start_ps": start[order], "end_ps": end[order], "thread": thread[order]}
         planes = (decode_text(plane.name) for plane, _ in self.planes)
         lost = self._memory.unreadable + self._unnamed
         return RawTrace(
             events=self._memory.table(base_ps),
             step_markers=sort("steps"),
             markers=sort("marks"),
-            op_runs=self._op_runs(base_ps),
+            op_runs=pd.DataFrame({"op": op, **runs}, copy=False),  # sorted by start
             op_types=self._op_types,
             kernels=self._kernels.kernels(base_ps),
             function_runs=self._kernels.function_runs(base_ps),
@@ -268,18 +276,6 @@ class _Reading:
             modules=self._modules,
             ran_xla=self._ran_xla,
         )
-
-    def _op_runs(self, base_ps: Positions) -> pd.DataFrame:
-        """Return the runs of ops, sorted by start."""
-        thread, start = self._runs.pop("thread"), self._runs.pop("start_ps")
-        base = base_ps[thread - 1]
-        start += base
-        order = np.argsort(start, kind="stable")
-        end = self._runs.pop("end_ps")
-        end += base
-        runs = pd.Categorical.from_codes(self._runs.pop("op")[order], self._ops.texts)
-        columns = {"start_ps": start[order], "end_ps": end[order], "thread": thread[order]}
-        return pd.DataFrame({"op": runs, **columns}, copy=False)
 
 
 def _span(block: EventBlock, row: int, line: int, names: PlaneNames) -> Span:
