@@ -44,7 +44,14 @@ def make_library_folder(cache: Path) -> Path:
     An InputError says that TensorFlow is absent, without CUDA or for an older cuDNN, or no compiler.
     """
     tensorflow = find_tensorflow()
-    _check_cudnn(tensorflow)
+    file = tensorflow / "python/platform/build_info.py"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = re.search(r"'cudnn_version', '(\d+)", text)
+    if found and int(found[1]) < CUDNN_MAJOR:  # TensorFlow 2.17 is built for 8, 2.18 for 9
+        raise InputError(
+            f"Simulated cards need TensorFlow 2.18 or newer: the installed one uses cuDNN {found[1]}.",
+            hint=f"pip install -U tensorflow; {_PREDICT}",
+        )
     core = find_core(cache)
     digest = hashlib.sha256(core.read_bytes() + ",".join(SONAMES).encode())
     for path in list_binaries(tensorflow):
@@ -66,18 +73,6 @@ def find_tensorflow() -> Path:
         "Simulated cards need TensorFlow's Linux wheel, and its libraries are not installed.",
         hint=f"pip install tensorflow; {_PREDICT}",
     )
-
-
-def _check_cudnn(tensorflow: Path) -> None:
-    """Refuse a TensorFlow that was built for an older cuDNN: 2.17 for 8, 2.18 for 9."""
-    file = tensorflow / "python/platform/build_info.py"
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    found = re.search(r"'cudnn_version', '(\d+)", text)
-    if found and int(found[1]) < CUDNN_MAJOR:
-        raise InputError(
-            f"Simulated cards need TensorFlow 2.18 or newer: the installed one uses cuDNN {found[1]}.",
-            hint=f"pip install -U tensorflow; {_PREDICT}",
-        )
 
 
 def find_core(cache: Path) -> Path:

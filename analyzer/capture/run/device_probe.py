@@ -1,7 +1,6 @@
 """A child that uses a card in small steps and reports its memory after each (``analyze device``)."""
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -63,7 +62,3 @@ def main() -> int:
         if not stages:
             return refuse(next(iter(error.message.splitlines()), type(error).__name__))
     return send(CardFigures(MeasuredStages(stages=tuple(stages))), 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

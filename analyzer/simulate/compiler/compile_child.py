@@ -28,6 +28,7 @@ from analyzer.model.contract.card_note import (
     REQUEST_FILE,
     CompileAnswer,
     CompileRequest,
+    PlanHead,
     Products,
     Statistics,
 )
@@ -65,12 +66,10 @@ class CompilerRefused(CompilerUnavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledModule:
-    """A module compiled for a card; ``module_sha256`` is the input's digest, empty if unknown."""
+    """A module compiled for a card."""
 
     hlo: bytes
-    statistics: Statistics
-    compiler: str
-    module_sha256: str = ""
+    head: PlanHead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +112,8 @@ def plan_for_card(module: bytes, how: Compilation) -> CardPlan:
             variant = spared
         else:
             digest = hashlib.sha256(module).hexdigest()
-            return check_plan(replace(made, module_sha256=digest), how.gpu)
+            head = replace(made.head, module_sha256=digest)
+            return check_plan(replace(made, head=head), how.gpu)
     raise CompilerRefused(f"XLA's compiler refused {_MOST_RETRIES} matrix products in turn.")
 
 
@@ -122,7 +122,7 @@ def check_plan(compiled: CompiledModule, gpu: Gpu) -> CardPlan:
     hlo = read_hlo(compiled.hlo)
     plan = build_plan(hlo, platform=gpu.name)
     for name in ("argument_bytes", "output_bytes", "alias_bytes", "temp_bytes"):
-        ours, theirs = getattr(plan, name), getattr(compiled.statistics, name)
+        ours, theirs = getattr(plan, name), getattr(compiled.head.statistics, name)
         if ours != theirs:
             raise AccountingError(
                 f"the plan for {gpu.name} has {name} {ours}, the compiler says {theirs}"
@@ -175,9 +175,10 @@ def compile_in_child(module: bytes, how: Compilation) -> CompiledModule:
         largest = max(plans, key=lambda file: file.stat().st_size, default=None)
         if largest is None:
             raise CompilerUnavailable("XLA's compiler left no buffer assignment.")
-        return CompiledModule(
-            hlo=largest.read_bytes(), statistics=statistics, compiler=compiler.version
-        )
+        hlo = largest.read_bytes()
+        digest = hashlib.sha256(hlo).hexdigest()
+        head = PlanHead(compiler=compiler.version, statistics=statistics, sha256=digest)
+        return CompiledModule(hlo=hlo, head=head)
 
 
 def _read_statistics(place: Path, code: int) -> Statistics:

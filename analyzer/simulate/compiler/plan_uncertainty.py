@@ -84,7 +84,7 @@ def card_doubts(found: Sequence[Mapping[Products, CardPlan]], gpu: Gpu) -> PlanD
     rises = [workspace_rise(read_hlo(one.compiled.hlo), one.plan) for one in shown]
     workspace = max((rise for rise in rises if rise is not None), default=None)
     reasons = (
-        f"The plan is from XLA's compiler for {gpu.name} ({central(found[0]).compiled.compiler}), "
+        f"The plan is from XLA's compiler for {gpu.name} ({central(found[0]).compiled.head.compiler}), "
         "without the card; it was not compared with a run on a card.",
         products,
         ""

@@ -112,7 +112,7 @@ def card_step(
     if flags:
         word = f"Compiled with the XLA_FLAGS of this environment: {' '.join(flags)}"
         doubts = replace(doubts, because=(*doubts.because, word))
-    compiler = central(found[0]).compiled.compiler if found else ""
+    compiler = central(found[0]).compiled.head.compiler if found else ""
     return CardStep(plans=plans, doubts=doubts, compiler=compiler)
 
 
@@ -200,7 +200,7 @@ def _read_plan(file: Path, name: str, gpu: Gpu, digest: str) -> CardPlan:
     """Read a plan beside ``card.json``, compiled from the module with this digest."""
     try:
         compiled = unpack_plan(read_regular_file(sibling_file(file, name)))
-        if compiled.module_sha256 not in ("", digest):
+        if compiled.head.module_sha256 not in ("", digest):
             raise ValueError("compiled from another module")
         return check_plan(compiled, gpu)
     except (OSError, ValueError, AccountingError) as error:
@@ -212,13 +212,7 @@ def _read_plan(file: Path, name: str, gpu: Gpu, digest: str) -> CardPlan:
 
 def pack_plan(plan: CompiledModule) -> bytes:
     """Return the content of a plan's file."""
-    head = PlanHead(
-        compiler=plan.compiler,
-        statistics=plan.statistics,
-        sha256=hashlib.sha256(plan.hlo).hexdigest(),
-        module_sha256=plan.module_sha256,
-    )
-    return pack(json.dumps(asdict(head)).encode() + b"\n" + plan.hlo)
+    return pack(json.dumps(asdict(plan.head)).encode() + b"\n" + plan.hlo)
 
 
 def unpack_plan(content: bytes) -> CompiledModule:
@@ -230,9 +224,4 @@ def unpack_plan(content: bytes) -> CompiledModule:
         raise ValueError("the first line is nested too deeply") from None
     if hashlib.sha256(hlo).hexdigest() != head.sha256:
         raise ValueError("the digest differs")
-    return CompiledModule(
-        hlo=hlo,
-        statistics=head.statistics,
-        compiler=head.compiler,
-        module_sha256=head.module_sha256,
-    )
+    return CompiledModule(hlo=hlo, head=head)

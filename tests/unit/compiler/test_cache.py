@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 
-from analyzer.model.contract.card_note import Statistics
+from analyzer.model.contract.card_note import PlanHead, Statistics
 from analyzer.model.user_cache import VARIABLE, cache_folder
 from analyzer.simulate.compiler.compile_child import CompiledModule
 from analyzer.simulate.compiler.step_plans import pack_plan, unpack_plan
@@ -18,7 +19,9 @@ def plan(hlo: bytes) -> CompiledModule:
     statistics = Statistics(
         code_bytes=0, argument_bytes=3, output_bytes=2, alias_bytes=1, temp_bytes=4
     )
-    return CompiledModule(hlo=hlo, statistics=statistics, compiler="some compiler 1.0")
+    digest = hashlib.sha256(hlo).hexdigest()
+    head = PlanHead(compiler="some compiler 1.0", statistics=statistics, sha256=digest)
+    return CompiledModule(hlo=hlo, head=head)
 
 
 def test_a_packed_plan_is_unpacked_unchanged() -> None:

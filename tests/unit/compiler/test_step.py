@@ -100,9 +100,10 @@ def test_the_users_flags_are_taken_over_aloud(
 
 def test_the_buffers_add_up_to_the_compilers_totals() -> None:
     found = a_plan("triton")
-    told = found.compiled.statistics
+    told = found.compiled.head.statistics
     assert found.plan.temp_bytes == told.temp_bytes > 0
-    wrong = replace(found.compiled, statistics=replace(told, temp_bytes=told.temp_bytes + 1))
+    statistics = replace(told, temp_bytes=told.temp_bytes + 1)
+    wrong = replace(found.compiled, head=replace(found.compiled.head, statistics=statistics))
     with pytest.raises(AccountingError, match="temp_bytes"):
         check_plan(wrong, A100)
 
@@ -240,7 +241,8 @@ def test_doubts_widen_the_range_they_are_added_to() -> None:
 def test_a_plan_of_another_module_is_refused(tmp_path: Path) -> None:
     # GIVEN a folder with a plan that was compiled from another module than the folder's
     note = a_note(tmp_path)
-    foreign = replace(a_plan("triton").compiled, module_sha256="0" * 64)
+    compiled = a_plan("triton").compiled
+    foreign = replace(compiled, head=replace(compiled.head, module_sha256="0" * 64))
     (tmp_path / "card-0-triton.plan.gz").write_bytes(pack_plan(foreign))
     content = {
         "card": A100.id,

@@ -56,7 +56,10 @@ def state_range(
     above = requested.high - prediction.main.range.high + margin + more
     limit = None
     if chosen.limits is not None:
-        limit = widen_limits(chosen.limits, len(allocated))
+        # A few samples understate the extremes; for evenly spread samples, by about the mean gap.
+        gap = chosen.limits.width // max(len(allocated) - 1, 1)
+        limit = chosen.limits.widened(gap, gap)
+        limit = limit.widened(0, int(LIMIT_MARGIN * limit.high))
         sizes = (format_bytes(limit.low), format_bytes(limit.high))
         because.append(SENTENCES["limits"].format(*sizes, LIMIT_MARGIN))
         limit = limit.widened(below, above).at_least(0)
@@ -100,17 +103,6 @@ def _summarize(sample: ScheduleSample, allocated: Sequence[int], extra: int) -> 
         allocated_low_bytes=min(allocated),
         allocated_high_bytes=max(allocated),
     )
-
-
-def widen_limits(limits: Range, count: int) -> Range:
-    """Return the limits under which one more schedule may or may not run.
-
-    A few samples understate the extremes; for evenly spread samples, by about the mean gap. The upper
-    limit has a margin.
-    """
-    gap = limits.width // max(count - 1, 1)
-    high = limits.high + gap
-    return Range(limits.low - gap, high + int(LIMIT_MARGIN * high))
 
 
 def estimate_allocated_range(sizes_bytes: Sequence[int]) -> Range:
