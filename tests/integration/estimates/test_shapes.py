@@ -15,6 +15,7 @@ from analyzer.capture.graph.shape_inference import (  # noqa: E402
 )
 from analyzer.capture.graph.value_evaluation import is_open  # noqa: E402
 from analyzer.capture.initializers import variable_births  # noqa: E402
+from analyzer.capture.initializers.hollow_variables import build_slots, record_births  # noqa: E402
 from analyzer.capture.initializers.variable_births import Births  # noqa: E402
 from analyzer.capture.run.step_variables import find_address  # noqa: E402
 from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
@@ -367,6 +368,19 @@ def test_a_value_without_memory_shares_the_zeros_of_others(count: int) -> None:
     first = stand_ins.make_tensor(tf.float64, (200_000,))
     value = stand_ins.make_tensor(tf.float64, (count,))
     assert find_address(value) == find_address(first) is not None
+
+
+def test_slots_that_hold_a_number_are_made_before_the_step() -> None:
+    # GIVEN Adafactor, which makes a placeholder from the number 0 for each vector
+    made = []
+    for build in (lambda optimizer, variables: optimizer.build(variables), build_slots):
+        weights = [tf.keras.Variable(tf.zeros(shape)) for shape in ((30, 40), (40,))]
+        optimizer = tf.keras.optimizers.Adafactor()
+        with record_births(hollow=True):
+            build(optimizer, weights)
+        made.append([(tuple(one.shape), one.dtype) for one in (*optimizer.variables, *optimizer._r)])
+    # THEN it has the variables of TensorFlow's eager build
+    assert made[0] == made[1]
 
 
 def test_synthetic_mask_masks_nothing() -> None:
