@@ -156,6 +156,13 @@ def test_a_function_with_a_signature(captures: Captures) -> None:
 
 
 @pytest.mark.slow
+def test_a_table_that_was_looked_up_before_the_trace(captures: Captures) -> None:
+    result = captures.get("looked_up", "ready_made.py:looked_up")
+    assert_books_balance(result)
+    assert result.document["categories_at_peak"]["parameter"] == 4 * 3000 * 16
+
+
+@pytest.mark.slow
 def test_an_application(captures: Captures) -> None:
     result = captures.get(
         "mobilenet", "keras:MobileNetV3Small", "--shape", "32,32,3", "--mode", "infer"

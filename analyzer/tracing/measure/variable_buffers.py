@@ -85,10 +85,34 @@ def find_holdings(
             row = _find_replacement(allocations, variable, own_writers, moved)
             if row is not None and row not in found:
                 found[row] = len(moments), Holding(row, number, moved)
-    holdings = [holding for _, holding in found.values()]
+    reads = set(allocations.index[allocations["op"] == "ReadVariableOp"])  # copies by a snapshot
+    kept = (row for row in found if row not in reads or dies[row] > moments[-1])
+    holdings = [found[row][1] for row in kept]
+    holdings += _find_by_size(allocations, note, moments, holdings)
     if structure is not None:
         holdings += _find_copies(allocations, note, structure, handles, holdings)
     return sorted(holdings, key=lambda holding: (holding.variable, int(born[holding.row])))
+
+
+def _find_by_size(
+    allocations: pd.DataFrame, note: RunNote, moments: Sequence[int], known: Sequence[Holding]
+) -> list[Holding]:
+    """Return the buffers of variables whose reads are copies, in the order of creation.
+
+    A look-up before the first snapshot, as in a model's first call, switches a variable to copy-on-read
+    (``EnsureSparseVariableAccess``). Its buffer lives through all snapshots, has its size and no other
+    owner. If another number of buffers does, none is chosen.
+    """
+    since, until = (moments[0], moments[-1]) if moments else (-1, -1)
+    lives = (allocations["born"] <= since) & (allocations["dies"] > until)
+    free = allocations[lives & ~allocations.index.isin([one.row for one in known])]
+    rows = free.sort_values("born").groupby("requested_bytes").groups
+    numbers: dict[int, list[int]] = {}
+    for number in sorted({*range(len(note.variables))} - {one.variable for one in known}):
+        numbers.setdefault(note.variables[number].size_bytes, []).append(number)
+    pairs = ((rows.get(size_bytes, ()), same) for size_bytes, same in numbers.items())
+    equal = (zip(own, same, strict=True) for own, same in pairs if len(own) == len(same))
+    return [Holding(int(row), number, None) for one in equal for row, number in one]
 
 
 def find_handles(structure: GraphIndex) -> dict[object, str]:

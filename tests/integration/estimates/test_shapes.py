@@ -378,7 +378,9 @@ def test_slots_that_hold_a_number_are_made_before_the_step() -> None:
         optimizer = tf.keras.optimizers.Adafactor()
         with record_births(hollow=True):
             build(optimizer, weights)
-        made.append([(tuple(one.shape), one.dtype) for one in (*optimizer.variables, *optimizer._r)])
+        made.append(
+            [(tuple(one.shape), one.dtype) for one in (*optimizer.variables, *optimizer._r)]
+        )
     # THEN it has the variables of TensorFlow's eager build
     assert made[0] == made[1]
 

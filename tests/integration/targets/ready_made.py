@@ -13,3 +13,18 @@ weight = tf.Variable(tf.ones((16, 32)), name="weight")
 @tf.function(input_signature=[tf.TensorSpec((None, 16), tf.float32, name="x")])
 def signed(x):
     return tf.reduce_sum(tf.nn.relu(x @ weight))
+
+
+def looked_up():
+    table = tf.Variable(tf.random.normal((3000, 16)))
+    tf.nn.embedding_lookup(table, [1, 2])  # from now on, each read copies the table
+
+    @tf.function
+    def step(rows):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.embedding_lookup(table, rows) ** 2)
+        change = tape.gradient(loss, table)
+        table.scatter_sub(tf.IndexedSlices(0.1 * change.values, change.indices))
+        return loss
+
+    return step, (tf.range(8),)
