@@ -50,6 +50,7 @@ SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"shapes": {"": [4, 4]}},
         "--shape names none of the 2 inputs. Write it as --shape NAME=4,4; the inputs: left, right.",
     ),
+    "two inputs, open": (T + "two_inputs", {}, "--shape left=128 --shape right=128"),
     "run_eagerly, jit": (T + "run_eagerly", {"jit": True}, "is compiled with run_eagerly=True"),
     "infer, optimizer": (T + "compiled", {"mode": "infer", "optimizer": "sgd"}, "inference uses"),
     "infer, loss": (T + "network", {"mode": "infer", "loss": "mse"}, "inference uses none"),

@@ -153,9 +153,7 @@ def get_spec(tensor: Any) -> TensorSpec:
 def get_shape(tensor: Any) -> tuple[int, ...] | None:
     """Return the static shape of a tensor or variable, -1 for an unknown axis."""
     shape = tf.TensorShape(tensor.shape)
-    if shape.rank is None:
-        return None
-    return tuple(-1 if axis is None else int(axis) for axis in shape.as_list())
+    return None if shape.rank is None else tuple(-1 if axis is None else axis for axis in shape)
 
 
 def count_bytes(tensor: Any, batch: int = 1) -> int:

@@ -241,6 +241,16 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str,
             kind=FailureKind.FIXED_SIZE,
         )
     shapes = dict.fromkeys(open_inputs, shared) | options.shapes
+    lacking = {
+        name: _format_axes(tuple(axis or 128 for axis in axes[1:]))
+        for name, axes in open_inputs.items()
+        if axes and None in axes[1:] and shapes[name] is None
+    }
+    if lacking:
+        fill = " ".join(f"--shape {name}={axes}" for name, axes in lacking.items())
+        raise TargetError(
+            f"Inputs with open axes: {', '.join(lacking)}.", hint=f"Fill them: {fill}."
+        )
     return {name: _fill_axes(name, axes, options, shapes.get(name)) for name, axes in specs.items()}
 
 
@@ -265,11 +275,6 @@ def _fill_axes(
                 hint="Give every axis but the batch.",
             )
         rest = shape
-    if None in rest:
-        raise TargetError(
-            f"The input {name!r} leaves axes open: {_format_axes(rest)}.",
-            hint=f"Fill them: --shape {_format_axes(tuple(a or 128 for a in rest))}.",
-        )
     # Only the batch may still be open.
     return tuple(options.open_batch_size if axis is None else axis for axis in (*axes[:1], *rest))
 
