@@ -121,6 +121,7 @@ def capture_graph(
         compiled, messages = compile_calls(function, step.ops, dump, given, plans=plans)
         program.messages.extend(messages)
         report("reading the graph", 0.9)
+        held = [*given, *function.captured_inputs]
         inputs: list[int | None] = [None] * len(program.args)
         state = Capturing(program, observed, variables, inputs, options.step_count, function)
         capture = describe_capture(state, ops=list(step.ops))
@@ -132,8 +133,8 @@ def capture_graph(
         inputs_after=tuple(births.inputs.get(id(tensor)) for tensor in program.args),
         kept_by_tracing=kept_bytes // GRANULE_BYTES,
         kept_by_slots=births.traced_constants,
-        data_bytes=count_held_bytes([*given, *function.captured_inputs])
-        | {"inputs": sum(count_bytes(one) for one in given if hasattr(one, FROM_NUMPY))},
+        data_bytes=count_held_bytes(held)
+        | {"inputs": sum(count_bytes(one) for one in held if hasattr(one, FROM_NUMPY))},
         threads=note_threads(caches=True),
         sizes=step.sizes,
         assumed=dict(options.assume),

@@ -243,7 +243,7 @@ def label_eager(
     jit: bool,
     is_captured: bool = True,
 ) -> None:
-    """Label the buffers of ops outside the graph, by their lifetimes.
+    """Label buffers of ops outside the graph, or of none (``TF_NewTensor``), by their lifetimes.
 
     Args:
         phases: Phase at each buffer's birth: 0 forward, 1 backward, 2 update; shape ``(n,)``.
@@ -272,10 +272,10 @@ def label_eager(
         (copied, Category.INPUT, _COPY_FROM_HOST_ROLE),
         (unnamed & on_card, Category.TEMPORARY, _CARD_SCRATCH_ROLE),
         (unnamed, Category.TEMPORARY, POOL_THREAD_ROLE),
-        (~named, None, ""),
         (_is_folded(allocations), Category.CONSTANT, "constant computed beforehand"),
         (inside & (op == _RING_CHUNK), Category.TEMPORARY, _RING_ROLE),
         (lives.before & is_captured, Category.CONSTANT, "tensor held by Python"),
+        (~named, None, ""),
         (lives.before, Category.UNATTRIBUTED, outside),
         (~inside, Category.TEMPORARY, outside),
         ((phases == 1) & is_value, *describe_value(Phase.BACKWARD, carries_gradient=True)),

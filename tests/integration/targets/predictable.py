@@ -61,7 +61,8 @@ def step():
 
 
 def arrays():
-    """A NumPy array comes before the tensors of a sparse one."""
+    """A NumPy array comes before the tensors of a sparse one, and the step captures a third."""
+    shifts = tf.constant(np.ones((1000, 64), "float32"))
     table = keras.Variable(tf.random.normal((16, 64)))
     optimizer = keras.optimizers.Nadam()
 
@@ -69,7 +70,7 @@ def arrays():
     def step(features, adjacency, target):
         with tf.GradientTape() as tape:
             rows = tf.sparse.sparse_dense_matmul(adjacency, features @ table)
-            loss = tf.reduce_mean((tf.nn.relu(rows)[:30, 0] - target) ** 2)
+            loss = tf.reduce_mean((tf.nn.relu(rows + shifts)[:30, 0] - target) ** 2)
         optimizer.apply(tape.gradient(loss, [table]), [table])
         return loss
 

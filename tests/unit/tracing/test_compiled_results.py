@@ -71,6 +71,30 @@ def test_what_python_brings_into_a_step_is_an_input_and_a_pool_threads_is_not() 
     assert told == ["input", "temporary", "input", "temporary"]
 
 
+def test_an_unnamed_buffer_from_before_the_steps_is_a_tensor_of_python() -> None:
+    """TensorFlow copies an array of NumPy outside any op (``TF_NewTensor`` in ``tf_tensor.cc``)."""
+    table = pd.DataFrame(
+        {
+            "op": pd.Categorical([""]),
+            "allocator": "mklcpu",
+            "run_id": 0,
+            "region": "",
+            "dtype": "",
+            "born": [1],
+            "dies": [40],
+            "step": pd.array([pd.NA], dtype="Int64"),
+        }
+    )
+    steps = (Step(index=0, number=0, first=10, last=19),)
+    for is_captured, category in ((True, "constant"), (False, "unattributed")):
+        labels, none = Labels(1), np.zeros(1, dtype=bool)
+        phases = np.zeros(1, dtype=np.int8)
+        label_eager(
+            labels, table, steps, phases, {}, none, infer=False, jit=False, is_captured=is_captured
+        )
+        assert labels.apply(table)["category"].tolist() == [category]
+
+
 def test_requests_of_compiled_calls_name_their_ops_in_graph_order() -> None:
     # GIVEN two calls with one assignment, and scratch memory of another thread between their requests
     spec = TensorSpec("float32", (1024,))
