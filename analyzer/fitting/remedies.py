@@ -16,6 +16,7 @@ from analyzer.fitting.remedy_plans import (
     RemedyPlan,
     merge_options,
     plan_remedies,
+    read_remedies,
     remedy_names,
     write_code,
 )
@@ -191,6 +192,8 @@ def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[Reme
     if not names:
         return [plan for plan in plans if not plan.is_named_only]
     known = {plan.id: plan for plan in plans}
+    rows = read_remedies().remedies
+    modes = {row.id: row.when[0] for row in rows if row.when in (("infer",), ("train",))}
     for name in names:
         if name not in known and name == RECOMPUTING:
             raise InputError(
@@ -199,9 +202,9 @@ def choose_plans(plans: Sequence[RemedyPlan], names: Sequence[str]) -> list[Reme
                 hint="remat-activations recomputes within layers.",
             )
         if name not in known:
-            raise InputError(
-                f"This step has no remedy {name!r}.", hint=f"Its remedies: {', '.join(known)}."
-            )
+            needs = f"It needs --mode {modes[name]}. " if name in modes else ""
+            hint = f"{needs}This step's remedies: {', '.join(known)}."
+            raise InputError(f"This step has no remedy {name!r}.", hint=hint)
     return [known[name] for name in names]
 
 

@@ -148,10 +148,7 @@ def _trace(program: Program, births: Births) -> tuple[Any, int]:
     """Return the concrete function, and the bytes that the tracing (or two) of a run keeps."""
     if program.function is None:
         raise TargetError(
-            "The step runs eagerly (run_eagerly, or a plain Python function): there is no graph to "
-            "predict from.",
-            hint="Decorate it with @tf.function, or compile without run_eagerly; or measure it as it "
-            "is: analyze trace.",
+            "The step runs eagerly: there is no graph to predict from.", hint=program.eager_hint
         )
     gc.collect()  # garbage of the model's construction must not be freed while bytes are counted
     before = get_bytes_in_use() - births.made_bytes

@@ -85,6 +85,19 @@ def find_culprit(error: BaseException) -> str:
     return ""
 
 
+def find_library(error: BaseException) -> str:
+    """Return the name of the package that raised an error, or "" if the user's code or ours did."""
+    cause = error.__context__
+    if cause is not None and hasattr(cause, "ag_error_metadata"):  # autograph raises a copy of it
+        error = cause
+    frames = [(one, one.f_code.co_filename) for one, _ in traceback.walk_tb(error.__traceback__)]
+    for frame, file in reversed(frames):
+        if not file.startswith("<frozen"):  # Python's import system
+            is_own = not is_library(file) or file.startswith(_OURS) or "__autograph" in file
+            return "" if is_own else str(frame.f_globals["__name__"]).partition(".")[0]
+    return ""
+
+
 def find_cell(filename: str) -> str:
     """Return ``cell 3`` for the code of a cell of the notebook in this process; else empty."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

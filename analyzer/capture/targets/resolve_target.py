@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from analyzer.capture.private_names import get_layers, get_own_weights
 from analyzer.capture.run.live_objects import find_live_objects
-from analyzer.capture.run.source_frames import describe_user_error
+from analyzer.capture.run.source_frames import describe_user_error, find_library
 from analyzer.capture.targets import step_program, target_spec
 from analyzer.capture.targets.keras_api import get_classes, set_keras_2_policy
 from analyzer.capture.targets.keras_step import make_model_program
@@ -80,7 +80,10 @@ def make_program(
         check_step_remedy(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         step_program.check_arguments(thing[0], args, text, options)
-        return step_program.make_function_program(thing[0], tuple(args), text, options)
+        program = step_program.make_function_program(thing[0], tuple(args), text, options)
+        if has_models:
+            program.eager_hint = "Return the model alone, or (tf_function, arguments)."
+        return program
     if step_program.is_tf_function(thing):
         check_step_remedy(options.remedy, text)
         takes_inputs = tf.nest.flatten(step_program.get_signature(thing))
@@ -99,6 +102,8 @@ def make_program(
 
 
 _ONLY_BUILD: Final = "Name a function that only builds the model or the step."
+_LEGACY_KERAS: Final = "TF_USE_LEGACY_KERAS"  # read when TensorFlow is imported
+_LEGACY_AT_START: Final = os.environ.get(_LEGACY_KERAS)
 _SIGNATURE: Final = "Save it with one: model.export(FOLDER), or tf.saved_model.save(…)."
 
 
@@ -129,12 +134,17 @@ def _convert_errors(text: str) -> Iterator[None]:
         raise TargetError(f"{text} called sys.exit({error.code}).", hint=_ONLY_BUILD) from None
     except Exception as error:
         hint = "Correct this line of your code."
+        if library := find_library(error):
+            hint = f"{library} raised it: correct its call, or install another version of it."
         if isinstance(error, OSError | EOFError | tf.errors.NotFoundError):
             hint = f"No data is needed. {_ONLY_BUILD}"
         elif isinstance(error, ModuleNotFoundError):
-            hint = f"Install {error.name} for {sys.executable}, or start analyze in its folder."
+            hint = f"{library} needs it: " if library else "Start analyze in its folder, or "
+            hint += f"pip install {error.name} (for {sys.executable})."
         elif isinstance(error, KeyError) and _is_of_environment(error):
             hint = f"Set the environment variable {error.args[0]}."
+        elif os.environ.get(_LEGACY_KERAS) != _LEGACY_AT_START:
+            hint = f"Your code sets {_LEGACY_KERAS} after TensorFlow is loaded: set it for analyze."
         raise TargetError(f"{text} failed: {describe_user_error(error)}.", hint=hint) from error
 
 

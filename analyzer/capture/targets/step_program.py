@@ -70,6 +70,10 @@ class Program:
     optimizers: list[Any] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)  # choices for the user, one sentence each
     promises: list[Promise] = field(default_factory=list)
+    eager_hint: str = (  # how to give the step a graph
+        "Decorate it with @tf.function, or compile without run_eagerly; or measure it as it is: "
+        "analyze trace."
+    )
     jit_reason: str = ""  # why XLA compiles a Keras model's step on a GPU, or not
 
     def make_tensors(self) -> tuple[Any, ...]:

@@ -337,6 +337,10 @@ def adversarial():
     return made
 
 
+def model_and_inputs():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]), tf.ones((8, 4))
+
+
 def eager_step():
     step, args = target_network()
     return step.python_function, args

@@ -13,6 +13,7 @@ from analyzer.capture.run.source_frames import (
     clean_message,
     describe_user_error,
     find_culprit,
+    find_library,
     find_user_line,
     shorten_path,
 )
@@ -21,7 +22,7 @@ from analyzer.capture.run.source_frames import (
 def raised_by(path: Path, code: str) -> BaseException:
     path.write_text(code)
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - whatever the code raises
-        exec(compile(code, str(path), "exec"), {"json": json})
+        exec(compile(code, str(path), "exec"), {"json": json, "__name__": path.stem})
     return caught.value
 
 
@@ -33,6 +34,20 @@ def test_the_users_innermost_line_is_named(tmp_path: Path) -> None:
     assert find_user_line(error) == f"{path}:2"
     assert describe_user_error(error).startswith(f"{path}:2: JSONDecodeError: Expecting property")
     assert find_culprit(error) == "user"
+
+
+@pytest.mark.parametrize(
+    ("code", "library"),
+    [("json.loads('{')", "json"), ("import no_such_package", ""), ("1 / 0", "")],
+)
+def test_the_library_that_raised_an_error_is_named(tmp_path: Path, code: str, library: str) -> None:
+    assert find_library(raised_by(tmp_path / "train.py", code)) == library
+
+
+def test_a_package_that_a_library_misses_is_the_librarys(tmp_path: Path) -> None:
+    (tmp_path / "site-packages").mkdir()
+    error = raised_by(tmp_path / "site-packages" / "agents.py", "import no_such_package")
+    assert find_library(error) == "agents"
 
 
 def test_what_no_line_of_the_user_raised_is_told_without_one() -> None:
