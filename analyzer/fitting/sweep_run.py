@@ -62,7 +62,7 @@ CPU: Final = "cpu"
 NONE: Final = "none"
 SWEEP_JSON: Final = "sweep.json"
 _MOST_CELLS: Final = 10_000
-_SHARED_OPTIONS: Final = ("mode", "batch_size", "optimizer", "dtype_policy", "jit")
+_SHARED_OPTIONS: Final = ("mode", "optimizer", "dtype_policy", "jit")
 
 _Batch = Annotated[int, Meta(ge=1, le=1 << 32)]
 _Names = Annotated[tuple[Name, ...], Meta(min_length=1)]
@@ -108,11 +108,8 @@ def read_questions(path: Path) -> tuple[SweepQuestion, ...]:
             batch_size=batch,
             card=card,
             remedy="" if remedy == NONE else remedy,
-            mode=config.mode,
-            optimizer=config.optimizer,
-            dtype_policy=config.dtype_policy,
-            jit=config.jit,
             limit_bytes=limit,
+            **{name: getattr(config, name) for name in _SHARED_OPTIONS},
         )
         for model, card, remedy, batch in product(
             config.models, cards, config.remedies, config.batches
@@ -195,7 +192,7 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
     if limit_bytes is not None and card:
         limit_bytes = min(limit_bytes, memory_limit(find_gpu(card)).bytes)
     options = CaptureOptions(
-        **{name: getattr(question, name) for name in _SHARED_OPTIONS},
+        **{name: getattr(question, name) for name in ("batch_size", *_SHARED_OPTIONS)},
         device="gpu" if card else "cpu",
         gpu=card,
         memory_limit_bytes=limit_bytes if card else None,
@@ -266,7 +263,7 @@ def _suggest_next(sweep: SweepFile) -> str:
     """Return the command for the largest batch on the last card of the sweep."""
     asked = sweep.cells[-1].question
     card = "" if asked.card == CPU else asked.card
-    shared = {name: getattr(asked, name) for name in _SHARED_OPTIONS if name != "batch_size"}
+    shared = {name: getattr(asked, name) for name in _SHARED_OPTIONS}
     options = step_options(None, asked.mode, None, card, write_options(CaptureOptions(**shared)))
     return shlex.join(("analyze", "fit", asked.target, *options))
 

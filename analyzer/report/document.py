@@ -74,7 +74,7 @@ def build_document(analysis: Analysis) -> ReportFile:
             since_start_bytes=find_counter_peak(recording),
         ),
         steps=_steps(analysis),
-        resident=peak_figures.LiveBytes(requested_bytes=requested, allocated_bytes=allocated),
+        resident=peak_figures.TwoSizes(requested_bytes=requested, allocated_bytes=allocated),
         categories_at_peak=peak_figures.CategoryBytes.of(analysis.categories),
         layers=layer_rows(analysis),
         ops=op_rows(analysis),

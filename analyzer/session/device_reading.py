@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from analyzer.capture.process.child_process import Child
-from analyzer.capture.process.launch import make_module_command
+from analyzer.capture.process.child_process import Child, make_start_command
 from analyzer.cards.driver_reading import environment_of, libraries_of, read_cards
 from analyzer.model.contract.child_messages import CardFigures, ChildFailed
 from analyzer.model.errors import InputError
@@ -109,7 +108,7 @@ def measure_overhead(gpu: str = "") -> DeviceReport:
         if gpu:
             options = PhantomOptions(gpus=parse_cards(gpu))
             environment |= make_phantom_environment(options, cache_folder() or folder / "phantom")
-        command = make_module_command("analyzer.capture.run.device_probe")
+        command = make_start_command("run.device_probe", str(folder))
         child = Child(command, folder / "probe.log", folder, environment)
         try:
             for message in child.messages():

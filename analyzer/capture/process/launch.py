@@ -106,12 +106,6 @@ def start_fork_server(
         copies.start(copies.folder / run_folders.LOG_FILE, environment)
 
 
-def make_module_command(module: str) -> list[str]:
-    """Return the command that runs ``main`` of a module of this package, also from a checkout."""
-    start = f"import sys; sys.path.append(sys.argv[1]); from {module} import main; sys.exit(main())"
-    return [sys.executable, "-c", start, str(Path(__file__).parents[3])]
-
-
 def make_child_command(request: Path) -> list[str]:
     """Return the command of the child that serves one request."""
     return make_start_command("process.capture_worker", str(request))

@@ -19,7 +19,7 @@ _POOL_MIB: Final = 256
 of it (TensorFlow 2.21)."""
 
 
-def main() -> int:
+def main(*_: object) -> int:
     """Use the card step by step and report; return 0, or 1 if nothing was measured."""
     channel = os.dup(1)
     os.dup2(2, 1)

@@ -86,7 +86,7 @@ def card_step(
     Plans in the run folder are used; ``keep`` stores new ones there. CompilerUnavailable: the compiler
     is missing, refused, died or took too long, now or earlier. TraceError: a file is damaged.
     """
-    functions = [one for one in note.compiled if one.module is not None]
+    functions = [one for one in note.compiled if one.module_file is not None]
     flags = compiler_flags(note.environment.get("XLA_FLAGS", ""))
     found = _read_plans(folder, gpu, functions)
     has_triton = gpu.compute_capability >= TRITON_FROM
@@ -149,12 +149,12 @@ def _compile(
 
 def cpu_step(note: RunNote, gpu: Gpu, why: CompilerUnavailable) -> CardStep | None:
     """Return the plans for the CPU instead of a card; None if the note has none."""
-    if any(one.plan is None for one in note.compiled):
+    if any(one.hlo is None for one in note.compiled):
         return None
     plans = {
-        name: build_plan(one.plan, platform=one.platform).with_fixed(one.fixed)
+        name: build_plan(one.hlo, platform=one.platform).with_fixed(one.fixed)
         for one in note.compiled
-        if one.plan is not None
+        if one.hlo is not None
         for name in one.ops
     }
     return CardStep(plans=plans, doubts=cpu_doubts(plans.values(), gpu, why), compiler="")
@@ -168,12 +168,12 @@ def keep_failure(folder: Path, gpu: Gpu, why: CompilerUnavailable) -> None:
 
 def module_of(one: CompiledNote) -> bytes:
     """Return the serialized module of a function, before XLA's passes."""
-    assert one.module is not None
+    assert one.module_file is not None
     try:
-        return unpack(read_regular_file(one.module))
+        return unpack(read_regular_file(one.module_file))
     except (OSError, ValueError) as error:
         raise TraceError(
-            f"{one.module} cannot be read ({error}).", hint="Run the estimate once more."
+            f"{one.module_file} cannot be read ({error}).", hint="Run the estimate once more."
         ) from None
 
 

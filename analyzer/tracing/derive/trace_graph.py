@@ -64,9 +64,10 @@ def derive_graph(
     building.connect()
     known = {*building.outputs, *building.inputs, *raw.op_types}
     ops = building.list_ops(known)
-    tensors = table["tensor"].astype(object).to_numpy().copy()
+    names, tensors = (table[name].astype(object).to_numpy().copy() for name in ("op", "tensor"))
     tensors[list(building.tensors)] = list(building.tensors.values())
-    table = table.assign(tensor=pd.Categorical(tensors), op=pd.Categorical(building.named_ops()))
+    names[list(building.renamed)] = list(building.renamed.values())
+    table = table.assign(tensor=pd.Categorical(tensors), op=pd.Categorical(names))
     if not ops:
         return table, None
     noted = note.scopes if note is not None else {}
@@ -87,6 +88,7 @@ class _Building:
     Attributes:
         outputs, inputs: Op -> its outputs, and the tensors that it uses.
         tensors: Row of the allocations table -> the tensor that the buffer holds.
+        renamed: Row -> its op, for copies and eager runs.
         edges: Input (tensor or op) and op of each edge -> its source.
     """
 
@@ -94,7 +96,7 @@ class _Building:
         self, table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step], *, with_eager: bool
     ) -> None:
         self._raw = raw
-        self._given = names = table["op"].astype(object).to_numpy()
+        names = table["op"].astype(object).to_numpy()
         self._copies = find_copies(table, raw)
         named = (names != "") & (names != RECEIVED) & (table["born"] >= 0).to_numpy()
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
@@ -131,6 +133,8 @@ class _Building:
         # Other ops free the results of MLIR's kernels, which are requested in the same way.
         raws = zip(self._rows[is_raw.to_numpy()].tolist(), dies[is_raw.to_numpy()], strict=True)
         guarded = [str(names[row]) for row, freed in raws if self._is_scratch(row, int(freed))]
+        renamed = (row for row in self._size if row in self._copies or "#" in names[row])
+        self.renamed = {row: names[row] for row in renamed}
         self._sizes: dict[str, set[int]] = {}
         for row, size in self._size.items():
             self._sizes.setdefault(names[row], set()).add(size)
@@ -140,13 +144,6 @@ class _Building:
         self.inputs: dict[str, list[str]] = {}
         self.tensors: dict[int, str] = {}
         self.edges: dict[tuple[str, str], str] = {}
-
-    def named_ops(self) -> np.ndarray:
-        """Return the op of each row of the table, with the names of copies and of eager runs."""
-        names: np.ndarray = self._given.copy()
-        rows = [row for row in self._size if row in self._copies or "#" in self._names[row]]
-        names[rows] = self._names[rows]
-        return names
 
     def connect(self) -> None:
         """Find the tensors of the buffers, and the edges from frees and copies."""

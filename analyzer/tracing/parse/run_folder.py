@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from analyzer.model.contract.graph_note import (
     GraphFile,
@@ -12,7 +12,7 @@ from analyzer.model.contract.graph_note import (
     read_graph_file,
 )
 from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
-from analyzer.model.contract.run_note import DAMAGED, RunFile, read_run_file
+from analyzer.model.contract.run_note import DAMAGED, CompiledFunction, RunFile, read_run_file
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.host_copies import join_device_edges
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
@@ -21,17 +21,12 @@ _KEPT_BY_AN_OP: Final = 16
 """Limit of the constants that a graph keeps for one op, for its shape function."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledNote:
-    """A function of the step that XLA compiles; see ``CompiledFunction``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledNote(CompiledFunction):
+    """A compiled function of the step with its files; None for those that are absent."""
 
-    ops: tuple[str, ...]
-    function: str
-    platform: str
-    module: Path | None  # file with the module before XLA's passes; None if absent
-    plan: Hlo | None  # the compiled module with its buffer assignment; None if absent
-    fixed: tuple[tuple[int, str], ...] = ()
-    compilations: int = 0
+    module_file: Path | None = None
+    hlo: Hlo | None = None  # the content of ``plan``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +48,11 @@ def read_run(path: Path) -> RunNote:
         graph = read_graph_file(sibling_file(path, run.graph)) if run.graph else GraphFile(ops=())
         compiled = tuple(
             CompiledNote(
-                ops=row.ops,
-                function=row.function,
-                platform=row.platform,
-                module=sibling_file(path, row.module) if row.module else None,
-                plan=read_hlo(unpack(read_regular_file(sibling_file(path, row.plan))))
+                **_get_fields(row),
+                module_file=sibling_file(path, row.module) if row.module else None,
+                hlo=read_hlo(unpack(read_regular_file(sibling_file(path, row.plan))))
                 if row.plan
                 else None,
-                fixed=row.fixed,
-                compilations=row.compilations,
             )
             for row in run.xla
         )
@@ -72,9 +63,13 @@ def read_run(path: Path) -> RunNote:
     except (OSError, ValueError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
     return RunNote(
-        **{field.name: getattr(run, field.name) for field in fields(run)},
+        **_get_fields(run),
         ops=join_device_edges(graph.ops),
         traced=graph.traced,
         inside=graph.inside,
         compiled=compiled,
     )
+
+
+def _get_fields(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}

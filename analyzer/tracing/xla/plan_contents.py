@@ -77,10 +77,10 @@ def build_plans(note: RunNote | None, structure: GraphIndex | None = None) -> di
     """Return a note's memory plans by the calling op, also by its name in the graph ``structure``."""
     plans: dict[str, BufferPlan] = {}
     for one in note.compiled if note is not None else ():
-        if one.plan is None:
+        if one.hlo is None:
             continue
         try:
-            plan = build_plan(one.plan, platform=one.platform).with_fixed(one.fixed)
+            plan = build_plan(one.hlo, platform=one.platform).with_fixed(one.fixed)
         except AccountingError as error:
             raise TraceError(
                 f"The plan of {one.function[:80]!r} is damaged: {error}.",

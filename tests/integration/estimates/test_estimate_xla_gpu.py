@@ -53,8 +53,8 @@ def test_without_the_compiler_the_cpus_plan_stands_in(
     assert result.document["device"]["name"] == find_gpu("a100-80gb").name
     assert result.document["step"]["jit"] is True
     (one,) = read_run(tmp_path / "run" / "run.json").compiled
-    assert one.plan is not None
-    temporaries = build_plan(one.plan, platform=one.platform).temp_bytes
+    assert one.hlo is not None
+    temporaries = build_plan(one.hlo, platform=one.platform).temp_bytes
     assert result.document["peak"]["requested_bytes"] > temporaries
     again = analyzer.open_trace(tmp_path / "run")
     assert again.document["peak"] == result.document["peak"]

@@ -62,8 +62,8 @@ def a_note(folder: Path, *, with_cpu_plan: bool = False) -> RunNote:
         ops=("call", "again"),
         function="f",
         platform="cpu",
-        module=folder / "module.hlo.pb.gz",
-        plan=read_hlo(a_plan("triton").compiled.hlo) if with_cpu_plan else None,
+        module_file=folder / "module.hlo.pb.gz",
+        hlo=read_hlo(a_plan("triton").compiled.hlo) if with_cpu_plan else None,
     )
     return RunNote(compiled=(one,))
 

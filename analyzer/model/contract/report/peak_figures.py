@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import (
-    Instant,
-    Name,
-    Picoseconds,
-    ReportRecord,
-    Text,
-    Total,
-)
+from analyzer.model.contract.fields import Instant, Name, Picoseconds, ReportRecord, Text, Total
 from analyzer.model.ranges import Range
 
 
@@ -58,13 +51,6 @@ class StepPeak(TwoSizes, frozen=True, kw_only=True):
     duration_s: float | None = None
     first_instant: Instant = 0
     last_instant: Instant = -1
-
-
-class LiveBytes(ReportRecord, frozen=True, kw_only=True):
-    """Requested and allocated bytes at one instant."""
-
-    requested_bytes: Total = 0
-    allocated_bytes: Total = 0
 
 
 class CategoryBytes(ReportRecord, frozen=True, kw_only=True):

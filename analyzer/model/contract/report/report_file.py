@@ -30,7 +30,7 @@ class ReportFile(ReportRecord, frozen=True, kw_only=True):
     peak: peaks.PeakFigures  # of the steady step, which is the last one
     peak_ever: peaks.PeakEver | None = None
     steps: tuple[peaks.StepPeak, ...] = ()
-    resident: peaks.LiveBytes = peaks.LiveBytes()
+    resident: peaks.TwoSizes = peaks.TwoSizes(requested_bytes=0, allocated_bytes=0)
     categories_at_peak: peaks.CategoryBytes  # requested bytes at the requested peak
     layers: tuple[peaks.LayerBytes, ...] = ()  # the largest first
     ops: tuple[peaks.OpBytes, ...] = ()
