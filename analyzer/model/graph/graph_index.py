@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import Op, TensorSpec, TracedGraph, TracedOp, split_tensor
 from analyzer.model.graph.phases import Phase, ScopeTable, find_phases
+from analyzer.model.graph.reachability import reach
 from analyzer.model.recording.records import TensorLinks
 
 _Value = TypeVar("_Value")
@@ -242,15 +243,14 @@ def find_gradient_ops(structure: GraphIndex) -> frozenset[str]:
         if op.name in backward
         and (_GRADIENT_TYPE.fullmatch(op.type) or _reads_unknown_gradient(structure, op))
     }
-    queue = deque(found)
-    while queue:
-        op = structure.ops[queue.popleft()]
+
+    def find_users(name: str) -> set[str]:
+        op = structure.ops[name]
         floats = (index for index, spec in enumerate(op.outputs) if is_float(spec.dtype))
-        users = (structure.consumers.get(f"{op.name}:{index}", ()) for index in floats)
-        new = backward.intersection(chain.from_iterable(users)) - found
-        found |= new
-        queue.extend(new)
-    return frozenset(found)
+        users = (structure.consumers.get(f"{name}:{index}", ()) for index in floats)
+        return backward.intersection(chain.from_iterable(users))
+
+    return frozenset(reach(found, find_users))
 
 
 def _reads_unknown_gradient(structure: GraphIndex, op: Op) -> bool:

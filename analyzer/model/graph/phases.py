@@ -9,7 +9,7 @@ records the scope that it opens: ``resnet50_1/conv1_conv_1`` belongs to the laye
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +17,7 @@ from typing import Final
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.graph_note import TracedGraph, split_tensor
+from analyzer.model.graph.reachability import reach
 
 _GRADIENT_SCOPES: Final = frozenset({"gradient_tape", "gradients"})
 _ACCUMULATOR: Final = "accumulator"
@@ -77,21 +78,12 @@ def _classify(graph: TracedGraph, gradient_ops: set[str], scopes: ScopeTable) ->
             consumers[name].append(consumer)
     makers = gradient_ops & producers.keys()
     named = set(filter(is_in_gradient_scope, producers))
-    after = _reach(named | makers, consumers)
-    backward = named | makers | (after & _reach(makers, producers))
+    after = reach(named | makers, consumers.__getitem__)
+    before = reach(makers, lambda name: producers.get(name, []))
+    backward = named | makers | (after & before)
     phases = dict.fromkeys(after, Phase.UPDATE if makers else Phase.BACKWARD)
     phases |= dict.fromkeys(filter(scopes.is_optimizer, producers), Phase.UPDATE)
     return phases | dict.fromkeys(backward, Phase.BACKWARD)
-
-
-def _reach(start: set[str], neighbours: Mapping[str, Iterable[str]]) -> set[str]:
-    seen = set(start)
-    queue = deque(start)
-    while queue:
-        new = set(neighbours.get(queue.popleft(), ())) - seen
-        seen |= new
-        queue.extend(new)
-    return seen
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Final
 from analyzer.model.contract.graph_note import Op, op_types, split_tensor
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
 from analyzer.model.graph.graph_index import GraphIndex, is_float
+from analyzer.model.graph.reachability import reach
 
 CACHE_ROLE: Final = "keys and values of earlier tokens"
 _UPDATES: Final = op_types("TensorScatterUpdate XlaDynamicUpdateSlice")
@@ -39,9 +40,8 @@ def _is_carried(structure: GraphIndex, name: str) -> bool:
 
 def _find_related(structure: GraphIndex, seed: str) -> set[str]:
     """Return the tensors that hold the values of ``seed``, at any place or time."""
-    related, queue = {seed}, [seed]
-    while queue:
-        tensor = queue.pop()
+
+    def find_near(tensor: str) -> list[str]:
         name, index = split_tensor(tensor)
         near = _pass_on(structure.ops[name], index)
         for user in structure.consumers.get(tensor, ()):
@@ -51,10 +51,9 @@ def _find_related(structure: GraphIndex, seed: str) -> set[str]:
                 for output in range(len(op.outputs))
                 if tensor in _pass_on(op, output)
             ]
-        new = {one for one in near if one not in related and _is_value(structure, one)}
-        related |= new
-        queue += new
-    return related
+        return [one for one in near if _is_value(structure, one)]
+
+    return reach([seed], find_near)
 
 
 def _pass_on(op: Op, output: int) -> list[str]:

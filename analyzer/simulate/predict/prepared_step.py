@@ -10,6 +10,7 @@ import numpy as np
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
+from analyzer.model.graph.reachability import reach
 from analyzer.model.recording.timeline import running_sum
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.kernels.shared.op_call import VariableAccess
@@ -254,16 +255,12 @@ def prepare(
 
 def _counters_decide(wiring: Wiring, counters: Sequence[int]) -> bool:
     """Return whether a counter's value may reach the predicate of a branch."""
-    reached = set(counters)
-    queue = list(counters)
-    while queue:
-        for consumer, _, slot in wiring.data_out[queue.pop()]:
-            if wiring.ops[consumer].type in SWITCHES and slot == 1:
-                return True
-            if consumer not in reached:
-                reached.add(consumer)
-                queue.append(consumer)
-    return False
+    reached = reach(counters, lambda node: [reader for reader, _, _ in wiring.data_out[node]])
+    return any(
+        wiring.ops[reader].type in SWITCHES and slot == 1
+        for node in reached
+        for reader, _, slot in wiring.data_out[node]
+    )
 
 
 def _assigns_constants(wiring: Wiring, kernels: Kernels) -> bool:

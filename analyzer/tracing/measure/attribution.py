@@ -27,6 +27,7 @@ from analyzer.model.graph.graph_index import (
 )
 from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_reduce_roles
 from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.reachability import reach
 from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import COPY_ROLE, SUMS_ROLE
@@ -191,20 +192,17 @@ class _Values:
 
 def _with_partial_sums(structure: GraphIndex) -> set[str]:
     """Return the gradients and the terms of their sums (of a weight with several uses)."""
-    gradients = set(structure.gradients)
-    queue = list(gradients)
-    while queue:
-        name, _, _ = queue.pop().rpartition(":")
+
+    def find_terms(tensor: str) -> list[str]:
+        name, _, _ = tensor.rpartition(":")
         op = structure.ops.get(name)
         if op is None or op.type not in _ADDS or structure.phases[name] is not Phase.BACKWARD:
-            continue
+            return []
         shape = op.outputs[0].shape if op.outputs else None
-        for tensor in op.inputs:
-            spec = structure.spec(tensor)
-            if tensor not in gradients and spec is not None and spec.shape == shape:
-                gradients.add(tensor)
-                queue.append(tensor)
-    return gradients
+        specs = [(one, structure.spec(one)) for one in op.inputs]
+        return [one for one, spec in specs if spec is not None and spec.shape == shape]
+
+    return reach(structure.gradients, find_terms)
 
 
 def match_output(op: Op, used: set[int], dtype: str, shape: str, size_bytes: int) -> str:

@@ -12,6 +12,7 @@ from analyzer.model.contract.graph_note import Op, split_tensor
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
+from analyzer.model.graph.reachability import reach
 from analyzer.tracing.measure.variable_buffers import find_handles
 from analyzer.tracing.parse.run_folder import RunNote
 
@@ -60,15 +61,13 @@ def _is_of_update(structure: GraphIndex, writer: Op, sums: set[str]) -> bool:
     """
     if structure.phases[writer.name] is not Phase.FORWARD:
         return True
-    seen: set[str] = set()
-    queue = [writer] if sums else []
-    while queue:
-        sources = {split_tensor(tensor)[0] for tensor in queue.pop().inputs} - seen
-        if not sums.isdisjoint(sources):
-            return True
-        seen |= sources
-        queue += [structure.ops[name] for name in sources if name in structure.ops]
-    return False
+
+    def find_sources(name: str) -> set[str]:
+        op = structure.ops.get(name)
+        return set() if op is None else {split_tensor(tensor)[0] for tensor in op.inputs}
+
+    sources = reach(find_sources(writer.name), find_sources) if sums else set()
+    return not sums.isdisjoint(sources)
 
 
 def _find_users(structure: GraphIndex, handle: str) -> list[Op]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from analyzer.model.contract.graph_note import read_op_types
+from analyzer.model.graph.reachability import reach
 from analyzer.tracing.parse.hlo import Hlo, Instruction
 
 GUARD_BYTES: Final = 8 << 20
@@ -100,8 +101,13 @@ def _has_two_ways(
         ):
             return False
     root = hlo.instructions[hlo.roots[fusion.calls[0]]]
+
+    def find_sources(number: int) -> tuple[int, ...]:  # of a value that is computed by element
+        one = hlo.instructions[number]
+        return () if one.opcode in _MOVES else one.operands
+
     return root.opcode != "tuple" or any(
-        set(root.operands) <= _find_elementwise_sources(hlo, last) for last in set(root.operands)
+        reach([last], find_sources).issuperset(root.operands) for last in set(root.operands)
     )
 
 
@@ -141,17 +147,6 @@ def _find_axes_before(
     long = [axis for axis in axes if axis < len(after) and after[axis] != 1]
     found = [places.get((math.prod(after[:axis]), after[axis])) for axis in long]
     return None if None in found else frozenset(axis for axis in found if axis is not None)
-
-
-def _find_elementwise_sources(hlo: Hlo, last: int) -> set[int]:
-    """Return an instruction with all from which it is computed element by element."""
-    reached, queue = {last}, [last]
-    while queue:
-        one = hlo.instructions[queue.pop()]
-        if one.opcode not in _MOVES:
-            queue += [operand for operand in one.operands if operand not in reached]
-            reached.update(one.operands)
-    return reached
 
 
 def _body(

@@ -5,7 +5,7 @@ The function runtime replaces each output up to 10 MiB of a stateless node whose
 (Without folding, the resident bytes of an autoencoder are 5.8 % too low.)
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
@@ -18,6 +18,7 @@ from analyzer.model.contract.graph_note import (
     split_tensor,
 )
 from analyzer.model.errors import TraceError
+from analyzer.model.graph.reachability import reach
 from analyzer.simulate.kernels.cpu.cpu_kernels import KNOWN_TYPES
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, VariableAccess, allocate_all
@@ -57,7 +58,11 @@ def fold(ops: Sequence[Op]) -> list[Op]:
         else:
             needed.append(name)
     needed += [name for constant in read for name in computed[constant]]
-    remaining = _find_remaining(by_name, folded, needed)
+
+    def find_needed(name: str) -> set[str]:
+        return folded & {*by_name[name].control_inputs, *_parents_of(by_name[name])}
+
+    remaining = reach(folded.intersection(needed), find_needed)
     moved: dict[tuple[str, int], str] = {}
     result = []
     for op in ops:
@@ -98,19 +103,6 @@ def _has_plain_outputs(op: Op) -> bool:
 
 def _parents_of(op: Op) -> set[str]:
     return {split_tensor(tensor)[0] for tensor in op.inputs}
-
-
-def _find_remaining(
-    by_name: Mapping[str, Op], folded: Collection[str], queue: list[str]
-) -> set[str]:
-    """Return the foldable nodes that the nodes in ``queue`` need."""
-    remaining: set[str] = set()
-    while queue:
-        name = queue.pop()
-        if name not in remaining and name in folded:
-            remaining.add(name)
-            queue += [*by_name[name].control_inputs, *_parents_of(by_name[name])]
-    return remaining
 
 
 def _redirect(op: Op, moved: Mapping[tuple[str, int], str]) -> Op:
