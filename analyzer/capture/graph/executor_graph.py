@@ -18,6 +18,7 @@ from analyzer.capture import private_names as private
 from analyzer.capture.graph.data_dependent_sizes import infer_sizes
 from analyzer.capture.graph.plain_graphs import find_sources, read_executed_ops
 from analyzer.capture.graph.shape_inference import Shape
+from analyzer.model.contract.fields import COPIED
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, LEAST_SHAPES, MERGED_PLACE, PLACE, Op
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import TargetError
@@ -78,12 +79,13 @@ def read_step(
 def _describe_argument(op: Op, given: Sequence[Any]) -> dict[str, Any]:
     index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
     tensor: Any = given[index] if 0 <= index < len(given) else None
+    described: dict[str, Any] = {COPIED: True} if hasattr(tensor, COPIED) else {}
     if not hasattr(tensor, "numpy") or tensor.shape.num_elements() != 1:
-        return {}
+        return described
     if not (tensor.dtype.is_integer or tensor.dtype.is_floating or tensor.dtype.is_bool):
-        return {}
+        return described
     value = {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
-    return {"value": {**value, "values": [tensor.numpy().item()]}}
+    return {**described, "value": {**value, "values": [tensor.numpy().item()]}}
 
 
 def instantiate(function: Any) -> tuple[list[Any], dict[str, dict[str, int]]]:

@@ -21,6 +21,7 @@ from analyzer.capture.targets.target_spec import (
     list_given_options,
 )
 from analyzer.model.contract.capture_request import CaptureOptions
+from analyzer.model.contract.fields import COPIED
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import InputError, TargetError
 
@@ -77,8 +78,14 @@ class Program:
     jit_reason: str = ""  # why XLA compiles a Keras model's step on a GPU, or not
 
     def make_tensors(self) -> tuple[Any, ...]:
-        """Return the step's inputs as tensors."""
-        return tuple(one if tf.is_tensor(one) else tf.constant(one) for one in self.args)
+        """Return the step's inputs as tensors; ``COPIED`` is set on the copy of a NumPy array."""
+        return tuple(one if tf.is_tensor(one) else _copy(one) for one in self.args)
+
+
+def _copy(array: Any) -> tf.Tensor:
+    tensor = tf.constant(array)
+    setattr(tensor, COPIED, True)
+    return tensor
 
 
 def _is_fed(value: Any) -> bool:

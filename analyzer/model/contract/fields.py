@@ -39,6 +39,8 @@ REHOMED_ELEMENTS: Final = 64
 A variable made from a Python number may share NumPy's memory on the CPU, which no allocator counts.
 Whether it does depends on the address that NumPy got, so the capture and the prediction exclude it."""
 
+COPIED: Final = "copied"  # attribute of an argument that is a NumPy array; each call copies it
+
 ITEM_BYTES: Final[dict[str, int]] = {
     **dict.fromkeys(("bool", "int8", "uint8", "qint8", "quint8"), 1),
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from analyzer.model.choice import Category
+from analyzer.model.contract.fields import COPIED
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, RESULT_TYPES, Op
 from analyzer.model.graph.reachability import reach
 from analyzer.model.recording.timeline import running_sum
@@ -80,6 +81,7 @@ def play(
     count = steps or prepared.later_steps
     for number in range(count):
         first = ledger.instants
+        ledger.begin_step()
         entering = tuple(ledger.values)
         ledger.ran.clear()
         executor: Any = Executor(wiring, edges, ledger)
@@ -179,6 +181,7 @@ class Prepared:
     arguments: Mapping[int, tuple[int, ...]]
     counters: tuple[int, ...]  # nodes that bring in the handle of a counter
     held_bytes: Mapping[int, int]  # bytes of each node's output that lives outside the step
+    copied_bytes: Mapping[int, int]  # bytes of each argument that is a copy of a NumPy array
     results: frozenset[int]
     shares: Mapping[int, int]  # variable -> an earlier one whose buffer it shares at first
     has_counted_branches: bool  # whether a counter decides a branch, so that steps differ
@@ -218,6 +221,11 @@ def prepare(
     first: dict[str, int] = {}
     for position, owner in enumerate(used):
         first.setdefault(owner.begins_with, position)
+    held = {
+        node: size
+        for node, op in enumerate(ops)
+        if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
+    }
     has_counted_branches = wiring.has_branches and _counters_decide(wiring, counters)
     calls = [plan.compiled for plan in kernels.plans if plan.compiled is not None]
     # A step that is compiled again keeps old values, so that each step retains memory.
@@ -232,11 +240,8 @@ def prepare(
             for node, handles in kernels.arguments.items()
         },
         counters=counters,
-        held_bytes={
-            node: size
-            for node, op in enumerate(ops)
-            if op.type in _HELD and op.outputs and (size := device.held_bytes(op))
-        },
+        held_bytes={node: n for node, n in held.items() if COPIED not in ops[node].attrs},
+        copied_bytes={node: n for node, n in held.items() if COPIED in ops[node].attrs},
         results=frozenset(node for node, op in enumerate(ops) if op.type in RESULT_TYPES),
         shares={
             position: first[owner.begins_with]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from msgspec import structs
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
@@ -19,6 +20,7 @@ from analyzer.simulate.allocator.replay import Replay, Sequence, from_allocation
 from analyzer.simulate.predict.buffers.tensor_lists import Buffers
 from analyzer.simulate.predict.prepared_step import Owner, Prepared, Schedule, play
 from analyzer.simulate.predict.startup import Startup, StartupBuffer, play_startup
+from analyzer.tracing.measure.attribution import HOST_COPY_ROLE
 from analyzer.tracing.measure.free_pairing import find_steps_of_births
 from analyzer.tracing.measure.variable_buffers import Holding
 from analyzer.tracing.parse.run_folder import RunNote
@@ -255,8 +257,11 @@ def play_from_start(
     ops, device = prepared.wiring.ops, prepared.device
     held = prepared.held_bytes.items()
     work = [node for node, op in enumerate(ops) if op.type not in FRAME_TYPES]
+    copied = {int(ops[node].attrs["index"]) for node in prepared.copied_bytes}
+    inputs = enumerate(note.inputs)  # those that each step copies are not made before it
+    made = tuple(structs.replace(x, shape=(0,)) if n in copied else x for n, x in inputs)
     startup = play_startup(
-        note,
+        replace(note, inputs=made),
         [(device.holds(row) and row.size_bytes) or 0 for row in note.variables],
         {node: size for node, size in held if ops[node].type not in ARGUMENT_TYPES},
         prepared.device,
@@ -315,6 +320,9 @@ def make_table(
     born = np.asarray([*played.born, *(made.born for made in alone)], np.int64)
     table = table.assign(born=born, step=find_steps_of_births(born, played.steps))
     holdings, labels = find_holdings(played)
+    for row, buffer in enumerate(rows_of(played.schedule.buffers)):
+        if played.schedule.buffers.node[buffer] in prepared.copied_bytes:
+            labels[row] = Category.INPUT, HOST_COPY_ROLE
     for row, made in enumerate(alone, start=len(table) - len(alone)):
         if made.variable is not None:
             holdings.append(Holding(row, made.variable, None))

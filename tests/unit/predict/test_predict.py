@@ -93,6 +93,14 @@ def test_a_result_lives_until_the_next_step_returns():
     assert (again.resident_bytes, again.peak_bytes) == (2 * KIB, 3 * KIB)
 
 
+def test_a_numpy_array_is_copied_for_the_time_of_each_step():
+    ops = [arg("x", 0, copied=True), op("a", "Exp", "x"), result("a", "a:0")]
+    schedule = play(prepare(ops, [], threads=1), steps=3)
+    live = live_bytes(schedule.buffers, schedule.instants)
+    assert [int(live[first]) for first, _ in schedule.steps] == [0, KIB, KIB]  # earlier results
+    assert [int(live[a : b + 2].max()) for a, b in schedule.steps] == [2 * KIB, 3 * KIB, 3 * KIB]
+
+
 def test_a_variable_with_a_read_alive_is_copied_on_write():
     variable = [arg("v", 0, HANDLE), op("read", "ReadVariableOp", "v"), arg("x", 1)]
     update = Op("add", "AssignAddVariableOp", ("v:0", "x:0"), ("read",))

@@ -57,11 +57,12 @@ def find_scratch_bytes(product: Product) -> int:
     buffers = [_BATCH_BYTES]
     line = _VECTOR_BYTES // item_bytes
     padded = -(-blocks.depth // line) * line
-    is_far = item_bytes * depth >= 8192 and _is_power(depth) and rows >= 1024
+    is_far = item_bytes * depth >= 8192 and depth.bit_count() == 1 and rows >= 1024
     if is_left_turned or (is_far and not is_float):
-        apart = padded + line if padded >= 512 and _is_power(padded) else padded
+        apart = padded + line if padded >= 512 and padded.bit_count() == 1 else padded
         buffers.append(item_bytes * blocks.rows * apart)
-    if is_right_turned or not is_float or (columns > 256 and _is_power(columns) and not is_plain):
+    is_wide = columns > 256 and columns.bit_count() == 1 and not is_plain
+    if is_right_turned or not is_float or is_wide:
         width = 64 if blocks.columns == columns else blocks.columns
         buffers.append(item_bytes * width * padded)
     if depth > blocks.depth and (blocks.splits > 1 or not is_float):
@@ -78,10 +79,6 @@ def _find_sizes(product: Product) -> tuple[int, int, int, int]:
     if math.prod(product.right[:-2]) == 1 and not product.transposes[0]:
         return 1, batch * rows, depth, columns
     return batch, rows, depth, columns
-
-
-def _is_power(number: int) -> bool:
-    return not number & (number - 1)
 
 
 def _is_short(product: Product) -> bool:
@@ -103,7 +100,7 @@ def _choose_blocks(product: Product) -> _Blocks:
         is_flat = rows <= 40 or (is_turned and rows <= 512)
         if is_flat and max(len(product.left), len(product.right)) > 3:
             width = min(columns, 32)
-        if batch == 1 and is_turned and depth >= 2048 and (is_float or _is_power(depth)):
+        if batch == 1 and is_turned and depth >= 2048 and (is_float or depth.bit_count() == 1):
             most_splits = min(product.threads, 4)
     chunks = np.arange(min(16 if is_turned else 1, parts), 0, -1)[:, None]
     heights = np.arange(most, least - 1, -1)[None, :]

@@ -92,9 +92,17 @@ class Ledger:
         self.held = {
             node: self._add_resident(size, node=node) for node, size in prepared.held_bytes.items()
         }
+        self._copied = prepared.copied_bytes
+
+    def begin_step(self) -> None:
+        """Copy the NumPy arrays among the arguments (``NdarrayToTensor``)."""
+        for node, size_bytes in self._copied.items():
+            self.held[node] = self.allocate(node, size_bytes, 0, "")
 
     def end_step(self) -> None:
-        """Release the results of the previous step: Python holds them until the next step returns."""
+        """Release copies of NumPy arrays, and the results that Python held since the previous step."""
+        for node in self._copied:
+            self.release(self.held.pop(node))
         for buffer in self._previous:
             self.release(buffer)
         self._previous, self._returned = self._returned, []
