@@ -143,10 +143,9 @@ def _skip_constants(graph: GraphIndex, layers: Mapping[str, str]) -> dict[str, s
         if name in constant:
             continue
         constant.add(name)
-        for index in range(len(graph.ops[name].outputs)):
-            for user in graph.consumers.get(f"{name}:{index}", ()):
-                if {split_tensor(tensor)[0] for tensor in graph.ops[user].inputs} <= constant:
-                    queue.append(user)
+        for user in graph.users_of(name):
+            if {split_tensor(tensor)[0] for tensor in graph.ops[user].inputs} <= constant:
+                queue.append(user)
     return {name: layer for name, layer in layers.items() if name not in constant}
 
 

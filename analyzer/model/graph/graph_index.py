@@ -44,6 +44,11 @@ class GraphIndex:
         op = self.ops.get(name)
         return op.outputs[index] if op is not None and index < len(op.outputs) else None
 
+    def users_of(self, name: str) -> list[str]:
+        """Return the ops that use an op's outputs."""
+        outputs = list_outputs(self.ops[name])
+        return [user for tensor in outputs for user in self.consumers.get(tensor, ())]
+
     def tensor_links(self) -> TensorLinks:
         """Return the producer and the consumers of each tensor."""
         return TensorLinks(

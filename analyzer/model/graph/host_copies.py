@@ -26,6 +26,7 @@ from analyzer.model.contract.graph_note import (
 )
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
 from analyzer.model.graph.graph_index import GraphIndex, list_outputs
+from analyzer.model.graph.reachability import reach
 
 VARIABLES_ON_HOST: Final = frozenset({"int32", "string"})
 """Element types of variables that lie in host memory in a GPU step: ``VarHandleOp`` and
@@ -207,14 +208,11 @@ def find_all_reduce_roles(structure: GraphIndex) -> dict[str, str]:
 
 def _find_users(structure: GraphIndex, op: Op) -> Iterable[Op]:
     """Return the ops that use an op's outputs, following views."""
-    users: dict[str, Op] = {}
-    queue = list_outputs(op)
-    while queue:
-        for name in structure.consumers.get(queue.pop(), ()):
-            if name not in users and (user := structure.ops.get(name)) is not None:
-                users[name] = user
-                queue += list_outputs(user) if user.type in _VIEWS else ()
-    return users.values()
+
+    def pass_on(name: str) -> list[str]:
+        return structure.users_of(name) if structure.ops[name].type in _VIEWS else []
+
+    return [structure.ops[name] for name in reach(structure.users_of(op.name), pass_on)]
 
 
 ITERATOR: Final = "IteratorGetNext"  # op type that takes the next batch of a data set

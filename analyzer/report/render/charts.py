@@ -103,7 +103,11 @@ def _draw_axes(chart: LineChart, scale: _Scale) -> Iterator[str]:
         height = scale.up(size_bytes)
         yield _rule("grid", _LEFT, WIDTH - _RIGHT, height, height)
         yield _label(_LEFT - 6, height + 4, "end", format_bytes(size_bytes))
-    for x in round_places(scale.first_x, scale.last_x):
+    # Up to seven round places, a one, two or five with zeros apart.
+    first, last = scale.first_x, scale.last_x
+    power = 10 ** max(len(str(last - first)) - 2, 0)
+    stride = next(k * power for k in (1, 2, 5, 10, 20, 50) if 6 * k * power >= last - first)
+    for x in range(-(-first // stride) * stride, last + 1, stride):
         yield _label(scale.along(x), chart.height - 16, "middle", chart.x_text(x))
 
 
@@ -115,13 +119,6 @@ def draw_shares(shares: Sequence[tuple[str, float]], caption: str) -> Markup:
         for (look, ratio), start in zip(shares, starts, strict=False)
     )
     return _svg("stack", (1000, 24), caption, parts, ' preserveAspectRatio="none"')
-
-
-def round_places(first: int, last: int) -> list[int]:
-    """Return up to seven round places between two numbers, a one, two or five with zeros apart."""
-    power = 10 ** max(len(str(last - first)) - 2, 0)
-    stride = next(k * power for k in (1, 2, 5, 10, 20, 50) if 6 * k * power >= last - first)
-    return list(range(-(-first // stride) * stride, last + 1, stride))
 
 
 def _rule(look: str, x1: float, x2: float, y1: float, y2: float) -> str:

@@ -4,7 +4,6 @@ A user-defined step may keep gradient accumulators, moving averages or momentum 
 graph shows the values that are written into them.
 """
 
-from collections import deque
 from typing import Final
 
 from analyzer.model.choice import Category
@@ -75,20 +74,12 @@ def _find_users(structure: GraphIndex, handle: str) -> list[Op]:
 
     For a function that XLA compiles, these are its ops, not the call.
     """
-    users: list[Op] = []
-    seen = {handle}
-    queue = deque([handle])
-    while queue:
-        maker = structure.ops[queue.popleft()]
-        for index in range(max(len(maker.outputs), 1)):
-            for name in structure.consumers.get(f"{maker.name}:{index}", ()):
-                op = structure.ops[name]
-                if name not in seen and op.type in ALIAS_OPS:
-                    queue.append(name)
-                elif name not in seen and not op.attrs.get("_XlaMustCompile"):
-                    users.append(op)
-                seen.add(name)
-    return users
+
+    def pass_on(name: str) -> list[str]:
+        return structure.users_of(name) if structure.ops[name].type in ALIAS_OPS else []
+
+    users = (structure.ops[name] for name in reach(structure.users_of(handle), pass_on))
+    return [op for op in users if not (op.type in ALIAS_OPS or op.attrs.get("_XlaMustCompile"))]
 
 
 def _accumulates(structure: GraphIndex, op: Op, users: list[Op]) -> bool:
