@@ -6,6 +6,7 @@ from typing import Final
 from analyzer.cards.catalogue import Gpu
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import BoundedBytes, Range
+from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
 
 _MIB: Final = 1024**2  # bytes
@@ -18,30 +19,8 @@ class MemoryRange(BoundedBytes):
     source: str
 
 
-_CONTEXT: Final = MemoryRange(
-    bytes=320 * _MIB,
-    range=Range(115 * _MIB, 527 * _MIB),
-    source="CUDA context: the card's total minus the free memory that TensorFlow's start-up line "
-    "implies, from public logs of T4, V100, A100, H100, L4 and RTX 3090, and an H200",
-)
-"""T4 115 to 302 MiB, V100 317, A100-40 352, A100-80 424, RTX 3090 286, H100 444, H200 527 (driver 580).
-TensorFlow computes its limit after the context exists, because ``cudaMemGetInfo`` needs one."""
-
-_HIP_CONTEXT: Final = MemoryRange(
-    bytes=612 * _MIB,
-    range=Range(0, 1428 * _MIB),
-    source="HIP context and display: the card's total minus the free memory that the start-up lines of "
-    "TensorFlow-ROCm imply, from public logs of 11 AMD cards",
-)
-"""Median of the 11 logs since 2023 (RX 6600 XT 120 MiB, RX 7600 272, RX 7900 XTX 548 to 612, MI210 1070,
-MI250X 1192 and 1428, RX 7800 XT 1225, RX 9060 XT 1286); 0 in older ones (RX 5700, RX 6700 XT, MI60)."""
-
-_LIBRARIES: Final = MemoryRange(
-    bytes=500 * _MIB,
-    range=Range(100 * _MIB, 1000 * _MIB),
-    source="cuBLAS, cuDNN and loaded kernels: openxla/xprof issue 378 (RTX 3090, about 0.9 GiB with all "
-    "kernels loaded at once); less with CUDA's lazy loading",
-)
+_RANGES: Final = read_table("cards/memory_ranges.toml", dict[str, MemoryRange])
+_CONTEXT, _LIBRARIES = _RANGES["cuda_context"], _RANGES["libraries"]
 
 
 def check_limit(gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = None) -> None:
@@ -64,7 +43,7 @@ def check_limit(gpu: Gpu, limit_bytes: int | None, context_bytes: int | None = N
 
 
 def _context(gpu: Gpu) -> MemoryRange:
-    return _HIP_CONTEXT if gpu.is_amd else _CONTEXT
+    return _RANGES["hip_context"] if gpu.is_amd else _CONTEXT
 
 
 def context_bytes() -> int:

@@ -13,6 +13,7 @@ from msgspec import structs
 from analyzer.cards import Gpu, memory_beside_pool, memory_limit, process_overhead
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.explain.analysis import Analysis
+from analyzer.explain.buffer_words import TEXTS
 from analyzer.explain.need import find_need, with_replay
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.running.slope import find_own_peak
@@ -276,21 +277,10 @@ def _with_card(analysis: Analysis, gpu: Gpu, limit: BoundedBytes, need: BoundedB
         options = replace(BfcOptions.gpu(own_limit), growth=True)
         replayed = replay(from_recording(recording), options)
         growth_bytes = None if replayed.failure is not None else replayed.peak_pool_bytes
-    says = [
-        f"TensorFlow's limit for its pool on {gpu.name} is {card}: the card's memory less the CUDA "
-        "context and a reserve.",
-        f"Context, cuBLAS, cuDNN and loaded kernels take about {overhead} beside the pool, from "
-        "public reports, not measured. Need and limit both count the middle of that range.",
-    ]
+    says = [TEXTS["card-limit"].format(gpu.name, card), TEXTS["card-overhead"].format(overhead)]
     if growth_bytes is not None:
-        grown = format_bytes(growth_bytes)
-        pool = (
-            f"with memory growth, as in this run, it grew to {grown}."
-            if has_grown
-            else "TensorFlow takes the whole limit at its first allocation; with memory growth, the "
-            f"pool would grow to {grown}."
-        )
-        says.insert(1, f"Pool: {pool}")
+        pool = TEXTS["card-grew" if has_grown else "card-would-grow"]
+        says.insert(1, pool.format(format_bytes(growth_bytes)))
     fit = CardFit(
         fits=None if analysis.verdict is None else FITS.get(analysis.verdict.outcome),
         card=gpu.id,

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from analyzer.fitting.fit_answer import CAUTION, FitAnswer, insert_size
 from analyzer.fitting.size_search import MOST_SIZE
+from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_option_bytes
 from analyzer.report.actions import remedy_items, step_options
 from analyzer.report.render.charts import ChartLine, LineChart, draw_lines
@@ -30,6 +31,7 @@ from analyzer.report.summary import versions_line
 
 _VERDICT_TONES: dict[str, Tone] = {"fits": "good", "likely fits": "good", "may not fit": "warning"}
 _FITS = Cell("fits", "good")
+_SENTENCES = read_table("fitting/fit_sentences.toml", dict[str, str])
 
 
 def build_fit_document(answer: FitAnswer) -> Document:
@@ -128,15 +130,9 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
     is_cards = answer.limit_of == "cards"
     bounds = "" if low == high else f" ({format_bytes(low)} to {format_bytes(high)})"
     if is_cards:
-        yield (
-            f"`{answer.noun}` is the largest size by estimate. `safe` fits even at the upper bound of "
-            "the need. Above `at most`, no size fits even at the lower bound."
-        )
+        yield _SENTENCES["columns"].format(answer.noun)
         if not answer.is_priced:
-            yield (
-                "Estimates near the limits of the smallest, the middle and the largest card of each "
-                "generation give a curve; the sizes of the other cards are read from it."
-            )
+            yield _SENTENCES["curve"]
     else:
         origin = {
             "card": f" on {answer.card_name}",
@@ -151,20 +147,13 @@ def explain_answer(answer: FitAnswer) -> Iterator[str]:
     if answer.refused is not None:
         yield f"{noun} {label(answer.refused.size)} is not possible: {answer.refused.detail}"
     if answer.limit_of != "cards" and answer.largest:
-        yield (
-            f"{noun} {label(answer.safe)} is safe: the upper bound of its need fits the lower bound "
-            "of the limit, with 3 % to spare."
-            if answer.safe
-            else "No size is safe: even the smallest one may need more than the limit."
-        )
+        safe = _SENTENCES["safe"].format(noun, label(answer.safe))
+        yield safe if answer.safe else _SENTENCES["unsafe"]
     if answer.most is not None and answer.most > answer.largest and not is_run:
         between = f"{label(answer.largest + 1)} to {label(answer.most)}"
         yield f"Sizes from {between} may fit, within the bounds of the estimate."
     if answer.swaps:
-        yield (
-            "TensorFlow swaps different tensors to the host in each run, so the need varies by a few "
-            f"per cent.{'' if is_run or is_cards else ' --confirm runs it.'}"
-        )
+        yield _SENTENCES["swaps"] + ("" if is_run or is_cards else " --confirm runs it.")
     if answer.confirmation is not None:
         results = ", ".join(f"{label(run.size)} {run.outcome}" for run in answer.runs)
         yield f"Runs on {_name_runtime(answer)}: {results}."
