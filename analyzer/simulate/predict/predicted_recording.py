@@ -244,10 +244,26 @@ def find_warnings(prediction: Prediction, schedule: Schedule) -> Iterator[str]:
     kinds = {ops[node].type for node in kernels.unmodelled if node not in kernels.misfits}
     if kinds:
         yield SENTENCES["no_rule"].format(", ".join(sorted(kinds)[:5]))
+    if changed := _find_changed_shapes(prediction.prepared):
+        yield SENTENCES["loop_shapes"].format(", ".join(changed[:3]))
     if unsized := _find_unsized(prediction, schedule):
         yield SENTENCES["unsized"].format(len(unsized), ", ".join(unsized[:3]))
         if any(name.startswith("IteratorGetNext") for name in unsized):
             yield SENTENCES["iterator"]
+
+
+def _find_changed_shapes(prepared: Prepared) -> list[str]:
+    """Return the tensors that enter the second trip of a loop with another shape than the first."""
+    ops, inputs = prepared.wiring.ops, prepared.wiring.inputs
+    merges = (node for node, op in enumerate(ops) if op.type == "Merge")
+    pairs = ((ops[node].outputs[0], ops[source]) for node in merges for source, _ in inputs[node])
+    return [
+        f"{back.name}:0"
+        for spec, back in pairs
+        if back.type == "NextIteration"
+        and None not in (shapes := (spec.known_shape, back.outputs[0].known_shape))
+        and shapes[0] != shapes[1]
+    ]
 
 
 def _find_unsized(prediction: Prediction, schedule: Schedule) -> list[str]:

@@ -23,7 +23,9 @@ from analyzer.capture.targets.synthetic_inputs import (  # noqa: E402
     make_tensor,
 )
 from analyzer.model.contract.graph_note import LEAST_SHAPES, TensorSpec  # noqa: E402
+from analyzer.simulate.predict.predicted_recording import find_warnings  # noqa: E402
 from analyzer.simulate.predict.prepared_step import play, prepare  # noqa: E402
+from analyzer.simulate.predict.sampling import predict  # noqa: E402
 
 pytestmark = pytest.mark.tf
 
@@ -221,6 +223,22 @@ def test_trips_that_a_mask_decides() -> None:
     schedule = play(prepare(found.ops, [], threads=1))
     assert sum(found.ops[node].type == "Tanh" for node in schedule.nodes) == 12 - 5
     assert not schedule.loops
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_tensors_that_a_loop_changes_are_reported(grows: bool) -> None:
+    # GIVEN a loop that appends a row to a tensor in each trip, or replaces it
+    @tf.function(autograph=False)
+    def step(x):
+        body = lambda i, h: (i + 1, tf.concat([h, x], 0) if grows else tf.tanh(h))  # noqa: E731
+        shapes = (tf.TensorShape(()), tf.TensorShape((None, 4)))
+        return tf.while_loop(lambda i, _: i < 5, body, (0, x), shape_invariants=shapes)[1]
+
+    row = tf.ones((1, 4))
+    # THEN the estimate says so if TensorFlow's result has another shape than the first trip's
+    found = predict(_noted(step, row).ops, [])
+    warnings = [line for line in find_warnings(found, found.middle) if "changes the shapes" in line]
+    assert len(warnings) == (step(row).shape != row.shape) == grows
 
 
 def test_list_element_has_the_shape_that_was_put_in() -> None:
