@@ -14,6 +14,7 @@ from analyzer.fitting.remedy_plans import (
     LISTING,
     RECOMPUTING,
     RemedyPlan,
+    find_variant,
     merge_options,
     plan_remedies,
     read_remedies,
@@ -84,7 +85,7 @@ def try_remedies(
         report("capturing the step op by op", 0.0)
         folder = trial.estimates(replace(options, jit=False), "op-by-op").capture(batch)
         op_by_op = read_run(folder / RUN_FILE)
-    plans = choose_plans(list(plan_remedies(options, before.note, op_by_op)), names)
+    plans = choose_plans(list(plan_remedies(options, before.note, op_by_op, names)), names)
     remedies = []
     for number, plan in enumerate(plans):
         report(f"capturing with {plan.id}", (number + 1) / (len(plans) + 1))
@@ -215,7 +216,7 @@ def parse_remedies(text: str) -> tuple[str, ...] | None:
         return () if names else None
     known = remedy_names()
     for name in names:
-        if name not in known:
+        if name not in known and find_variant(name) is None:
             hint = suggest_names(name, known) or f"Use all, or {', '.join(known)}."
             raise InputError(f"There is no remedy {name!r}.", hint=hint)
     return names

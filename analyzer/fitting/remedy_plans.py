@@ -42,6 +42,7 @@ class RemedyRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     costs: str = ""
     when: tuple[str, ...] = ()
     is_named_only: bool = False
+    number: str = ""
     batch_size: str = ""
     dtype_policy: str = ""
     jit: bool | None = None
@@ -91,6 +92,17 @@ def remedy_names() -> tuple[str, ...]:
     )
 
 
+def find_variant(name: str) -> RemedyRow | None:
+    """Return a remedy of the table with another number at the end of its name, such as ``lora-16``."""
+    base, _, number = name.rpartition("-")
+    for row in read_remedies().remedies:
+        form = r"0\.\d{1,4}" if "." in row.number else r"[1-9]\d{0,3}"
+        is_variant = row.number and row.id == f"{base}-{row.number}" != name
+        if is_variant and re.fullmatch(form, number) and float(number):
+            return structs.replace(row, id=name, number=number)
+    return None
+
+
 def merge_options(base: CaptureOptions, plans: tuple[RemedyPlan, ...]) -> CaptureOptions:
     """Return the options of a step with several remedies of different kinds."""
     changes = {
@@ -104,15 +116,18 @@ def merge_options(base: CaptureOptions, plans: tuple[RemedyPlan, ...]) -> Captur
 
 
 def plan_remedies(
-    options: CaptureOptions, note: RunNote, op_by_op: RunNote | None = None
+    options: CaptureOptions,
+    note: RunNote,
+    op_by_op: RunNote | None = None,
+    names: Sequence[str] = (),
 ) -> Iterator[RemedyPlan]:
-    """Yield the remedies that a step may have.
+    """Yield the remedies that a step may have, among them the variants that ``names`` name.
 
     ``op_by_op`` is a capture without XLA of a step that XLA compiles: it shows the order of the layers.
     Without it no blocks of such a step are recomputed.
     """
     conditions, table = _conditions_of(options, note), read_remedies()
-    for row in table.remedies:
+    for row in (*table.remedies, *filter(None, map(find_variant, names))):
         if conditions.issuperset(row.when):
             yield _plan_row(row, options, note)
     yield from _plan_smaller_input(options, note)
@@ -162,9 +177,11 @@ def _conditions_of(options: CaptureOptions, note: RunNote) -> set[str]:
 def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyPlan:
     """Return a remedy of the table for a step."""
     batch = options.open_batch_size
-    sizes = {"half": batch // 2, "quarter": batch // _ACCUMULABLE_BATCH}
+    sizes = {"half": batch // 2, "quarter": batch // _ACCUMULABLE_BATCH, "number": row.number}
     size = row.batch_size.format(**sizes)
     texts = {"title": row.title.format(**sizes), "batch_size": size}
+    if row.number:
+        texts["model"] = row.model.format(**sizes)
     return RemedyPlan(
         **{**structs.asdict(row), **texts},
         optimizer=_optimizer_class(note) if row.optimizer_option else "",
@@ -173,7 +190,7 @@ def _plan_row(row: RemedyRow, options: CaptureOptions, note: RunNote) -> RemedyP
             batch_size=int(size) if size else options.batch_size,
             dtype_policy=row.dtype_policy or options.dtype_policy,
             jit=options.jit if row.jit is None else row.jit,
-            remedy=row.remedy or options.remedy,
+            remedy=row.remedy.format(**sizes) or options.remedy,
         ),
     )
 

@@ -201,7 +201,7 @@ def _estimate(question: SweepQuestion, folder: Path) -> SweepCell:
         made = capture(
             spec, options, folder / "as-is", force=False, progress=lambda *_: None, kind="static"
         )
-        plans = list(plan_remedies(options, read_run(made / RUN_FILE)))
+        plans = list(plan_remedies(options, read_run(made / RUN_FILE), names=[question.remedy]))
         options = choose_plans(plans, [question.remedy])[0].options
     what_if = WhatIf(memory_limit_bytes=limit_bytes)
     report = estimate_target(spec, options, folder / "cell", what_if=what_if).report

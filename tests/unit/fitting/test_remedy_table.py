@@ -178,3 +178,20 @@ def test_bounds_of_a_saving_come_from_the_bounds_before_and_after(
     sgd, freeze = remedies["optimizer-sgd"], remedies["freeze"]
     assert (sgd.saves_low_bytes, sgd.saves_high_bytes) == (2, 7)
     assert (freeze.saves_low_bytes, freeze.saves_high_bytes) == (None, None)
+
+
+@pytest.mark.parametrize("name", ["lora-16", "units-0.25"])
+def test_another_number_at_the_end_of_a_name_is_a_variant(name: str) -> None:
+    base, number = name.rsplit("-", 1)
+    assert parse_remedies(name) == (name,)
+    plans = {plan.id: plan for plan in plan_remedies(OPTIONS, NOTE, names=[name])}
+    assert plans[name].options.remedy == f"{base}={number}"
+    assert number in plans[name].title
+    assert number in plans[name].model
+    assert plans.keys() - {name} == {plan.id for plan in plan_remedies(OPTIONS, NOTE)}
+
+
+@pytest.mark.parametrize("name", ["lora-0", "lora-0.5", "units-2", "units-0.0", "gptq-4", "jit-3"])
+def test_a_number_that_a_remedy_cannot_have_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="There is no remedy"):
+        parse_remedies(name)
