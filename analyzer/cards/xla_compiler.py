@@ -11,6 +11,7 @@ from typing import Final
 
 from analyzer.cards.catalogue import Gpu
 from analyzer.model.errors import CompilerUnavailable
+from analyzer.model.xla_flags import read_flags
 
 EXTRA: Final = "pip install 'tf-memory-analyzer[xla-gpu]'"
 _PLUGIN: Final = ("jax-cuda12-pjrt", "jax_plugins/xla_cuda12/xla_cuda_plugin.so")
@@ -60,25 +61,6 @@ def _find_file(package: str, path: str) -> tuple[Path, str]:
     if sys.platform != "linux":
         reason, hint = f"supports Linux only, not {sys.platform}", ""
     raise CompilerUnavailable(f"XLA's compiler for NVIDIA cards {reason}.", hint=hint)
-
-
-def read_flags(text: str) -> str:
-    """Return the value of ``XLA_FLAGS`` as flags; without a leading dash it names a file of flags."""
-    text = text.strip()
-    if not text or text.startswith("-"):
-        return text
-    try:
-        return " ".join(Path(text).read_text("utf-8").split())
-    except (OSError, UnicodeDecodeError):
-        return ""  # XLA ignores a missing file
-
-
-def path_flag(flag: str, path: Path) -> str:
-    """Return a flag with a path, quoted if XLA would split it at white space."""
-    text = str(path)
-    if not any(mark.isspace() or mark in "\"'\\" for mark in text):
-        return f"{flag}={text}"
-    return f'{flag}="' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def compiler_flags(text: str) -> tuple[str, ...]:

@@ -169,9 +169,8 @@ def make_card_environment(options: capture_request.CaptureOptions, staging: Path
         batch_norm_reserve_bytes=assumed[capture_request.BATCH_NORM_RESERVE.name],
     )
     own = staging / PHANTOM_FOLDER
-    return phantom_environment.make_phantom_environment(
-        cards, cache_folder() or own
-    ) | phantom_environment.make_tool_environment(own)
+    variables = phantom_environment.make_phantom_environment(cards, cache_folder() or own)
+    return variables | phantom_environment.make_tool_environment(own, variables["PATH"])
 
 
 def make_phantom_note(options: capture_request.CaptureOptions) -> PhantomNote:

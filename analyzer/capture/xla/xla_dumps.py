@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.cards.xla_compiler import path_flag, read_flags
+from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.tracing.parse.hlo import HloProto
 
 _FAST: Final = " --xla_backend_optimization_level=0"

@@ -20,7 +20,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from analyzer.cards.catalogue import Gpu
-from analyzer.cards.xla_compiler import Compiler, find_compiler, path_flag, target_text
+from analyzer.cards.xla_compiler import Compiler, find_compiler, target_text
 from analyzer.model.contract.card_note import (
     ANSWER_FILE,
     COMPILE_VERSION,
@@ -34,6 +34,7 @@ from analyzer.model.contract.card_note import (
 )
 from analyzer.model.contract.child_messages import read_message, write_message
 from analyzer.model.errors import AccountingError, AnalyzerError, CompilerUnavailable
+from analyzer.model.xla_flags import path_flag
 from analyzer.simulate.compiler.card_options import TIME_OUT_S
 from analyzer.tracing.parse.hlo import read_hlo
 from analyzer.tracing.parse.protobuf import message_class, read_schema

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from analyzer.capture.xla.xla_dumps import add_dump_flags, remove_dump_flags
-from analyzer.cards.xla_compiler import compiler_flags, read_flags
+from analyzer.cards.xla_compiler import compiler_flags
+from analyzer.model.xla_flags import read_flags
 
 
 def test_what_decides_the_plan_is_taken_over() -> None:
