@@ -24,7 +24,7 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 
 LOG_FILE: Final = "capture.log"
 PARTS: Final = (
-    *("plugins", "graph.json.gz", "card.json", "prediction.npz"),
+    *("plugins", "graph.json.gz", "prediction.npz"),
     *("kept.json", "report.json", "report.html", LOG_FILE),
     *("module*.hlo.pb.gz", "plan*.hlo.pb.gz", "*.plan.gz", RUN_FILE),
 )

@@ -96,12 +96,12 @@ def _get_spec(tensor: Any, fed: Any = None) -> TensorSpec:
 
 
 def compile_calls(
-    function: Any, ops: Sequence[Op], dump: Path | None, args: Sequence[Any], *, plans: bool
+    function: Any, ops: Sequence[Op], dump: Path | None, args: Sequence[Any]
 ) -> tuple[list[LoweredFunction], list[str]]:
     """Lower and compile every function of a step that XLA compiles.
 
     The second value has a sentence for each function that cannot be compiled; TargetError if that is the
-    step itself. ``dump`` is the folder in ``XLA_FLAGS``; without ``plans``, they are only lowered.
+    step itself. ``dump`` is the folder in ``XLA_FLAGS``.
     """
     by_name = {op.name: op for op in ops}
     fixed_inputs = FixedInputs(plain_graphs.collect_function_graphs(function))
@@ -113,7 +113,7 @@ def compile_calls(
         values = {index: _find_fed(callers[0].inputs[index], by_name, args) for index in fixed}
         try:
             with StandIns.open() as stand_ins:
-                module, plan = _compile(name, inputs, stand_ins, dump, plans=plans, values=values)
+                module, plan = _compile(name, inputs, stand_ins, dump, values=values)
         except (ValueError, tf.errors.OpError) as error:
             text = clean_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
             reason = text.split(". ")[0].splitlines()[0] if text else type(error).__name__
@@ -218,7 +218,6 @@ def _compile(
     stand_ins: StandIns,
     dump: Path | None,
     *,
-    plans: bool,
     values: Mapping[int, Any],
 ) -> tuple[bytes, bytes]:
     """Return a function's module and its plan; ``values`` are the known inputs that are compiled in."""
@@ -251,8 +250,6 @@ def _compile(
             )
         )
 
-    if not plans:
-        return get_stage("hlo_serialized"), b""
     compiled = get_stage("optimized_hlo_proto_serialized")
     module = plan = b""
     if dump is not None:  # each stage lowers the function again

@@ -175,6 +175,7 @@ class PhantomNote(Struct, frozen=True, kw_only=True):
     cards: tuple[Name, ...] = ()
     assumed: Mapping[Name, Bytes] = {}  # settings of ``ASSUMPTIONS`` that are not the default
     memory_limit_bytes: Bytes | None = None  # None for TensorFlow's own
+    is_unlimited: bool = False  # whether the step ran with room for any step, not the card's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
