@@ -28,7 +28,7 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 
 _INPUT_ENDINGS: Final = (
     *(RUN_FILE, "graph.json.gz", "prediction.npz", "kept.json"),
-    *(".plan.gz", ".pb", ".pb.gz"),
+    *(".pb", ".pb.gz"),
     *(".data-00000-of-00001", ".index", ".keras", ".h5", ".hdf5", ".py"),
 )
 """Name endings of input files in a run folder, a logdir or a saved model."""

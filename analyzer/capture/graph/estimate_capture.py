@@ -102,8 +102,8 @@ def capture_graph(
         report("building the model", 0.05)
         program = make()
         if gpu is not None:
-            program.messages.append(program.jit_reason or _CUSTOM_JIT[bool(program.config.jit)])
-        program.messages += [options.note] * bool(options.note)
+            reason = program.jit_reason or _CUSTOM_JIT[bool(program.config.jit)]
+            program.messages.append(options.note or reason)
         for optimizer, weights in find_open_optimizers(program) if hollow else ():
             build_slots(optimizer, weights)
         report(f"tracing the step{_describe_first_bound(program)}", 0.2)

@@ -117,7 +117,6 @@ class CompiledFunction:
     ops: tuple[Name, ...]  # the ops that call it
     function: Name
     platform: Name  # the device that ``plan`` was compiled for
-    module: Name | None = None  # the module before XLA's passes (gzip, HloModuleProto)
     plan: Name | None = None  # the compiled module with its buffer assignment
     fixed: tuple[tuple[Index, Name], ...] = ()  # compiled-in inputs, and the op that needs each
     compilations: Count = 0  # in the run; 0 if nothing ran
