@@ -48,8 +48,26 @@ def pytest_report_header() -> str:
     return f"the package tested: {Path(analyzer.__file__).parent}"
 
 
+_USELESS_TOOL = """#!/bin/sh
+[ "$1" = --version ] && echo "V99.9.99" && exit 0
+echo "a simulated card used a tool of CUDA's from the PATH" >&2
+exit 1
+"""
+
+
+@pytest.fixture(scope="session")
+def useless_cuda_tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with tools of CUDA's that fail: simulated cards must not need real ones."""
+    folder = tmp_path_factory.mktemp("cuda-tools")
+    for name in ("ptxas", "nvlink", "fatbinary"):
+        (folder / name).write_text(_USELESS_TOOL)
+        (folder / name).chmod(0o755)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch, useless_cuda_tools: Path) -> None:
+    monkeypatch.setenv("PATH", str(useless_cuda_tools), prepend=os.pathsep)
     for name in list(os.environ):
         if name.startswith(_KNOBS):
             monkeypatch.delenv(name)

@@ -2,7 +2,8 @@
 
 It lies in the user's cache, one for each TensorFlow and each core: the core library (compiled from
 ``native/``), a library with every other function name that TensorFlow looks up (written by ``elf``),
-and links to the latter under the names of CUDA's libraries.
+and links to the latter under the names of CUDA's libraries. Its subfolder ``cuda`` stands for CUDA's
+toolkit: XLA finds ``ptxas``, ``nvlink`` and ``libdevice.10.bc`` there.
 """
 
 import hashlib
@@ -21,6 +22,9 @@ from analyzer.simulate.kernels.gpu.convolution_algorithms import CUDNN_MAJOR
 
 NAMES: Final = "libphantom_names.so"
 NOTE: Final = "README"
+TOOLKIT: Final = "cuda"
+_TOOLS: Final = ("ptxas", "nvlink", "fatbinary")
+_STAND_INS: Final = Path(__file__).with_name("cuda_tools")
 _NOTE_TEXT: Final = """\
 Libraries of tf-memory-analyzer's simulated card. Processes started by `analyze trace --gpu NAME` load
 them instead of CUDA's; they compute nothing. Made for {tensorflow}. Safe to delete at any time.
@@ -54,6 +58,8 @@ def make_library_folder(cache: Path) -> Path:
         )
     core = find_core(cache)
     digest = hashlib.sha256(core.read_bytes() + ",".join(SONAMES).encode())
+    for file in sorted(_STAND_INS.iterdir()):
+        digest.update(file.read_bytes())
     for path in list_binaries(tensorflow):
         status = path.stat()
         digest.update(f"{path}:{status.st_size}:{status.st_mtime_ns};".encode())
@@ -139,6 +145,7 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
         (staging / NAMES).write_bytes(content)
         for soname in SONAMES:
             (staging / soname).symlink_to(NAMES)
+        _make_toolkit(staging / TOOLKIT)
         (staging / NOTE).write_text(_NOTE_TEXT.format(tensorflow=tensorflow), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -146,3 +153,15 @@ def _fill_folder(folder: Path, tensorflow: Path, core: Path) -> None:
         except OSError:
             if not (folder / NOTE).is_file():  # else another process was faster
                 raise
+
+
+def _make_toolkit(folder: Path) -> None:
+    """Write the stand-ins for the files of CUDA's toolkit that XLA needs to compile."""
+    programs, libdevice = folder / "bin", folder / "nvvm/libdevice"
+    programs.mkdir(parents=True)
+    libdevice.mkdir(parents=True)
+    for tool in _TOOLS:
+        shutil.copyfile(_STAND_INS / "tool.sh", programs / tool)
+        (programs / tool).chmod(0o755)
+    # LLVM's ``parseIRFile`` reads text and bitcode.
+    shutil.copyfile(_STAND_INS / "libdevice.ll", libdevice / "libdevice.10.bc")

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from analyzer.cards import Gpu, context_bytes, find_gpu
-from analyzer.cards.xla_compiler import find_compiler
-from analyzer.model.errors import CompilerUnavailable, InputError
+from analyzer.cards import Gpu, context_bytes, find_gpu, memory_limit
+from analyzer.model.errors import InputError
 from analyzer.model.user_cache import cache_folder
+from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.phantom import nvidia_smi
-from analyzer.phantom.library_folder import make_library_folder
+from analyzer.phantom.library_folder import TOOLKIT, make_library_folder
 from analyzer.simulate.kernels.gpu.convolution_algorithms import (
     CUDNN_MAJOR,
     PASSES,
@@ -78,6 +78,19 @@ def parse_cards(text: str) -> tuple[Gpu, ...]:
     return tuple(cards)
 
 
+def normalize_cards(text: str) -> str:
+    """Return the ids of one card or several simulated ones, or raise an InputError."""
+    count, times, _ = text.partition("x")
+    is_list = "," in text or (times and count.strip().isdecimal())
+    return ",".join(card.id for card in parse_cards(text)) if is_list else find_gpu(text).id
+
+
+def find_smallest_card(text: str) -> Gpu:
+    """Return the card with the least memory of the named ones, or raise an InputError."""
+    cards = map(find_gpu, normalize_cards(text).split(","))
+    return min(cards, key=lambda card: memory_limit(card).bytes)
+
+
 def make_phantom_environment(
     options: PhantomOptions, cache: Path, own: Mapping[str, str] | None = None
 ) -> dict[str, str]:
@@ -85,19 +98,19 @@ def make_phantom_environment(
     check_platform()
     own = os.environ if own is None else own
     folder = make_library_folder(cache / "phantom")
-    path = [str(folder), *filter(None, own.get("LD_LIBRARY_PATH", "").split(os.pathsep))]
-    flags = [*filter(None, [own.get("XLA_FLAGS", "")])]
-    with suppress(CompilerUnavailable):
-        flags.append(f"--xla_gpu_cuda_data_dir={find_compiler().cuda}")  # ptxas and libdevice
+    toolkit = folder / TOOLKIT
+    data_dir = path_flag("--xla_gpu_cuda_data_dir", toolkit)
     variables = {
-        "LD_LIBRARY_PATH": os.pathsep.join(path),
+        "LD_LIBRARY_PATH": _join_path(folder, own.get("LD_LIBRARY_PATH", "")),
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(len(options.gpus)))),
         "PHANTOM_CARDS": ";".join(_encode_card(gpu, options) for gpu in options.gpus),
         "PHANTOM_PRODUCT_WORKSPACE": str(options.product_workspace_bytes),
         "PHANTOM_RECURRENT_RESERVE": str(options.recurrent_reserve),
         "PHANTOM_BATCH_NORM_RESERVE": str(options.batch_norm_reserve_bytes),
         "PHANTOM_KERNEL_NS": str(options.kernel_ns),
-        "XLA_FLAGS": " ".join(flags),
+        "XLA_FLAGS": f"{read_flags(own.get('XLA_FLAGS', ''))} {data_dir}".strip(),
+        # Before other folders with ptxas: cuDNN's trials op by op do not read XLA_FLAGS.
+        "PATH": _join_path(toolkit / "bin", own.get("PATH", "")),
     }
     for number, gpu in enumerate(options.gpus):
         variables[f"PHANTOM_CONVOLUTIONS_{number}"] = encode_algorithms(gpu)
@@ -106,7 +119,12 @@ def make_phantom_environment(
     return variables
 
 
-def make_tool_environment(folder: Path) -> dict[str, str]:
+def _join_path(first: Path, rest: str) -> str:
+    """Return a search path without empty entries, which would stand for the working folder."""
+    return os.pathsep.join([str(first), *filter(None, rest.split(os.pathsep))])
+
+
+def make_tool_environment(folder: Path, path: str) -> dict[str, str]:
     """Write ``nvidia-smi`` for simulated cards into a process' folder; return its variables."""
     programs = folder / "bin"
     programs.mkdir(parents=True, exist_ok=True)
@@ -114,8 +132,7 @@ def make_tool_environment(folder: Path) -> dict[str, str]:
     command = shlex.join([sys.executable, "-I", "-S", nvidia_smi.__file__])
     program.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
     program.chmod(0o755)
-    path = os.pathsep.join(filter(None, (str(programs), os.environ.get("PATH", ""))))
-    return {"PATH": path, "PHANTOM_USE": str(folder / "use")}
+    return {"PATH": _join_path(programs, path), "PHANTOM_USE": str(folder / "use")}
 
 
 def _encode_card(gpu: Gpu, options: PhantomOptions) -> str:

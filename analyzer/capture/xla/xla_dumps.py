@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.cards.xla_compiler import path_flag, read_flags
+from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.tracing.parse.hlo import HloProto
 
 _FAST: Final = " --xla_backend_optimization_level=0"
@@ -42,14 +42,6 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
     # "sm_7.5_gpu_after_optimizations" (``GpuCompiler``), "cpu_after_optimizations" (``CpuCompiler``)
     platform = "gpu" if "gpu_after_optimizations" in files[-1].name else "cpu"
     return pack(HloProto.FromString(files[-1].read_bytes())), platform
-
-
-def read_dumped_module(dump: Path, function: str) -> bytes:
-    """Return a function's module before XLA's passes (HloModuleProto); empty if there is none."""
-    files = sorted(dump.glob(f"{_prefix(function)}before_optimizations.hlo.pb"))
-    return (
-        HloProto.FromString(files[-1].read_bytes()).hlo_module.SerializeToString() if files else b""
-    )
 
 
 def list_dumps(dump: Path, function: str) -> list[Path]:

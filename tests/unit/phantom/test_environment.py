@@ -41,10 +41,12 @@ def test_what_names_no_card_is_refused_in_one_line(text):
 def test_the_catalogues_figures_go_to_the_child_and_the_users_own_path_stays(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "make_library_folder", lambda cache: cache / "lib")
     card = find_gpu("t4")
-    own = {"LD_LIBRARY_PATH": "/theirs", "XLA_FLAGS": "--xla_theirs"}
+    own = {"LD_LIBRARY_PATH": "/theirs", "XLA_FLAGS": "--xla_theirs", "PATH": "/usr/bin"}
     told = make_phantom_environment(PhantomOptions(gpus=(card, card)), tmp_path, own)
     assert told["LD_LIBRARY_PATH"].split(":") == [str(tmp_path / "phantom" / "lib"), "/theirs"]
-    assert told["XLA_FLAGS"].startswith("--xla_theirs")
+    toolkit = tmp_path / "phantom/lib/cuda"
+    assert told["XLA_FLAGS"] == f"--xla_theirs --xla_gpu_cuda_data_dir={toolkit}"
+    assert told["PATH"].split(":") == [f"{toolkit}/bin", "/usr/bin"]
     assert told["CUDA_VISIBLE_DEVICES"] == "0,1"
     first, second = told["PHANTOM_CARDS"].split(";")
     assert first == second
@@ -89,7 +91,7 @@ def test_another_machine_is_told_what_remains(monkeypatch, tmp_path, system, mac
 
 def test_what_is_assumed_is_a_setting_of_the_child_and_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        environment, "make_phantom_environment", lambda options, cache: {"told": options}
+        environment, "make_phantom_environment", lambda *args: {"told": args[0], "PATH": ""}
     )
     assume = parse_card_assumptions(["workspace=4MiB", "recurrent-reserve=8", "context=0"])
     assert assume == {"workspace": 4 << 20, "recurrent-reserve": 8, "context": 0}
