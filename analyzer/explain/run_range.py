@@ -23,6 +23,7 @@ from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.allocator.minimum_limit import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence as Operations
 from analyzer.simulate.allocator.replay import from_recording, recorded_options, replay
+from analyzer.simulate.predict.uncertainty.stated_range import FLOOR_BYTES
 
 _CHANCE: Final = 0.05  # of a run outside the stated range
 _REPLAYS: Final = 40  # orders whose allocated peaks are computed
@@ -58,11 +59,17 @@ def _state_peaks(
     sizes += [(one.requested_bytes, one.allocated_bytes) for one in analysis.recording.repeats]
     seen_requested, seen_allocated = map(Range.spanning, zip(*sizes, strict=True))
     replayed = Range.spanning(_find_allocated_peak(analysis, one, options) for one in orders)
-    requested = widen(seen_requested, len(sizes)).at_least(0)
+    requested = widen(seen_requested, len(sizes)).widened(FLOOR_BYTES, FLOOR_BYTES).at_least(0)
     allocated = widen(seen_allocated.including(replayed.low, replayed.high), len(sizes))
+    allocated = allocated.widened(FLOOR_BYTES, FLOOR_BYTES)
     # No layout takes less than the rounded requests.
     rounded = orders[0].live_rounded_bytes()[_select_step(analysis, orders[0])].max(initial=0)
     least = int(rounded) - max(analysis.peak.requested_bytes - requested.low, 0)
+    shown = map(_spell, (seen_requested, seen_allocated))
+    because = [TEXTS["run-peaks"].format(len(sizes), *shown)]
+    if len(orders) > 1:
+        because.append(TEXTS["run-layouts"].format(len(orders) - 1, _spell(replayed)))
+    because.append(TEXTS["run-widened"].format(_CHANCE, format_bytes(FLOOR_BYTES)))
     return StatedRange(
         limit_low_bytes=None,
         limit_high_bytes=None,
@@ -70,11 +77,7 @@ def _state_peaks(
         high_bytes=requested.high,
         allocated_low_bytes=max(min(allocated.low, least), 0),
         allocated_high_bytes=allocated.high,
-        because=(
-            TEXTS["run-peaks"].format(len(sizes), _spell(seen_requested), _spell(seen_allocated)),
-            TEXTS["run-layouts"].format(len(orders), _spell(replayed)),
-            TEXTS["run-widened"].format(_CHANCE),
-        ),
+        because=tuple(because),
         schedules=(),
         unsized=0,
     )
