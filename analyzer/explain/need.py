@@ -120,15 +120,16 @@ def with_replay(
 
     A success under the limit bounds the need from above if the very allocations were replayed
     (``is_measured``). A failure bounds it from below; the difference is fragmentation. ``is_own`` is
-    whether it was the run itself, which waits for frees as a replay does not.
+    whether it was the run itself, which waits for frees as a replay does not; another run may need
+    more.
     """
     pool, part = need.pool, need.allocator
     if runs and is_own:
-        if pool.range.high <= limit.range.high:
+        if pool.bytes <= limit.range.high:
             return need
         room = max(limit.range.high - part.bytes, 0)
-        parts = {phase.name.lower(): size.at_most(room) for phase, size in need.phases.items()}
-        return replace(need, **parts, allocator=part.at_most(limit.range.high))
+        parts = {phase.name.lower(): _lower(size, room) for phase, size in need.phases.items()}
+        return replace(need, **parts, allocator=_lower(part, limit.range.high))
     low, size, high = part.range.low, part.bytes, part.range.high
     if runs:
         low -= max(pool.range.low - limit.bytes, 0) if is_measured else 0
@@ -138,6 +139,11 @@ def with_replay(
         low += max(limit.bytes + 1 - pool.range.low, 0)
         size += max(limit.bytes + 1 - pool.bytes, 0)
     return replace(need, allocator=BoundedBytes.around(size, max(low, 0), high))
+
+
+def _lower(size: BoundedBytes, most_bytes: int) -> BoundedBytes:
+    """Return a size of at most ``most_bytes``, with the same upper bound."""
+    return BoundedBytes.around(min(size.bytes, most_bytes), size.range.low, size.range.high)
 
 
 def first_step_only_bytes(analysis: Analysis) -> int:

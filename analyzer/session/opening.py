@@ -210,6 +210,7 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     from analyzer.explain.analysis import analyse
     from analyzer.explain.judgement import judge
     from analyzer.explain.pool_facts import add_pool
+    from analyzer.explain.run_range import with_run_range
     from analyzer.explain.verdict import with_assumed_settings
     from analyzer.tracing.measure.buffer_uses import find_uses
 
@@ -218,4 +219,5 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
         analysis.alive, measured.structure, measured.sharing, measured.op_runs, analysis.step
     )
     analysis = add_pool(replace(analysis, uses=uses), what_if, search=search)
+    analysis = with_run_range(analysis, search=search)
     return collect(judge(with_assumed_settings(analysis), what_if.memory_limit_bytes))

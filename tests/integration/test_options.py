@@ -30,7 +30,6 @@ SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
         {"dtype_policy": "mixed_float16"},
         "does not follow --dtype-policy mixed_float16: it has no Keras layers",
     ),
-    "inside": (T + "compiled_inside", {"jit": False}, "calls inner, which sets jit_compile=True"),
     "eager, jit": (T + "eager_step", {"jit": True}, "Decorate it with @tf.function"),
     "eager, batch": (T + "eager_step", {"batch_size": 4}, "--batch-size cannot be used"),
     "signature, optimizer": (T + "signature", {"optimizer": "sgd"}, "--optimizer cannot be"),
@@ -111,6 +110,17 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"shapes": [[2, 3], [2, 5], [2, 2]]},
     ),
     "own step": (T + "passing", {"batch_size": 4}, {"shapes": [[4, 8], [4, 4]]}),
+    "inside": (
+        T + "compiled_inside",
+        {"jit": False},
+        {
+            "jit": False,
+            "notes": [
+                "XLA compiles inner inside this step, as in a run without analyze: jit_compile=True is "
+                "set there. --no-jit is about the step alone."
+            ],
+        },
+    ),
     "step": (T + "step", {"jit": True}, {"jit": True, "optimizer": "Adam", "batch_size": 8}),
     "step, policy": (T + "step", {"dtype_policy": "mixed_bfloat16"}, {"policy": "mixed_bfloat16"}),
     "signature": (T + "signature", {"batch_size": 4}, {"shapes": [[4, 8]]}),

@@ -78,10 +78,18 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     assert len(ran["steps"]) == 3
     assert ran["printed"].startswith("FITS Tesla T4: needs ")
     assert (ran["verdict"]["basis"], ran["verdict"]["limit_of"]) == ("phantom", "card")
-    needs = -(-ran["fit"]["needed_bytes"] // (1 << 20)) + 4  # the order of ops varies
+    needs = -(-ran["fit"]["needed_high_bytes"] // (1 << 20))  # the order of ops varies
     under = run(folder, "trace", "cnn", *options, "--limit", f"{needs}MiB")
     assert (under["fits"], under["verdict"]["limit_of"]) == (True, "user")
     assert under["verdict"]["need_bytes"] <= under["verdict"]["limit_bytes"] == needs << 20
+    bounds = ran["uncertainty"]
+    for run_of_it in (ran, under):  # two processes
+        peak = run_of_it["peak"]
+        assert bounds["low_bytes"] <= peak["requested_bytes"] <= bounds["high_bytes"]
+        assert bounds["allocated_low_bytes"] <= peak["allocated_bytes"]
+        assert peak["allocated_bytes"] <= bounds["allocated_high_bytes"]
+    assert "Likely range: " in ran["printed"]
+    assert "runs of the step in this process requested" in ran["printed"]
     assert 0 < ran["peak_ever"]["first_step_only_bytes"] < ran["peak_ever"]["requested_bytes"]
     grown = run(folder, "trace", "cnn", *options, "--growth")
     assert grown["peak"]["allocated_bytes"] <= grown["peak"]["pool_bytes"] < 1 << 30
@@ -185,14 +193,12 @@ def test_both_cards_are_shown_and_the_all_reduces_buffers_named(folder: Path) ->
 
 
 @pytest.mark.slow
-def test_a_reserve_space_is_what_is_assumed_and_makes_the_range(folder: Path) -> None:
+def test_a_reserve_space_is_what_is_assumed(folder: Path) -> None:
     options = ("--no-jit", "--batch-size", "8", "--assume", "recurrent-reserve=12")
     ran = run(folder, "trace", "recurrent", *options)
     rows = {row["name"]: row for row in ran["phantom"]["settings"]}
     reserve = 12 * 8 * 32 * 48 * 4  # numbers, rows, steps, units, bytes
     assert rows["recurrent-reserve"]["share_bytes"] == reserve
-    stated, peak = ran["uncertainty"], ran["peak"]["requested_bytes"]
-    assert (stated["low_bytes"], stated["high_bytes"]) == (peak - reserve, peak + reserve)
 
 
 @pytest.mark.slow

@@ -265,6 +265,16 @@ def list_ops(graph: Any) -> list[Any]:
     return [op for nested in collect_graphs(graph) for op in nested.get_operations()]
 
 
+def find_compiled_calls(graph: Any) -> dict[str, list[str]]:
+    """Return the ops that call each function with jit_compile=True, by the function's name."""
+    callers: dict[str, list[str]] = {}
+    for op in list_ops(graph):
+        attrs = op.node_def.attr if "Call" in op.type else {}
+        if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
+            callers.setdefault(attrs["f"].func.name, []).append(op.name)
+    return callers
+
+
 def find_sources(graph: Any) -> dict[str, str]:
     """Return ``file:line`` of the innermost line of user code, by the name of the op that has one."""
     sources: dict[str, str] = {}

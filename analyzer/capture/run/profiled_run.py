@@ -20,6 +20,7 @@ from analyzer.capture.run.source_frames import find_user_line
 from analyzer.capture.run.step_capture import (
     Captured,
     Capturing,
+    classify_failure,
     describe_capture,
     describe_failure,
     trace_function,
@@ -29,8 +30,9 @@ from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import read_compiled_functions
 from analyzer.model.contract.run_note import StepConfig
-from analyzer.model.errors import InputError, TargetError
+from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.interrupts import pause_collector
+from analyzer.tracing.parse.wire.plane_names import REPEATED_STEP
 
 _STALL_S: Final = 12.0
 """Seconds without progress after which a step is taken to wait for memory. A BFC allocator waits 10 s
@@ -39,6 +41,15 @@ repeats that for each of dozens of kernels, although nothing else runs that coul
 
 _IDLE_S: Final = 0.2  # CPU time that counts as no progress; waiting threads use none
 _STEP_NAME: Final = "train"  # Keras' TensorBoard callback gives its steps the same name
+
+
+_MOST_REPEATS: Final = 37
+"""Repeats of a step on a simulated card. With two traced steady steps they make 39 runs, and one more
+run lies outside their least and largest peak with a chance of 2 in 40, 5 %."""
+
+_EQUAL_REPEATS: Final = 8  # repeats after which no further one follows if all peaks are equal
+_FEWEST_REPEATS: Final = 3  # repeats even if they take longer than their share
+_REPEAT_SHARE: Final = 0.1  # of the time of tracing and running the step
 
 
 @contextlib.contextmanager
@@ -154,6 +165,7 @@ def _run(
 ) -> None:
     """Trace the step and run it, with its progress in ``state``."""
     report("tracing the step", 0.1)
+    began_s, outputs = time.monotonic(), None
     for optimizer, weights in find_open_optimizers(state.program) if partitions is None else ():
         optimizer.build(weights)  # the step is traced once; making them in it takes a second trace
     with disable_python_tracing():
@@ -173,21 +185,53 @@ def _run(
             report(f"running step {index + 1} of {state.wanted}", 0.3 + 0.6 * index / state.wanted)
             state.started = True
             has_graph = index == 0 and state.function is not None
-            with (
-                collect_graphs(partitions if has_graph else None),
-                tf.profiler.experimental.Trace(_STEP_NAME, step_num=index, _r=1),
-            ):
+            with collect_graphs(partitions if has_graph else None):
                 # Held until the next step returns, as a training loop holds its logs.
-                outputs = state.program.call()  # noqa: F841
-                if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
-                    tf.test.experimental.sync_devices()
+                outputs = _call_step(state, _STEP_NAME, index)
             state.done += 1
             for promise in state.program.promises if index == 0 and state.function is None else ():
                 promise(None)
             state.variables.snapshot()
+        if "PHANTOM_CARDS" in os.environ and partitions is not None:
+            report("repeating the step", 0.9)
+            _repeat_step(state, outputs, time.monotonic() - began_s)
     finally:
         if values is not None:
             state.variables.restore(values)
+
+
+def _call_step(state: Capturing, name: str, number: int) -> Any:
+    """Run the step once, marked in the trace by name and number; return its result."""
+    with tf.profiler.experimental.Trace(name, step_num=number, _r=1):
+        outputs = state.program.call()
+        if tf.config.list_logical_devices("GPU"):  # the marker spans the card's work
+            tf.test.experimental.sync_devices()
+    return outputs
+
+
+def _repeat_step(state: Capturing, outputs: Any, spent_s: float) -> None:
+    """Run the step more often, so that the trace shows how its peaks vary.
+
+    ``outputs`` are the result of the last step. A repeat that fails ends the repeats; a note reports
+    a lack of memory.
+    """
+    card, began_s = "GPU:0", time.monotonic()
+    peaks: list[int] = []
+    while len(peaks) < _MOST_REPEATS:
+        is_late = time.monotonic() - began_s > _REPEAT_SHARE * spent_s
+        has_settled = len(peaks) >= _EQUAL_REPEATS and len(set(peaks)) == 1
+        if has_settled or (is_late and len(peaks) >= _FEWEST_REPEATS):
+            return
+        tf.config.experimental.reset_memory_stats(card)
+        try:
+            outputs = _call_step(state, REPEATED_STEP, state.wanted + len(peaks))  # noqa: F841
+        except Exception as error:
+            if classify_failure(error) is FailureKind.OUT_OF_MEMORY:
+                state.program.messages.append(
+                    f"Of {len(peaks) + 1} further runs of the step the last ran out of memory."
+                )
+            return
+        peaks.append(tf.config.experimental.get_memory_info(card)["peak"])
 
 
 @contextlib.contextmanager

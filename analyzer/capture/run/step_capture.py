@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,6 +121,7 @@ def describe_capture(
             *private.list_newer_versions(),
             *filter(None, (describe_builds(),)),
             *program.messages,
+            *note_compiled_functions(program, function),
             *_check_accumulation(program, capturing.done or capturing.wanted),
         ),
         variables=variables.rows(),
@@ -187,6 +189,29 @@ def _check_accumulation(program: Program, steps: int) -> list[str]:
         for count in every
         if steps % count
     ]
+
+
+_MOST_NAMES: Final = 3  # of compiled functions in a note
+
+
+def note_compiled_functions(program: Program, function: Any) -> list[str]:
+    """Return a note if XLA compiles functions inside a step that runs op by op."""
+    if function is None or program.config.jit:
+        return []
+    names = list(dict.fromkeys(map(_get_python_name, graphs.find_compiled_calls(function.graph))))
+    if not names:
+        return []
+    shown = ", ".join(names[:_MOST_NAMES])
+    others = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return [
+        f"XLA compiles {shown}{others} inside this step, as in a run without analyze: jit_compile=True "
+        "is set there. --no-jit is about the step alone."
+    ]
+
+
+def _get_python_name(function_name: str) -> str:
+    """Return the name in ``__inference_NAME_12`` or ``__inference___backward_NAME_12_34``."""
+    return re.sub(r"^(__(inference|forward|backward)_)+|(_\d+)+$", "", function_name)
 
 
 def _describe_inputs(

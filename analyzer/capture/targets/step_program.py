@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 import itertools
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -38,21 +37,6 @@ def promise_use(owner: Any, error: InputError) -> Promise:
     def check(function: Any) -> None:
         if not getattr(owner, "built", True):
             raise error
-
-    return check
-
-
-def promise_nothing_compiled(text: str) -> Promise:
-    """Return a promise that XLA compiles no function inside the step ``text``."""
-
-    def check(function: Any) -> None:
-        for definition in function.graph.as_graph_def().library.function if function else ():
-            if definition.attr["_XlaMustCompile"].b:
-                name = re.sub(r"^__inference_(.+)_\d+$", r"\1", definition.signature.name)
-                raise InputError(
-                    f"--no-jit cannot be used: {text} calls {name}, which sets jit_compile=True.",
-                    hint="Leave it out, or change that function.",
-                )
 
     return check
 
@@ -173,7 +157,6 @@ def make_function_program(
         traced_args=args,
         models=models,
         optimizers=optimizers,
-        promises=[promise_nothing_compiled(text)] if options.jit is False else [],
         config=StepConfig(
             jit=is_jit_compiled(function),
             batch_size=_get_batch_size(args),

@@ -133,10 +133,7 @@ def read_compiled_functions(function: Any, dump: Path) -> tuple[list[LoweredFunc
     callers: dict[str, list[str]] = {}
     if is_compiled(function):
         callers[plain_graphs.decode_name(function.name)] = [plain_graphs.decode_name(function.name)]
-    for op in plain_graphs.list_ops(function.graph):
-        attrs = op.node_def.attr if "Call" in op.type else {}
-        if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
-            callers.setdefault(attrs["f"].func.name, []).append(op.name)
+    callers |= plain_graphs.find_compiled_calls(function.graph)
     fixed_inputs = FixedInputs(plain_graphs.collect_function_graphs(function))
     compiled = []
     for name, ops in callers.items():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from analyzer.model.choice import Choice
-from analyzer.model.contract.report.peak_figures import StatedRange, UnmodelledType
+from analyzer.model.contract.report.peak_figures import StatedRange, TwoSizes, UnmodelledType
 from analyzer.model.contract.report.subject import Device as Device
 from analyzer.model.contract.report.subject import Finding as Finding
 from analyzer.model.contract.report.subject import Kind as Kind
@@ -152,6 +152,7 @@ class Recording:
     uncertainty: StatedRange | None = None  # None for a trace
     phantom: PhantomNotice | None = None  # for the report
     phantom_run: PhantomNote | None = None  # as the capture recorded it
+    repeats: tuple[TwoSizes, ...] = ()  # peaks of further runs of the step, on a simulated card
     watch: WatchNote | None = None
 
     @property

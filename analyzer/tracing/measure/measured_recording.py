@@ -32,6 +32,7 @@ from analyzer.tracing.measure.free_pairing import (
     pair_frees,
     sort_simultaneous_events,
 )
+from analyzer.tracing.measure.repeated_steps import split_repeats
 from analyzer.tracing.measure.trace_attribution import attribute, find_instants, find_marks
 from analyzer.tracing.measure.trace_checks import check_trace
 from analyzer.tracing.measure.values_read import warn_about_values
@@ -124,7 +125,8 @@ def measure(
     events = sort_simultaneous_events(raw.events)
     events = name_xla_requests(events, raw.op_runs, raw.op_types)
     main = choose_allocator(events, allocator)
-    raw = replace(raw, events=events)
+    raw, repeats = split_repeats(replace(raw, events=events), main)
+    events = raw.events
     raw = replace(raw, step_markers=_find_step_marks(raw, note) or find_run_spans(raw, main))
     table = pair_frees(events)
     steps = find_steps(events, raw.step_markers)
@@ -163,6 +165,7 @@ def measure(
         notes=_describe_graph(note, structure, join),
         phantom=_describe_phantom(phantom) if phantom is not None else None,
         phantom_run=phantom,
+        repeats=repeats,
         watch=note.watch if note is not None else None,
     )
     return Measured(recording, structure, sharing, raw.op_runs, note, join, raw.ran_xla)

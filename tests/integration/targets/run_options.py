@@ -13,7 +13,7 @@ import option_targets
 import tensorflow as tf
 
 from analyzer.capture.process.capture_worker import convert_error
-from analyzer.capture.run.step_capture import trace_function
+from analyzer.capture.run.step_capture import note_compiled_functions, trace_function
 from analyzer.capture.targets.default_losses import get_loss_name
 from analyzer.capture.targets.resolve_target import resolve
 from analyzer.capture.targets.target_spec import parse_target
@@ -34,7 +34,7 @@ def outcome(target, options):
     gc.collect()  # the layers of earlier cases are not this one's
     try:
         program = resolve(parse_target(target), msgspec.convert(options, CaptureOptions))
-        trace_function(program)
+        function = trace_function(program)
         if program.function is None:
             program.call()
             for promise in program.promises:
@@ -53,7 +53,7 @@ def outcome(target, options):
         "loss": get_loss_name(loss),
         "shapes": list_shapes(program),
         "policy": program.config.dtype_policy,
-        "notes": program.messages,
+        "notes": [*program.messages, *note_compiled_functions(program, function)],
     }
 
 

@@ -1,0 +1,154 @@
+"""The range of a step on a simulated card: how its peaks and its least limit vary between runs.
+
+The runs of the step in one process show how the order of parallel ops changes the peaks. Another
+process also places its long-lived buffers in other chunks, because their order in the first step
+differs. Replays with delayed events show how much that matters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from msgspec import structs
+
+from analyzer.explain.analysis import Analysis
+from analyzer.explain.buffer_words import TEXTS
+from analyzer.model.contract.report.peak_figures import StatedRange
+from analyzer.model.ranges import Range
+from analyzer.model.recording.records import Kind, Recording
+from analyzer.model.recording.timeline import find_peak
+from analyzer.model.units import format_bytes
+from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.minimum_limit import find_shared_limits
+from analyzer.simulate.allocator.replay import Sequence as Operations
+from analyzer.simulate.allocator.replay import from_recording, recorded_options, replay
+from analyzer.simulate.predict.uncertainty.stated_range import FLOOR_BYTES
+
+_CHANCE: Final = 0.05  # of a run outside the stated range
+_REPLAYS: Final = 40  # orders whose allocated peaks are computed
+_SEARCHES: Final = 8  # orders whose least limits are searched for
+
+
+def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
+    """Return the analysis, after ``add_pool``, with the range of a step on a simulated card.
+
+    ``search`` is whether to search for the least limits.
+    """
+    recording = analysis.recording
+    if recording.kind is not Kind.PHANTOM or recording.error is not None or not recording.repeats:
+        return analysis
+    orders = _sample_orders(recording)
+    options = recorded_options(orders[0], recording.events)
+    stated = _state_peaks(analysis, orders, options)
+    if search and analysis.pool.safe_limit_bytes is not None:
+        limit = find_shared_limits(orders[:_SEARCHES], options)
+        limit = widen(limit, len(recording.repeats)).including(analysis.pool.safe_limit_bytes)
+        more_bytes = (stated.high_bytes or 0) - analysis.peak.requested_bytes
+        limit = limit.widened(0, max(more_bytes, 0)).at_least(0)
+        stated = structs.replace(stated, limit_low_bytes=limit.low, limit_high_bytes=limit.high)
+    return replace(analysis, recording=replace(recording, uncertainty=stated))
+
+
+def _state_peaks(
+    analysis: Analysis, orders: Sequence[Operations], options: BfcOptions
+) -> StatedRange:
+    """Return the ranges of the peaks: of the runs in the process, and of replays in other orders."""
+    traced = [find_peak(analysis.line, one.first, one.last) for one in analysis.full_steps[1:]]
+    sizes = [(one.requested_bytes, one.allocated_bytes) for one in traced]
+    sizes += [(one.requested_bytes, one.allocated_bytes) for one in analysis.recording.repeats]
+    seen_requested, seen_allocated = map(Range.spanning, zip(*sizes, strict=True))
+    replayed = Range.spanning(_find_allocated_peak(analysis, one, options) for one in orders)
+    requested = widen(seen_requested, len(sizes)).widened(FLOOR_BYTES, FLOOR_BYTES).at_least(0)
+    allocated = widen(seen_allocated.including(replayed.low, replayed.high), len(sizes))
+    allocated = allocated.widened(FLOOR_BYTES, FLOOR_BYTES)
+    # No layout takes less than the rounded requests.
+    rounded = orders[0].live_rounded_bytes()[_select_step(analysis, orders[0])].max(initial=0)
+    least = int(rounded) - max(analysis.peak.requested_bytes - requested.low, 0)
+    shown = map(_spell, (seen_requested, seen_allocated))
+    because = [TEXTS["run-peaks"].format(len(sizes), *shown)]
+    if len(orders) > 1:
+        because.append(TEXTS["run-layouts"].format(len(orders) - 1, _spell(replayed)))
+    because.append(TEXTS["run-widened"].format(_CHANCE, format_bytes(FLOOR_BYTES)))
+    return StatedRange(
+        limit_low_bytes=None,
+        limit_high_bytes=None,
+        low_bytes=requested.low,
+        high_bytes=requested.high,
+        allocated_low_bytes=max(min(allocated.low, least), 0),
+        allocated_high_bytes=allocated.high,
+        because=tuple(because),
+        schedules=(),
+        unsized=0,
+    )
+
+
+def _spell(size: Range) -> str:
+    if format_bytes(size.low) == format_bytes(size.high):
+        return format_bytes(size.low)
+    return f"{format_bytes(size.low)} to {format_bytes(size.high)}"
+
+
+def widen(seen: Range, runs: int) -> Range:
+    """Return a range that a further run leaves with a chance of ``_CHANCE`` at most.
+
+    One more of ``n + 1`` equally likely runs is the lowest or the highest with the chance
+    ``2 / (n + 1)``. For evenly spread runs it then lies further out than a share ``c`` of the seen
+    range with the chance ``(1 + c) ** -(n - 1)``; their product is ``_CHANCE``.
+    """
+    if runs < 2:
+        return seen
+    ratio = (2 / ((runs + 1) * _CHANCE)) ** (1 / (runs - 1))
+    beyond = int(max(ratio - 1, 0) * seen.width)
+    return seen.widened(beyond, beyond)
+
+
+def _sample_orders(recording: Recording) -> list[Operations]:
+    """Return the recorded sequence, and others in which events are late by random times.
+
+    An event is late by an exponential time with the mean of the time since the event before it on its
+    thread, which is about the duration of its op. Waiting counts as a mean duration. The order of each
+    thread stays, and a free follows its allocation.
+    """
+    sequence = from_recording(recording)
+    times = recording.events["time_ps"].to_numpy()[sequence.instant].astype(float)
+    threads = recording.events["thread"].to_numpy()[sequence.instant]
+    places = [np.flatnonzero(threads == thread) for thread in np.unique(threads)]
+    passed = np.zeros(len(sequence))
+    for own in places:
+        passed[own] = np.diff(times[own], prepend=times[own[0]])
+    duration = np.minimum(passed, passed.mean())
+    generator = np.random.default_rng(0)
+    orders = [sequence]
+    for _ in range(_REPLAYS if len(places) > 1 else 0):
+        late = times + duration * generator.exponential(size=len(sequence))
+        orders.append(_sort_by(sequence, late, places))
+    return orders
+
+
+def _sort_by(sequence: Operations, times: np.ndarray, threads: Sequence[np.ndarray]) -> Operations:
+    """Return the sequence in the order of new times; each thread keeps its order."""
+    for own in threads:
+        times[own] = np.maximum.accumulate(times[own])
+    is_birth = sequence.request > 0
+    born = np.zeros(sequence.n_buffers)
+    born[sequence.slot[is_birth]] = times[is_birth]
+    times = np.where(is_birth, times, np.maximum(times, born[sequence.slot]))
+    order = np.argsort(times, kind="stable")
+    return replace(
+        sequence,
+        slot=sequence.slot[order],
+        request=sequence.request[order],
+        instant=sequence.instant[order],
+    )
+
+
+def _select_step(analysis: Analysis, sequence: Operations) -> np.ndarray:
+    """Return which operations of a sequence are in the steady step."""
+    return (sequence.instant >= analysis.first) & (sequence.instant <= analysis.last)
+
+
+def _find_allocated_peak(analysis: Analysis, sequence: Operations, options: BfcOptions) -> int:
+    result = replay(sequence, options.unlimited())
+    in_step = _select_step(analysis, sequence)[: len(result)]
+    return int(result.in_use_bytes[in_step].max(initial=0))
