@@ -1,4 +1,5 @@
-// The convolution of a cuDNN descriptor, and the algorithms for it.
+// The convolution of a cuDNN descriptor, and the algorithms for it. phantom/convolution_choices.py repeats
+// the structures.
 #ifndef PHANTOM_CONVOLUTIONS_H
 #define PHANTOM_CONVOLUTIONS_H
 #include <stdint.h>
@@ -18,5 +19,6 @@ typedef struct {
 } Choice;
 
 enum { MOST_CHOICES = 32 };
+typedef int (*ListChoices)(const Convolution *c, int card, Choice *choices); // returns their number
 int convolution_choices(const Convolution *c, int card, Choice *choices); // their number
 #endif
