@@ -1,4 +1,4 @@
-"""cuDNN's workspaces in a CSV against the table of its algorithms.
+"""cuDNN's workspaces in a CSV against its algorithms in the package.
 
     python benchmarks/workspaces.py workspaces.csv
 
@@ -23,11 +23,8 @@ from typing import Final
 
 from analyzer.cards import find_gpu
 from analyzer.model.ranges import Range
-from analyzer.simulate.kernels.gpu.convolution_algorithms import (
-    Candidate,
-    Convolution,
-    find_candidates,
-)
+from analyzer.simulate.kernels.gpu.convolution_algorithms import Candidate, find_candidates
+from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
 
 CARDS: Final = {
     "GTX1060-6G": "gtx-1060-6gb",
@@ -58,7 +55,7 @@ ALGORITHMS: Final = {
     "scudnn_dgradwgrad": ("strided", "split-k"),
     **{f"fft{side}": ("fft", "fft-tiling") for side in (16, 32, 64, 128, 256)},
 }
-"""Algorithm in the CSV -> names in the table."""
+"""Algorithm in the CSV -> names in the package."""
 
 LIMIT_BYTES: Final = 4 << 30
 """TensorFlow's limit of a workspace in the versions of the traces."""

@@ -17,7 +17,10 @@ from analyzer.phantom.phantom_environment import (
 
 _RUN = """
 import runpy, sys
-sys.argv[:] = sys.argv[1:]
+from analyzer.phantom.convolution_choices import register_convolutions
+from analyzer.phantom.phantom_environment import parse_cards
+register_convolutions(parse_cards(sys.argv[1]))
+sys.argv[:] = sys.argv[2:]
 kept = runpy.run_path(sys.argv[0], run_name="__main__")
 import analyzer
 print(analyzer.device())
@@ -30,5 +33,5 @@ if __name__ == "__main__":
         options = PhantomOptions(gpus=parse_cards(sys.argv[1]))
         environment = {"TF_CPP_MIN_LOG_LEVEL": "1", **os.environ}
         environment |= make_phantom_environment(options, Path(folder))
-        command = [sys.executable, "-c", _RUN, *sys.argv[2:]]
+        command = [sys.executable, "-c", _RUN, *sys.argv[1:]]
         sys.exit(subprocess.run(command, env=environment, check=False).returncode)

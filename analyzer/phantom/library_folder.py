@@ -18,7 +18,7 @@ from typing import Final
 from analyzer.model.errors import InputError
 from analyzer.phantom import elf
 from analyzer.phantom.core_build import CORE, NATIVE, build, find_compiler
-from analyzer.simulate.kernels.gpu.convolution_algorithms import CUDNN_MAJOR
+from analyzer.simulate.kernels.gpu.convolution_on_card import CUDNN_MAJOR
 
 NAMES: Final = "libphantom_names.so"
 NOTE: Final = "README"

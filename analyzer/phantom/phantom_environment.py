@@ -17,12 +17,6 @@ from analyzer.model.user_cache import cache_folder
 from analyzer.model.xla_flags import path_flag, read_flags
 from analyzer.phantom import nvidia_smi
 from analyzer.phantom.library_folder import TOOLKIT, make_library_folder
-from analyzer.simulate.kernels.gpu.convolution_algorithms import (
-    CUDNN_MAJOR,
-    PASSES,
-    algorithm_table,
-    card_names,
-)
 
 _BUS_BITS: Final = 256  # assumed: the catalogue has only bandwidths; the clock follows from both
 
@@ -112,8 +106,6 @@ def make_phantom_environment(
         # Before other folders with ptxas: cuDNN's trials op by op do not read XLA_FLAGS.
         "PATH": _join_path(toolkit / "bin", own.get("PATH", "")),
     }
-    for number, gpu in enumerate(options.gpus):
-        variables[f"PHANTOM_CONVOLUTIONS_{number}"] = encode_algorithms(gpu)
     if options.workspace_bytes is not None:
         variables["PHANTOM_CONVOLUTION_WORKSPACE"] = str(options.workspace_bytes)
     return variables
@@ -157,24 +149,3 @@ def _encode_card(gpu: Gpu, options: PhantomOptions) -> str:
         min(held, total),
     )
     return ",".join(map(str, figures))
-
-
-def encode_algorithms(gpu: Gpu) -> str:
-    """Return cuDNN's algorithms on a card, as ``native/libraries/convolutions.c`` reads them."""
-    table = algorithm_table()
-    lines = [f"{name}\t{value:f}" for name, value in card_names(gpu).items()]
-    lines += _assign({"cudnn": str(CUDNN_MAJOR), **table.names})
-    for one in table.algorithm:
-        efficiency = {name: one.efficiency_of(name, gpu.capability_text) for name in PASSES}
-        has_pass = " + ".join(f"{name} * {int(share > 0)}" for name, share in efficiency.items())
-        total = " + ".join(f"{name} * {share:f}" for name, share in efficiency.items())
-        time = {"microseconds": f"1 / ({one.share})"} if one.share else table.after
-        size = one.bytes if one.share else f"({one.bytes}) + copies"
-        values = {"offered": f"({has_pass}) * ({one.offered})", "bytes": size}
-        values |= {"efficiency": total, "launch": f"{one.launch:f}", **one.product, **time}
-        lines += [one.name, *_assign(values)]
-    return "\n".join(lines)
-
-
-def _assign(values: Mapping[str, str]) -> list[str]:
-    return [f"{name}\t{text}" for name, text in values.items()]

@@ -22,6 +22,7 @@ from analyzer.model.errors import InputError
 from analyzer.model.graph.host_copies import COLLECTIVES
 from analyzer.model.user_cache import cache_folder
 from analyzer.phantom import phantom_environment
+from analyzer.phantom.convolution_choices import register_convolutions
 
 OLDEST_KERAS: Final = (3, 9)
 """First Keras with ``Variable._initialize_with_initializer``, which makes variables without memory."""
@@ -189,13 +190,15 @@ def make_phantom_note(options: capture_request.CaptureOptions) -> PhantomNote:
 
 
 def configure_cards(options: capture_request.CaptureOptions, tf: Any) -> None:
-    """Set TensorFlow's limit and growth on each simulated card, before it makes its devices."""
+    """Set each simulated card's algorithms, limit and growth, before TensorFlow makes its devices."""
+    gpus = phantom_environment.parse_cards(options.gpu)
     cards = tf.config.list_physical_devices("GPU")
-    if len(cards) != len(phantom_environment.parse_cards(options.gpu)):
+    if len(cards) != len(gpus):
         raise InputError(
             f"This TensorFlow ({tf.__version__}) cannot use simulated cards.",
             hint="analyze estimate --gpu NAME predicts with any.",
         )
+    register_convolutions(gpus)
     for card in cards:
         if options.memory_limit_bytes is not None and not options.is_unlimited:
             limit = tf.config.LogicalDeviceConfiguration(options.memory_limit_bytes / (1 << 20))

@@ -3,14 +3,8 @@
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.phantom.phantom_environment import encode_algorithms
-from analyzer.simulate.kernels.gpu.convolution_algorithms import (
-    PASSES,
-    Convolution,
-    algorithm_table,
-    find_candidates,
-    is_measured,
-)
+from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates, is_measured
+from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES, Convolution
 
 LIMIT = 8 << 30
 
@@ -83,10 +77,3 @@ def test_a_limit_leaves_out_what_exceeds_it():
     largest = max(one.bytes for one in free)
     limited = find_candidates(convolution(), find_gpu("t4"), largest - 1)
     assert [one.name for one in limited] == [one.name for one in free if one.bytes < largest]
-
-
-def test_the_simulated_card_gets_every_algorithm():
-    text = encode_algorithms(find_gpu("t4")).splitlines()
-    assert [line for line in text if "\t" not in line] == [
-        one.name for one in algorithm_table().algorithm
-    ]

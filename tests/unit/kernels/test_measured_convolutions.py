@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from analyzer.cards import find_gpu
-from analyzer.simulate.kernels.gpu.convolution_algorithms import Convolution, find_candidates
+from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
+from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
 
 KIT = Path(__file__).parents[3] / "benchmarks" / "card"
 LIMIT = 8 << 30

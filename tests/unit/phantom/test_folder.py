@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -169,3 +170,59 @@ def test_an_older_cudnn_is_refused_by_version(cache, tmp_path, monkeypatch, vers
     monkeypatch.setattr(folder, "find_tensorflow", lambda: tmp_path)
     with pytest.raises(InputError, match=r"TensorFlow 2\.18 or newer"):
         folder.make_library_folder(cache)
+
+
+CONVOLUTION = """
+import ctypes, sys
+from analyzer.cards import find_gpu
+from analyzer.phantom.convolution_choices import register_convolutions
+register_convolutions([find_gpu("t4")])
+DESCRIPTOR, INT64, FLOAT = 15, 3, 0
+dnn = ctypes.CDLL("libphantom.so")
+def make(kind, **attributes):
+    made = ctypes.c_void_p()
+    dnn.cudnnBackendCreateDescriptor(kind, ctypes.byref(made))
+    for key, (type, values) in attributes.items():
+        width = {DESCRIPTOR: ctypes.c_void_p, INT64: ctypes.c_int64, FLOAT: ctypes.c_int}[type]
+        array = (width * len(values))(*values)
+        count = ctypes.c_int64(len(values))
+        dnn.cudnnBackendSetAttribute(made, int(key[1:]), type, count, array)
+    return made
+def tensor(*axes):
+    return make(14, _901=(FLOAT, [0]), _902=(INT64, axes), _903=(INT64, [9**9, 9**5, 99, 1]))
+window = make(9, _102=(INT64, [1, 1]), _103=(INT64, [1, 1]))
+parts = [window, tensor(128, 64, 3, 3), tensor(32, 64, 56, 56), tensor(32, 128, 56, 56)]
+operation = make(10, **{f"_{702 + at}": (DESCRIPTOR, [one.value]) for at, one in enumerate(parts)})
+heuristic = make(4, _200=(DESCRIPTOR, [make(15, _800=(DESCRIPTOR, [operation.value])).value]))
+found = (ctypes.c_void_p * 32)(*[make(3).value for _ in range(32)])
+count, one, size = ctypes.c_int64(), ctypes.c_int64(1), ctypes.c_int64()
+dnn.cudnnBackendGetAttribute(
+    heuristic, 202, DESCRIPTOR, ctypes.c_int64(32), ctypes.byref(count), found)
+for plan in found[: count.value]:
+    dnn.cudnnBackendGetAttribute(
+        ctypes.c_void_p(plan), 303, INT64, one, ctypes.byref(one), ctypes.byref(size))
+    print(size.value)
+"""
+
+
+def test_cudnn_offers_the_algorithms_of_the_estimate(made, tmp_path, monkeypatch):
+    from analyzer.phantom import phantom_environment as environment
+    from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
+    from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
+
+    monkeypatch.setattr(environment, "make_library_folder", lambda cache: made)
+    card = find_gpu("t4")
+    variables = make_phantom_environment(PhantomOptions(gpus=(card,)), tmp_path, {})
+    ended = subprocess.run(
+        [sys.executable, "-c", CONVOLUTION],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    call = Convolution(
+        direction="forward", image=(32, 64, 56, 56), kernel=(128, 3, 3), result=(56, 56)
+    )
+    expected = [one.bytes for one in find_candidates(call, card, 8 << 30)]
+    assert list(map(int, ended.stdout.split())) == expected
+    assert len(expected) > 5

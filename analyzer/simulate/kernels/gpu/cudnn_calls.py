@@ -17,11 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from analyzer.cards import Gpu
-from analyzer.simulate.kernels.gpu.convolution_algorithms import (
-    Convolution,
-    find_candidates,
-    is_measured,
-)
+from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates, is_measured
+from analyzer.simulate.kernels.gpu.convolution_on_card import Convolution
 from analyzer.simulate.kernels.shared.op_call import (
     ELSEWHERE,
     FLOAT_BYTES,

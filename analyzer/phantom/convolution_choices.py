@@ -1,0 +1,78 @@
+"""Answer the simulated cuDNN's question for a convolution's algorithms, in the process of the step."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Final
+
+from analyzer.cards import Gpu
+from analyzer.phantom.core_build import CORE
+from analyzer.simulate.kernels.gpu.convolution_algorithms import find_candidates
+from analyzer.simulate.kernels.gpu.convolution_on_card import PASSES, Convolution
+
+_DTYPES: Final = {0: "float32", 1: "float64", 2: "float16", 9: "bfloat16"}  # of ``cudnnDataType_t``
+_NO_LIMIT: Final = 1 << 62  # bytes; TensorFlow applies its own limit
+_MOST_CHOICES: Final = 32
+
+
+class _Convolution(ctypes.Structure):
+    """``Convolution`` of ``native/libraries/convolutions.h``."""
+
+    _fields_ = (
+        ("direction", ctypes.c_int),
+        ("dtype", ctypes.c_int),
+        ("rank", ctypes.c_int),
+        ("image", ctypes.c_int64 * 5),
+        ("kernel", ctypes.c_int64 * 5),
+        ("result", ctypes.c_int64 * 5),
+        ("stride", ctypes.c_int64),
+        ("dilation", ctypes.c_int64),
+        ("channels_last", ctypes.c_int),
+    )
+
+
+class _Choice(ctypes.Structure):
+    """``Choice`` of the same file."""
+
+    _fields_ = (("bytes", ctypes.c_int64), ("microseconds", ctypes.c_double))
+
+
+_ListChoices: Final = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(_Convolution), ctypes.c_int, ctypes.POINTER(_Choice)
+)
+_registered: list[Any] = []  # keeps the functions that the library calls
+
+
+def register_convolutions(gpus: Sequence[Gpu]) -> None:
+    """Let the simulated cuDNN of this process offer its algorithms on these cards, by device number.
+
+    In a process without this call, cuDNN offers algorithms without a workspace.
+    """
+
+    def list_choices(described: Any, card: int, choices: Any) -> int:
+        call = _read_convolution(described.contents)
+        candidates = find_candidates(call, gpus[card], _NO_LIMIT)[:_MOST_CHOICES]
+        for number, candidate in enumerate(candidates):
+            choices[number].bytes = candidate.bytes
+            choices[number].microseconds = candidate.microseconds
+        return len(candidates)
+
+    function = _ListChoices(list_choices)
+    _registered.append(function)
+    ctypes.CDLL(CORE).phantom_register_convolutions(function)
+
+
+def _read_convolution(described: _Convolution) -> Convolution:
+    batch_and_channels = 2
+    image = tuple(described.image[: described.rank])
+    filters, group_channels, *window = described.kernel[: described.rank]
+    return Convolution(
+        direction=PASSES[described.direction - 1],
+        image=image,
+        kernel=(filters, *window),
+        result=tuple(described.result[batch_and_channels : described.rank]),
+        groups=image[1] // max(group_channels, 1),
+        stride=described.stride,
+        dilation=described.dilation,
+        dtype=_DTYPES.get(described.dtype, "float16"),
+        channels_last=bool(described.channels_last),
+    )

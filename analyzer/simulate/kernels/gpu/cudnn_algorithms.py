@@ -1,0 +1,563 @@
+"""cuDNN's algorithms for a convolution: the workspace of each, and the time that decides between them.
+
+Each function in ``ALGORITHMS`` describes one algorithm. Workspaces are closed forms; times and shares
+are calibrated. The docstrings state how many measured workspaces ("rows") are exact.
+
+Sources: workspaces and kernels of 168 public profiler traces (TensorFlow 2.3 to 2.4.1; V100, P100, T4,
+GTX 1080, GTX 1060, RTX 2060), of NVIDIA's mnistCUDNN sample on newer cards (cuDNN 8.0 to 9.10), of
+kernel tables of Ampere and Blackwell cards, and of an H200 (TensorFlow 2.21, cuDNN 9.19; measured with
+benchmarks/card). docs/accuracy.md states how well they agree.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from analyzer.simulate.kernels.gpu.convolution_on_card import (
+    ConvolutionOnCard,
+    divide_up,
+    next_power_of_two,
+    pad,
+)
+
+
+class Offer(NamedTuple):
+    """The workspace of an algorithm, and its time; the fastest one is chosen.
+
+    ``variants`` are workspaces of other kernels of the same algorithm.
+    """
+
+    bytes: int
+    microseconds: float
+    variants: tuple[int, ...] = ()
+
+
+Algorithm = Callable[[ConvolutionOnCard], Offer | None]
+"""Return the offer of an algorithm for a convolution; None if it cannot compute it."""
+
+CALIBRATED_CAPABILITIES: Final = ("6.0", "6.1", "7.0", "7.5")
+"""Architectures of the cards with measured times."""
+
+CALIBRATED_CARDS: Final = (
+    *("p100-16gb-pcie", "p100-16gb-sxm", "gtx-1060-6gb", "gtx-1080"),
+    *("v100-16gb-pcie", "v100-16gb-sxm", "t4"),
+)
+"""Cards whose choices are in the calibration."""
+
+_TENSOR_CORE_MICROSECONDS: Final = 1000.0
+"""Of an algorithm without tensor cores where cuDNN uses them. It keeps a chance of 0.1 %.
+
+On an H200 such algorithms were tried, except that FFT was not tried in the input gradient, its tiles
+only there, and Winograd only in the filter gradient. FFT of single points was tried for images with
+sides of a power of two, and for the gradients of large filters.
+"""
+
+
+def _find_time(
+    on: ConvolutionOnCard,
+    *,
+    share: float,
+    factors: tuple[float, float, float, float],
+    launch: float,
+    product: tuple[int, int, int] | None = None,
+    products: int = 1,
+    operations: int = 1,
+    splits: bool = False,
+    moved_bytes: int = 0,
+) -> float:
+    """Return the microseconds of an algorithm that computes matrix products in tiles of 128 x 64.
+
+    Args:
+        on: The convolution.
+        share: Share of the card's speed.
+        factors: Factor of the share on each of ``CALIBRATED_CAPABILITIES``; the last is for any other.
+        launch: Microseconds for the launches of its kernels.
+        product: Rows, columns and depth; None for those of a direct convolution.
+        products: Number of such products.
+        operations: Multiplications for each pair of numbers; 2 for complex ones.
+        splits: Whether several tiles share the sum over the depth, to fill the card.
+        moved_bytes: Reads and writes of the workspace.
+    """
+    if on.uses_tensor_cores:
+        return _TENSOR_CORE_MICROSECONDS
+    rows, columns, depth = _find_product(on) if product is None else product
+    tiles = products * divide_up(rows, 128) * divide_up(columns, 64)
+    blocks = tiles
+    if splits:
+        blocks *= max(min(depth // 256, max(2 * on.multiprocessors // tiles, 1)), 1)
+    waves = pad(blocks, on.multiprocessors)
+    work = 2 * operations * tiles * 8192 * max(depth, 8) * waves / blocks
+
+    factor = factors[-1]
+    if on.capability_text in CALIBRATED_CAPABILITIES:
+        factor = factors[CALIBRATED_CAPABILITIES.index(on.capability_text)]
+    computing = work / (on.operations * (share * factor))
+    moving = (on.tensor_bytes + moved_bytes) / (0.8 * on.bandwidth)
+    return computing + moving + launch
+
+
+def _find_product(on: ConvolutionOnCard) -> tuple[int, int, int]:
+    """Return rows, columns and depth of a direct convolution's matrix product."""
+    taps = on.channels * on.window_area
+    if on.is_forward:
+        return on.batch * on.result_area, on.filters, taps
+    if on.is_input_gradient:
+        rows = on.batch * on.height * on.width
+        depth = on.filters * on.window_area // (on.call.stride * on.call.stride)
+        return rows, on.channels, depth
+    return max(taps, on.filters), min(taps, on.filters), on.batch * on.result_area
+
+
+def _find_transformed_product(on: ConvolutionOnCard, tiles: int) -> tuple[int, int, int]:
+    """Return rows, columns and depth of the product for each point of a transformed tile."""
+    if on.is_filter_gradient:
+        return max(on.channels, on.filters), min(on.channels, on.filters), tiles
+    return tiles, on.written_channels, on.read_channels
+
+
+def _uses_old_kernels(on: ConvolutionOnCard) -> bool:
+    return on.has_cuda_core_algorithms and not on.uses_tensor_cores
+
+
+def _copies_bytes(on: ConvolutionOnCard) -> int:
+    """Return the copies of tensors with channels last for algorithms that need them first."""
+    if on.uses_tensor_cores and on.call.channels_last:
+        return on.tensor_bytes + 16
+    return 0
+
+
+def _offsets_bytes(on: ConvolutionOnCard) -> int:
+    points = on.written_height * on.written_width
+    return 4 * points + 4 * (points // 2 + 2)
+
+
+def find_precomputed(on: ConvolutionOnCard) -> Offer | None:
+    """Implicit GEMM with precomputed offsets (``scudnn_*_relu_*``): 396 of 396 rows."""
+    if not (on.is_forward and on.has_cuda_core_algorithms):
+        return None
+    workspace = _offsets_bytes(on)
+    if on.cudnn >= 8:
+        kernel_bytes = 4 * on.filters * on.channels * on.window_area
+        workspace = pad(kernel_bytes, 128) + pad(workspace, 128) + 1024
+    time = _find_time(on, share=0.659, factors=(1.14, 1.11, 1.55, 0.606), launch=34.8)
+    return Offer(workspace + _copies_bytes(on), time)
+
+
+def find_implicit(on: ConvolutionOnCard) -> Offer | None:
+    """``implicit_convolve_sgemm``: 0, or 4 * C * R * S bytes, in 97 of 97 rows."""
+    if not (on.is_forward and on.has_cuda_core_algorithms):
+        return None
+    time = _find_time(on, share=0.55, factors=(0.902, 1.49, 0.882, 0.67), launch=54)
+    return Offer(_copies_bytes(on), time, variants=(4 * on.channels * on.window_area,))
+
+
+def find_explicit(on: ConvolutionOnCard) -> Offer | None:
+    """``im2col4d``: 26 of 27 rows; half in float16."""
+    if not (on.is_forward and _uses_old_kernels(on)):
+        return None
+    patches = on.batch * on.result_area * on.channels * on.window_area
+    time = _find_time(
+        on,
+        share=0.443,
+        factors=(0.995, 0.995, 0.976, 0.54),
+        launch=12,
+        moved_bytes=2 * on.item_bytes * patches,
+    )
+    return Offer(on.item_bytes * patches, time)
+
+
+def find_strided(on: ConvolutionOnCard) -> Offer | None:
+    """``scudnn_*stridedB*``: 67 of 67 rows."""
+    if not (on.is_input_gradient and on.has_cuda_core_algorithms):
+        return None
+    workspace = _offsets_bytes(on) + 2176
+    if on.cudnn >= 8:
+        image_bytes = 4 * on.batch * on.channels * on.height * on.width
+        kernel_bytes = 4 * on.filters * on.channels * on.window_area
+        workspace = image_bytes + kernel_bytes + pad(_offsets_bytes(on), 128) + 2192
+    time = _find_time(on, share=0.596, factors=(1, 0.89, 1.5, 0.725), launch=61.3)
+    return Offer(workspace + _copies_bytes(on), time)
+
+
+def find_direct(on: ConvolutionOnCard) -> Offer | None:
+    """``dgrad_engine``, ``dgrad_alg1``: always 0."""
+    if not (on.is_input_gradient and on.has_cuda_core_algorithms):
+        return None
+    time = _find_time(on, share=0.777, factors=(0.999, 1.98, 1.1, 0.784), launch=181)
+    return Offer(_copies_bytes(on), time)
+
+
+def find_split_k(on: ConvolutionOnCard) -> Offer | None:
+    """``stridedB_splitK``: 181 of 181 rows; the kernel's name has its tile, here 64 filters."""
+    if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
+        return None
+    taps = on.channels * on.window_area
+    offsets = 12 * on.result_height * divide_up(on.window_area, 2)
+
+    def find_workspace(tile: int) -> int:
+        if on.cudnn < 8:
+            return 2176 + offsets + 4 * divide_up(taps, 128) * divide_up(on.filters, tile)
+        sums = 16 * on.window_area * divide_up(taps, 128) * divide_up(on.filters, tile)
+        return 4 * on.filters * taps + offsets + 2192 + sums
+
+    usual, other = (128, 64) if on.cudnn < 8 else (64, 128)
+    time = _find_time(on, share=0.709, factors=(1.24, 1.33, 1.32, 0.618), launch=57.9, splits=True)
+    variants = (find_workspace(other), find_workspace(32), 2176 + offsets)
+    return Offer(find_workspace(usual) + _copies_bytes(on), time, variants)
+
+
+def find_filter_0(on: ConvolutionOnCard) -> Offer | None:
+    """``wgrad_alg0_engine``: always 0."""
+    if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
+        return None
+    time = _find_time(on, share=0.779, factors=(0.804, 2.64, 1.33, 0.573), launch=101, splits=True)
+    return Offer(_copies_bytes(on), time)
+
+
+def find_filter_1(on: ConvolutionOnCard) -> Offer | None:
+    """``wgrad_alg1``: 121 of 121 rows."""
+    if not (on.is_filter_gradient and on.has_cuda_core_algorithms):
+        return None
+    taps = on.channels * on.window_area
+    tiles_bytes = 4 * divide_up(taps, 32) * divide_up(on.filters, 16)
+    time = _find_time(
+        on, share=0.498, factors=(0.979, 1.23, 0.904, 0.601), launch=40.8, splits=True
+    )
+    workspace = 4 * on.filters * taps + tiles_bytes + 16
+    return Offer(workspace + _copies_bytes(on), time, variants=(tiles_bytes, 0))
+
+
+def _is_winograd(on: ConvolutionOnCard, window: int) -> bool:
+    is_square = on.window_height == on.window_width == window
+    return on.has_cuda_core_algorithms and on.is_dense and is_square
+
+
+def _count_tiles(on: ConvolutionOnCard, side: int) -> int:
+    """Return the tiles of the written tensor; the batch is padded to 16."""
+    rows = divide_up(on.written_height, side)
+    return pad(on.batch, 16) * rows * divide_up(on.written_width, side)
+
+
+def find_winograd_4x4(on: ConvolutionOnCard) -> Offer | None:
+    """``winograd_nonfused``, 4x4 tiles of a 3x3 filter: all rows."""
+    if not _is_winograd(on, window=3) or (on.uses_tensor_cores and not on.is_filter_gradient):
+        return None
+    tiles = _count_tiles(on, 4)
+    sizes = on.channels * tiles + on.filters * tiles + on.channels * on.filters
+    workspace = 144 * sizes + _copies_bytes(on)
+    time = _find_time(
+        on,
+        share=_select(on, forward=0.594, input_gradient=0.786, filter_gradient=1.21),
+        factors=(0.996, 2.64, 1.59, 1.51),
+        launch=44,
+        product=_find_transformed_product(on, tiles),
+        products=36,
+        moved_bytes=2 * workspace,
+    )
+    return Offer(workspace, time)
+
+
+def find_winograd_9x9(on: ConvolutionOnCard) -> Offer | None:
+    """``winograd_nonfused``, 9x9 tiles of a 5x5 filter: all rows."""
+    if not _is_winograd(on, window=5) or (on.uses_tensor_cores and not on.is_filter_gradient):
+        return None
+    tiles = _count_tiles(on, 9)
+    sizes = on.channels * tiles + on.filters * tiles + on.channels * on.filters
+    workspace = 676 * sizes + _copies_bytes(on)
+    time = _find_time(
+        on,
+        share=_select(on, forward=0.402, input_gradient=0.354, filter_gradient=1.9),
+        factors=(1.01, 1.36, 1.23, 0.873),
+        launch=58.7,
+        product=_find_transformed_product(on, tiles),
+        products=169,
+        moved_bytes=2 * workspace,
+    )
+    return Offer(workspace, time)
+
+
+def find_winograd_fused(on: ConvolutionOnCard) -> Offer | None:
+    """``generateWinogradTiles``: 538 of 538 rows."""
+    if on.is_filter_gradient or on.uses_tensor_cores or not _is_winograd(on, window=3):
+        return None
+    padded = pad(on.read_channels, 8) * pad(on.written_channels, 32)
+    workspace = 64 * padded + 36 * on.channels * on.filters + 4 * on.written_channels
+    if on.is_forward and on.cudnn >= 8:
+        workspace += 1024
+    tiles = on.batch * divide_up(on.written_height, 2) * divide_up(on.written_width, 2)
+    time = _find_time(
+        on,
+        share=0.467 if on.is_forward else 0.516,
+        factors=(0.921, 1.23, 1.07, 0.349),
+        launch=42,
+        product=(tiles, on.written_channels, on.read_channels),
+        products=16,
+        moved_bytes=2 * workspace,
+    )
+    return Offer(workspace, time)
+
+
+def _tries_fft(on: ConvolutionOnCard) -> bool:
+    """Return whether cuDNN tries FFT beside tensor cores."""
+    if on.is_input_gradient:
+        return False
+    is_large_filter = on.is_filter_gradient and on.channels * on.filters >= 65536
+    has_power_of_two = on.result_height == next_power_of_two(on.result_height)
+    return on.window_area > 1 or has_power_of_two or is_large_filter
+
+
+def find_fft(on: ConvolutionOnCard) -> Offer | None:
+    """``fft2d_r2c`` with one tile: 433 of 433 rows.
+
+    The constant for 256 points is fitted to one layer.
+    """
+    high = on.written_height + on.window_height - 1
+    wide = on.written_width + on.window_width - 1
+    side = max(next_power_of_two(max(high, wide)), 16)
+    if not (on.has_cuda_core_algorithms and on.is_dense and side <= 256):
+        return None
+    if on.uses_tensor_cores and not _tries_fft(on):
+        return None
+    kernels = on.filters * on.channels
+    points = side * (side // 2 + 1)
+    transform_bytes = 8 * points
+    if on.is_filter_gradient:
+        inputs = on.batch * on.channels + on.batch * on.filters
+        transforms = max(inputs, kernels)
+        workspace = 4 * on.batch * on.filters * on.result_area
+    else:
+        inputs = kernels + on.batch * on.read_channels
+        transforms = max(inputs, on.batch * on.written_channels)
+        workspace = 4 * kernels * on.window_area
+    workspace += 2 * transform_bytes * transforms
+    if side == 256 and not on.uses_tensor_cores:
+        workspace += 1572864
+    all_transforms = kernels + on.batch * on.channels + on.batch * on.filters
+    time = _find_time(
+        on,
+        share=_select(on, forward=0.735, input_gradient=1.05, filter_gradient=1.52),
+        factors=(1.72, 4.43, 1.97, 1.81),
+        launch=9.51,
+        product=_find_transformed_product(on, on.batch),
+        products=4 * points,
+        operations=2,
+        moved_bytes=2 * transform_bytes * all_transforms,
+    )
+    return Offer(workspace + _copies_bytes(on), time)
+
+
+def find_fft_tiling(on: ConvolutionOnCard) -> Offer | None:
+    """FFT of 32x32 tiles: 48 of 48 rows."""
+    side = max(on.window_height, on.window_width)
+    is_offered = on.has_cuda_core_algorithms and on.call.dilation == 1 and on.call.stride <= 2
+    if on.is_filter_gradient or not is_offered or not 1 < side <= 32:
+        return None
+    if on.uses_tensor_cores and not on.is_input_gradient:
+        return None
+    high = on.written_height + on.window_height - 1
+    wide = on.written_width + on.window_width - 1
+    parts = 2 if max(high, wide) > 32 else 1
+    kernels = on.filters * on.channels
+    images = on.batch * on.channels + on.batch * on.filters
+    workspace = 4352 * (kernels + parts * images)
+
+    tile_rows = divide_up(on.written_height, max(33 - on.window_height, 1))
+    tiles = tile_rows * divide_up(on.written_width, max(33 - on.window_width, 1))
+    time = _find_time(
+        on,
+        share=0.964 if on.is_forward else 0.399,
+        factors=(1, 3.27, 0.923, 0.36),
+        launch=18.7,
+        product=(on.batch * tiles, on.written_channels, on.read_channels),
+        products=2176,
+        operations=2,
+        moved_bytes=8704 * (kernels + tiles * images),
+    )
+    return Offer(workspace + 24576 * parts + _copies_bytes(on), time, variants=(workspace,))
+
+
+def find_fft_tiling_1d(on: ConvolutionOnCard) -> Offer | None:
+    """FFT of tiles along one axis for 1x1 filters: 27 of 27 trials; never chosen."""
+    is_offered = on.is_forward and _uses_old_kernels(on) and on.is_dense
+    if not is_offered or on.window_area > 1:
+        return None
+    kernels = on.filters * on.channels
+    rows = on.result_height * on.batch
+    parts = 2 if on.result_width > 32 else 1
+    channels = on.channels + on.filters
+    time = _find_time(
+        on,
+        share=0.607,
+        factors=(1, 1, 1, 1),
+        launch=20,
+        product=(rows * divide_up(on.result_width, 32), on.written_channels, on.read_channels),
+        products=68,
+        operations=2,
+        moved_bytes=272 * (kernels + rows * channels),
+    )
+    return Offer(136 * (kernels + parts * rows * channels) + 416 * parts, time)
+
+
+# Tensor cores need channels last, in multiples of 16 bytes. cuDNN copies other tensors, except filters
+# of one point and a single channel. With channels first, a product over single points needs no copy if
+# the points of an image are a multiple of 4. The shares are frequencies of 96 convolutions and of the
+# layers of four networks on an H200; Ampere and Blackwell have fewer rows, which agree. These algorithms
+# have no model of the time: it is the inverse of the share.
+
+
+def _has_odd_points(on: ConvolutionOnCard) -> bool:
+    return on.result_points % 4 > 0
+
+
+def _find_share_without_copies(on: ConvolutionOnCard) -> float:
+    if on.call.channels_last:
+        if on.is_aligned:
+            return 0.95
+        return 0.05 + 0.55 if on.is_forward else 0.05
+    if on.call.groups > 1:
+        return 0.6
+    if on.is_pointwise:
+        return 0.95 - 0.75 if _has_odd_points(on) else 0.95
+    return 0.03 + 0.57 if on.channels <= 4 else 0.03
+
+
+def find_tensor_cores(on: ConvolutionOnCard) -> Offer | None:
+    """Tensor cores on the caller's tensors."""
+    if not (on.uses_tensor_cores and on.is_measured):
+        return None
+    share = _find_share_without_copies(on)
+    if on.is_filter_gradient and on.call.channels_last:
+        share *= 1 - 0.45
+    elif on.is_filter_gradient and on.is_pointwise:
+        share *= 1 - 0.8
+    return Offer(0, 1 / share)
+
+
+def find_tensor_cores_two_copies(on: ConvolutionOnCard) -> Offer | None:
+    """Tensor cores on copies of image and filter; the result is written in the caller's order."""
+    if not (on.uses_tensor_cores and on.is_measured) or on.is_filter_gradient:
+        return None
+    if on.call.channels_last:
+        is_offered, share = not on.is_aligned, 0.45
+    else:
+        is_offered, share = on.is_forward and not on.is_pointwise, 0.15
+    if not is_offered:
+        return None
+    return Offer(on.image_copy_bytes + on.kernel_copy_bytes + 16, 1 / share)
+
+
+def find_tensor_cores_three_copies(on: ConvolutionOnCard) -> Offer | None:
+    """Tensor cores on copies of all tensors."""
+    if not (on.uses_tensor_cores and on.is_measured):
+        return None
+    if on.is_filter_gradient and not on.is_pointwise:
+        return None
+    if on.call.channels_last and on.is_aligned:
+        return None
+    share = 0.8
+    if on.call.channels_last:
+        share = 0.4
+    elif on.is_pointwise and not _has_odd_points(on):
+        share = 0.8 - 0.72
+    copies = on.image_copy_bytes + on.result_copy_bytes + on.kernel_copy_bytes
+    return Offer(copies + 16, 1 / share)
+
+
+def find_tensor_cores_split_k(on: ConvolutionOnCard) -> Offer | None:
+    """Partial sums in float32: one for each example of a product, else enough to fill the card."""
+    if not (on.uses_tensor_cores and on.is_measured and on.is_filter_gradient):
+        return None
+    taps = on.padded_channels * on.window_points
+    tiles = divide_up(taps, 128) * divide_up(on.filters, 128)
+    sums = max(on.multiprocessors // tiles, 1)
+    sums_bytes = 4 * taps * on.padded_filters // on.call.groups * sums
+    if on.call.channels_last:
+        copy_bytes = 0 if on.is_aligned else on.image_copy_bytes
+        return Offer(copy_bytes + sums_bytes + 16, 1 / 0.45)
+    copies = on.image_copy_bytes + on.result_copy_bytes + on.kernel_copy_bytes
+    workspace = copies + sums_bytes
+    if on.is_pointwise:
+        workspace = min(workspace, 4 * on.batch * on.filters * on.channels)
+    return Offer(workspace + 16, 1 / 0.85)
+
+
+def find_tensor_cores_unrolled(on: ConvolutionOnCard) -> Offer | None:
+    """Few channels over three axes.
+
+    One layer of 4 channels on an H200 tried it; the constant is fitted to it.
+    """
+    if not (on.uses_tensor_cores and on.is_measured and on.is_deep and on.is_forward):
+        return None
+    if on.call.channels_last or on.channels > 4 or on.call.groups > 1:
+        return None
+    patches = on.batch * on.result_points * on.channels * on.window_points
+    tensors = on.image_bytes + on.tensor_bytes
+    return Offer(tensors + on.item_bytes * patches + 131248, 1 / 0.001)
+
+
+def _is_grouped(on: ConvolutionOnCard) -> bool:
+    return on.is_measured and not on.uses_tensor_cores and on.call.groups > 1
+
+
+def find_grouped(on: ConvolutionOnCard) -> Offer | None:
+    """Groups: no workspace in two thirds of 30 rows."""
+    return Offer(0, 1 / 0.67) if _is_grouped(on) else None
+
+
+def find_grouped_padded(on: ConvolutionOnCard) -> Offer | None:
+    """Groups: a padded copy of the image in the other rows."""
+    if not _is_grouped(on):
+        return None
+    points = (on.height + 1) * (on.width + 1)
+    return Offer(on.item_bytes * on.batch * on.channels * points, 1 / 0.33)
+
+
+def find_unmeasured(on: ConvolutionOnCard) -> Offer | None:
+    """Without a measurement: float64, and three axes except on Hopper."""
+    return None if on.is_measured else Offer(0, 1 / 0.8)
+
+
+def find_unmeasured_copies(on: ConvolutionOnCard) -> Offer | None:
+    """A copy of each tensor in another layout, and partial sums of a filter gradient."""
+    if on.is_measured:
+        return None
+    sums_bytes = 0
+    if on.is_filter_gradient:
+        card_bytes = 8 * on.multiprocessors * 16384
+        sums_bytes = max(card_bytes, 4 * on.kernel_bytes // on.item_bytes)
+    return Offer(on.tensor_bytes + 16 + sums_bytes, 1 / 0.2)
+
+
+def _select(
+    on: ConvolutionOnCard, *, forward: float, input_gradient: float, filter_gradient: float
+) -> float:
+    if on.is_forward:
+        return forward
+    return input_gradient if on.is_input_gradient else filter_gradient
+
+
+ALGORITHMS: Final[dict[str, Algorithm]] = {
+    "precomputed": find_precomputed,
+    "implicit": find_implicit,
+    "explicit": find_explicit,
+    "strided": find_strided,
+    "direct": find_direct,
+    "split-k": find_split_k,
+    "filter-0": find_filter_0,
+    "filter-1": find_filter_1,
+    "winograd-4x4": find_winograd_4x4,
+    "winograd-9x9": find_winograd_9x9,
+    "winograd-fused": find_winograd_fused,
+    "fft": find_fft,
+    "fft-tiling": find_fft_tiling,
+    "fft-tiling-1d": find_fft_tiling_1d,
+    "tensor-cores": find_tensor_cores,
+    "tensor-cores-two-copies": find_tensor_cores_two_copies,
+    "tensor-cores-three-copies": find_tensor_cores_three_copies,
+    "tensor-cores-split-k": find_tensor_cores_split_k,
+    "tensor-cores-unrolled": find_tensor_cores_unrolled,
+    "grouped": find_grouped,
+    "grouped-padded": find_grouped_padded,
+    "unmeasured": find_unmeasured,
+    "unmeasured-copies": find_unmeasured_copies,
+}
+"""Algorithms in the order in which TensorFlow tries them."""
