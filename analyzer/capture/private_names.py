@@ -7,6 +7,7 @@ with an underscore, may change with any release. The rest of the package uses th
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import inspect
@@ -19,18 +20,23 @@ import tensorflow as tf
 from keras.src import backend as keras_backend
 from keras.src.backend import tensorflow as keras_tensorflow
 from keras.src.trainers import trainer as keras_trainer
+from tensorflow.core.framework import attr_value_pb2 as attr_value_pb2
 from tensorflow.core.framework import graph_pb2 as graph_pb2
 from tensorflow.core.protobuf import bfc_memory_map_pb2 as bfc_memory_map_pb2
 from tensorflow.core.protobuf import config_pb2 as config_pb2
 from tensorflow.core.protobuf import device_properties_pb2 as device_properties_pb2
 from tensorflow.core.protobuf import meta_graph_pb2 as meta_graph_pb2
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.autograph.core import ag_ctx as autograph_ctx
+from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.autograph.pyct import loader as autograph_loader
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import cancellation as cancellation
 from tensorflow.python.eager import context as context
+from tensorflow.python.eager import record as record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tensorflow.python.framework import constant_op as constant_op
+from tensorflow.python.framework import kernels as kernels
 from tensorflow.python.framework import op_callbacks as op_callbacks
 from tensorflow.python.framework import op_def_registry as op_def_registry
 from tensorflow.python.framework import ops as framework_ops
@@ -38,7 +44,9 @@ from tensorflow.python.framework import tensor_util as tensor_util
 from tensorflow.python.framework.func_graph import FuncGraph as FuncGraph
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import tf_optimizer as tf_optimizer
+from tensorflow.python.ops import control_flow_assert as control_flow_assert
 from tensorflow.python.ops import resource_variable_ops
+from tensorflow.python.ops import while_v2 as while_v2
 from tensorflow.python.profiler import profiler_v2 as profiler_v2
 from tensorflow.python.profiler import trace as python_trace
 from tensorflow.python.trackable import base as trackable_base
@@ -293,3 +301,114 @@ get_compiled_loss = _make_reader("_compile_loss", "compiled_loss")
 """The object that every use of a model's loss goes through, in Keras 3 or 2."""
 closes_scope = _make_reader("_pop_on_exit")  # False in an inner scope of a layer
 keras_2_is_compiled = _make_reader("_is_compiled")  # has optimizer and loss
+
+
+def get_eager_device() -> Any:
+    """Return the object of the innermost device scope of eager ops; each scope has its own."""
+    return context.context().device_spec
+
+
+def copy_to_device(tensor: Any, device: str) -> Any:
+    """Return a copy of an eager tensor; of ``int32``, ``tf.identity`` would stay on the host."""
+    return tensor._copy(device_name=device)
+
+
+@functools.cache
+def _list_card_kernels(op_type: str) -> tuple[Any, ...]:
+    """Return the kernels of an op type for a card."""
+    found = kernels.get_registered_kernels_for_op(op_type).kernel
+    return tuple(one for one in found if one.device_type in ("GPU", "DEFAULT"))
+
+
+def is_host_only(op_type: str) -> bool:
+    """Say whether an op type has no kernel for a card."""
+    return not _list_card_kernels(op_type)
+
+
+def has_host_results(op: Any) -> bool:
+    """Say whether the kernel of a symbolic op has its results in host memory, also on a card."""
+    results = {one.name for one in op.op_def.output_arg}
+    attributes = op.node_def.attr
+    for kernel in _list_card_kernels(op.type):
+        if all(
+            attributes[one.name].type in one.allowed_values.list.type for one in kernel.constraint
+        ):
+            return results <= set(kernel.host_memory_arg)
+    return True  # there is no kernel for a card
+
+
+@functools.cache
+def find_host_inputs(op_type: str) -> tuple[int, ...]:
+    """Return the inputs that a kernel of the card reads in host memory, such as the axes of ``Fill``.
+
+    Kernels that keep all results in host memory do not count, nor inputs after a list of tensors.
+    """
+    definition = op_def_registry.get(op_type)
+    if definition is None:  # a function
+        return ()
+    results = {one.name for one in definition.output_arg}
+    kept = [set(one.host_memory_arg) for one in _list_card_kernels(op_type)]
+    wanted = set().union(*(one for one in kept if not results <= one))
+    places = []
+    for place, argument in enumerate(definition.input_arg):
+        if argument.number_attr or argument.type_list_attr:
+            break
+        if argument.name in wanted:
+            places.append(place)
+    return tuple(places)
+
+
+def is_stateful(op: Any) -> bool:
+    """Say whether a result of a symbolic op depends on more than its inputs."""
+    return bool(op._is_stateful)
+
+
+def copy_op(op: Any, inputs: list[Any]) -> Any:
+    """Add a copy of an op with other inputs to its graph, on the device of the scope."""
+    attributes = {name: one for name, one in op.node_def.attr.items() if not name.startswith("_")}
+    dtypes = [one.dtype for one in op.outputs]
+    return op.graph._create_op_internal(
+        op.type, inputs, dtypes, None, f"{op.name}_on_host".rpartition("/")[2], attributes, op.op_def
+    )
+
+
+def find_free_name(op: Any) -> str:
+    """Return a name for a second op beside one, as ``create_op`` takes it from a name scope."""
+    with op.graph.name_scope(None):
+        return f"{op.graph.unique_name(op.name)}/"
+
+
+def forget_trace(function: Any) -> None:
+    """Let the next call of a ``tf.function`` be its first, after a trace that was given up."""
+    function._created_variables = None
+    function._variable_creation_config = None
+    function._no_variable_creation_config = None
+
+
+def keep_op(op: Any) -> None:
+    """Let Grappler keep an op that no other op reads (``GrapplerItem::NodesToPreserve``)."""
+    op._set_attr("_grappler_do_not_remove", attr_value_pb2.AttrValue(b=True))
+
+
+def record_identity(result: Any, source: Any) -> None:
+    """Let gradient tapes take a tensor for an identity of another."""
+    record.record_operation("Identity", [result], [source], lambda gradient: [gradient])
+
+
+def stop_recording() -> Any:
+    """Return a context in which gradient tapes record no op."""
+    return record.stop_recording()
+
+
+def get_handle_spec(handle: Any) -> Any:
+    """Return the shape and dtype of the variable of an eager handle."""
+    kept = handle._handle_data.shape_and_type[0]
+    return tf.TensorSpec(tf.TensorShape(kept.shape), tf.as_dtype(kept.dtype))
+
+
+def call_inline(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the Python function of a ``tf.function`` in the current graph."""
+    call = function.python_function
+    if function._autograph:
+        call = autograph.tf_convert(call, autograph_ctx.control_status_ctx())
+    return call(*args, **kwargs)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from analyzer.capture.graph import plain_graphs as graphs
 from analyzer.capture.private_names import disable_python_tracing
 from analyzer.capture.process.child_environment import check_collectives
+from analyzer.capture.run.host_values import trace_with_true_values
 from analyzer.capture.run.instrumentation import Observations, collect_graphs, observe_step
 from analyzer.capture.run.source_frames import find_user_line
 from analyzer.capture.run.step_capture import (
@@ -23,9 +24,9 @@ from analyzer.capture.run.step_capture import (
     classify_failure,
     describe_capture,
     describe_failure,
-    trace_function,
 )
 from analyzer.capture.run.step_variables import StepVariables, find_address
+from analyzer.capture.targets.host_setup import collect_setup_values
 from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import read_compiled_functions
@@ -80,7 +81,7 @@ def run_steps(
     ``own_process`` the user's variables keep their buffers and get their values back. In a trial only
     success matters. ``on_stall`` is called in a thread if a step waits for memory that nothing frees.
     """
-    with observe_step() as observed:
+    with observe_step() as observed, collect_setup_values() as setup:
         report("building the model", 0.0)
         try:
             with disable_python_tracing():
@@ -101,6 +102,7 @@ def run_steps(
             variables=StepVariables(program),
             inputs=[find_address(tensor) for tensor in program.args],
             wanted=steps,
+            setup=setup,
         )
         partitions: list[Any] = []
         try:
@@ -169,7 +171,7 @@ def _run(
     for optimizer, weights in find_open_optimizers(state.program) if partitions is None else ():
         optimizer.build(weights)  # the step is traced once; making them in it takes a second trace
     with disable_python_tracing():
-        state.function = state.variables.function = trace_function(state.program)
+        state.function = state.variables.function = trace_with_true_values(state)
     if "PHANTOM_CARDS" in os.environ and state.function is not None:
         all_graphs = graphs.collect_graphs(state.function.graph)
         op_types = {op.type for graph in all_graphs for op in graph.get_operations()}

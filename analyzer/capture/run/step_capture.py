@@ -20,6 +20,7 @@ from analyzer.capture.process.child_environment import describe_builds
 from analyzer.capture.run.instrumentation import Observations
 from analyzer.capture.run.source_frames import clean_message, describe_user_error, find_user_line
 from analyzer.capture.run.step_variables import StepVariables
+from analyzer.capture.targets.host_setup import SetupValues
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_dumps import remove_dump_flags
 from analyzer.capture.xla.xla_lowering import LoweredFunction
@@ -71,6 +72,8 @@ class Capturing:
     started: bool = False
     done: int = 0
     error: Failure | None = None
+    setup: SetupValues | None = None  # true values, if the step runs on a simulated card
+    unknown: dict[str, str] = field(default_factory=dict)  # op -> what its unknown value decides
 
 
 def trace_function(program: Program) -> Any:

@@ -21,6 +21,7 @@ from analyzer.capture.private_names import get_layers, get_own_weights
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.source_frames import describe_user_error, find_library
 from analyzer.capture.targets import step_program, target_spec
+from analyzer.capture.targets.host_setup import move_to_card, run_setup_on_host
 from analyzer.capture.targets.keras_api import get_classes, set_keras_2_policy
 from analyzer.capture.targets.keras_step import make_model_program
 from analyzer.capture.targets.model_changes import apply_while_building, check_step_remedy
@@ -79,6 +80,7 @@ def make_program(
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         check_step_remedy(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
+        args = move_to_card(args)
         step_program.check_arguments(thing[0], args, text, options)
         program = step_program.make_function_program(thing[0], tuple(args), text, options)
         if has_models:
@@ -114,7 +116,7 @@ def _call_user_code(make: Callable[[], Any], text: str) -> Any:
         except TypeError as error:
             hint = "Name a function without parameters: it returns a model or (step, arguments)."
             raise TargetError(f"{text} cannot be called: {error}.", hint=hint) from None
-    with _convert_errors(text):
+    with _convert_errors(text), run_setup_on_host():
         return make()
 
 
@@ -214,7 +216,7 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
 
 
 def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
-    with _convert_errors(spec.path):
+    with _convert_errors(spec.path), run_setup_on_host():
         module = (_import_file if spec.kind is TargetKind.FILE else _import_module)(spec)
     set_keras_2_policy(options.dtype_policy)
     thing = module

@@ -104,6 +104,10 @@ uint64_t left_of(const char *p) {
 }
 void clear(char *p) {
   uint64_t left = left_of(p), n = (uintptr_t)p & 255 ? 16 : 256;
+  if (!left) { // kernels write counts directly into pinned memory of the host
+    left = left_of_pinned(p);
+    n = 16;
+  }
   forget(p, n);
   if (left)
     memset(p, 0, n < left ? n : left);

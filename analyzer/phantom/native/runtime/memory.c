@@ -102,21 +102,40 @@ API(cuMemGetAddressRange_v2)(void **base, uint64_t *n, void *p) {
   return b ? OK : INVALID;
 }
 // pinned host memory is host memory
+static Block *pinned;
 static long host(void **p, uint64_t n) {
-  *p = reserve(n + 4096);
+  *p = reserve(n);
   if (!*p)
     return NO_MEMORY;
-  *(uint64_t *)*p = n + 4096;
-  *p = (char *)*p + 4096;
+  Block *b = calloc(1, sizeof *b);
+  pthread_mutex_lock(&lock);
+  *b = (Block){*p, n, 0, 0, pinned};
+  pinned = b;
+  pthread_mutex_unlock(&lock);
   say(2, "host %llu", (unsigned long long)n);
   return OK;
 }
 static long unhost(void *p) {
-  if (p) {
-    char *q = (char *)p - 4096;
-    munmap(q, *(uint64_t *)q);
-  }
+  pthread_mutex_lock(&lock);
+  for (Block **q = &pinned; *q; q = &(*q)->next)
+    if ((*q)->at == p) {
+      Block *b = *q;
+      *q = b->next;
+      munmap(b->at, b->size ? b->size : 1);
+      free(b);
+      break;
+    }
+  pthread_mutex_unlock(&lock);
   return OK;
+}
+uint64_t left_of_pinned(const char *p) {
+  uint64_t left = 0;
+  pthread_mutex_lock(&lock);
+  for (Block *b = pinned; b && !left; b = b->next)
+    if (p >= b->at && p < b->at + b->size)
+      left = b->at + b->size - p;
+  pthread_mutex_unlock(&lock);
+  return left;
 }
 API(cuMemHostAlloc)(void **p, uint64_t n, unsigned f) { return host(p, n); }
 API(cuMemAllocHost_v2)(void **p, uint64_t n) { return host(p, n); }

@@ -64,6 +64,7 @@ typedef struct Block {
 extern pthread_mutex_t lock; // guards the cards' counters and the blocks
 Block *find(const void *p);  // the block around an address; needs the lock
 void *reserve(uint64_t size);
+uint64_t left_of_pinned(const char *p); // bytes from an address to the end of pinned host memory; or 0
 
 // ---- copies.c: known bytes of the card's memory; all others read as 0
 void know(const char *p, uint64_t n);   // bytes at p were copied or computed

@@ -1,0 +1,200 @@
+"""Loops of a step on a simulated card that end at a computed value.
+
+Such a loop also carries the true values of the variables that decide, on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import tensorflow as tf
+
+from analyzer.capture import private_names as private
+from analyzer.capture.run.host_values import HostValues, NeedLoopTwin, get_tables
+
+_CARRIED: Final = (tf.float64, tf.float32, tf.int64, tf.int32, tf.bool, tf.float16, tf.bfloat16)
+
+
+def make_loop(
+    values: HostValues,
+    old: Callable[..., Any],
+    cond: Callable[..., Any],
+    body: Callable[..., Any],
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Build a loop; if a computed value decides, with twins of the variables that lead to it."""
+    carried: list[int] = []
+    while True:
+        loop = _Loop(values, cond, body, loop_vars, carried)
+        try:
+            return loop.build(old, shape_invariants, args, kwargs)
+        except NeedLoopTwin as need:
+            if need.loop is not loop:
+                raise
+            carried = [*carried, need.index]
+
+
+class _Loop:
+    """One try to build a loop with the twins of some of its variables."""
+
+    def __init__(
+        self, values: HostValues, cond: Any, body: Any, loop_vars: Any, carried: list[int]
+    ) -> None:
+        self.values, self.cond, self.body, self.carried = values, cond, body, carried
+        self.loop_vars = loop_vars
+        self.flat = [_get_tensor(one) for one in _flatten(self.loop_vars)]
+        self.twins: dict[int, Any] = {}  # index of the variable -> its first twin, or None
+        self.counters: set[int] = set()
+
+    def build(self, old: Any, shape_invariants: Any, args: Any, kwargs: Any) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        for index in self.carried:
+            first = self.flat[index]
+            if not tf.is_tensor(first):
+                first = tf.convert_to_tensor(first)
+            first = graph.capture(first)
+            is_carried = first.dtype in _CARRIED
+            self.twins[index] = self.values.find(first) if is_carried else None
+        names = [index for index in self.carried if self.twins[index] is not None]
+        if not names:
+            return old(self._decide, self._run, self.loop_vars, shape_invariants, *args, **kwargs)
+        with self.values._making(graph):
+            encoded = [_encode(self.twins[index]) for index in names]
+        invariants = shape_invariants
+        if invariants is None:
+            invariants = tf.nest.map_structure(lambda _: None, self.loop_vars)
+        flat_invariants = tf.nest.flatten(invariants)
+        is_flat = len(flat_invariants) == len(self.flat)
+        limits = [
+            _limit_shape(flat_invariants[index] if is_flat else None, twin, self.twins[index])
+            for index, twin in zip(names, encoded, strict=True)
+        ]
+
+        def decide(own: Any, others: Any) -> Any:
+            return self._decide(*own, others=dict(zip(names, others, strict=True)))
+
+        def run(own: Any, others: Any) -> Any:
+            return self._run(*own, others=dict(zip(names, others, strict=True)))
+
+        result = old(decide, run, (self.loop_vars, encoded), (invariants, limits), *args, **kwargs)
+        own, others = result
+        tables = get_tables(graph)
+        flat_results = [_get_tensor(one) for one in _flatten(own)]
+        with self.values._making(graph):
+            for index, twin in zip(names, others, strict=True):
+                tables.twins[flat_results[index].name] = _decode(twin, self.twins[index].dtype)
+        if len(flat_results) == 1 and not kwargs.get("return_same_structure", True):
+            return _flatten(own)[0]
+        return own
+
+    def _register(self, graph: Any, own: Any, others: dict[int, Any]) -> None:
+        """Register the twins of a graph's arguments, or that a twin must be carried."""
+        tables = get_tables(graph)
+        places: dict[str, int] = {}
+        for index, leaf in enumerate(_flatten(own)):
+            tensor = _get_tensor(leaf)
+            places[tensor.name] = index
+            if index in others:
+                with self.values._making(graph):
+                    twin = _decode(others[index], tensor.dtype)
+                tables.twins[tensor.name] = twin
+            elif index in self.twins:
+                tables.twins[tensor.name] = None
+            else:
+                tables.arguments[tensor.name] = lambda index=index: self._ask(index)
+
+        def is_counter(name: str) -> bool:
+            index = places.get(name)
+            if index is None:  # the loop's own counter
+                return True
+            tensor = self.flat[index]
+            is_count = tf.as_dtype(getattr(tensor, "dtype", tf.int32)) == tf.int32
+            if index in self.twins or not is_count:
+                return False
+            self.counters.add(index)
+            return True
+
+        tables.fixed_arguments = is_counter
+
+    def _ask(self, index: int) -> Any:
+        raise NeedLoopTwin(self, index)
+
+    def _decide(self, *own: Any, others: dict[int, Any] | None = None) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        self._register(graph, own, others or {})
+        pred = self.cond(*own)
+        if not tf.is_tensor(pred) or private.is_eager(pred):
+            return pred
+        pred = graph.capture(pred)
+        twin = self.values.find(pred)
+        if twin is None:
+            self.values.unknown[pred.op.name] = "the trips of a loop"
+        return pred if twin is None else twin
+
+    def _run(self, *own: Any, others: dict[int, Any] | None = None) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        self._register(graph, own, others or {})
+        results = self.body(*own)
+        if not tf.nest.is_nested(results):
+            results = [results]
+        flat = [_get_tensor(one) for one in _flatten(results)]
+        for index in self.counters:
+            self._check_counter(graph, index, flat[index])
+        if others is None:
+            return results
+        twins = []
+        for index in others:
+            tensor = graph.capture(tf.convert_to_tensor(flat[index], self.twins[index].dtype))
+            twin = self.values.find(tensor)
+            if twin is None:  # the value of the first trip stays
+                self.values.unknown[tensor.op.name] = "the trips of a loop"
+                twin = self.twins[index]
+            with self.values._making(graph):
+                twins.append(_encode(twin))
+        return list(results), twins
+
+    def _check_counter(self, graph: Any, index: int, result: Any) -> None:
+        """Ask for a twin if a variable taken for a counter has another value."""
+        if not tf.is_tensor(result) or private.is_eager(result):
+            return
+        if not self.values.is_fixed(graph.capture(result)):
+            raise NeedLoopTwin(self, index)
+
+
+def _flatten(structure: Any) -> list[Any]:
+    return tf.nest.flatten(structure, expand_composites=True)
+
+
+def _get_tensor(leaf: Any) -> Any:
+    return leaf.flow if isinstance(leaf, tf.TensorArray) else leaf
+
+
+def _limit_shape(invariant: Any, encoded: Any, twin: Any) -> Any:
+    """Return the shape that a carried twin keeps: open where the variable's is."""
+    if invariant is None:
+        return encoded.shape
+    shape = tf.TensorShape(getattr(invariant, "shape", invariant))
+    if shape.rank is None or encoded.shape.rank is None or encoded.shape.rank == twin.shape.rank:
+        return shape
+    return shape.concatenate(encoded.shape[twin.shape.rank :])
+
+
+def _encode(twin: Any) -> Any:
+    """Return the bits of a tensor as ``int32``: the executor keeps them on the host, without gradient."""
+    if twin.dtype in (tf.float16, tf.bfloat16):
+        twin = tf.cast(twin, tf.float32)
+    if twin.dtype == tf.int32:
+        return tf.identity(twin)
+    return tf.cast(twin, tf.int32) if twin.dtype == tf.bool else tf.bitcast(twin, tf.int32)
+
+
+def _decode(bits: Any, dtype: Any) -> Any:
+    if dtype in (tf.float16, tf.bfloat16):
+        return tf.cast(tf.bitcast(bits, tf.float32), dtype)
+    if dtype == tf.int32:
+        return bits
+    return tf.cast(bits, tf.bool) if dtype == tf.bool else tf.bitcast(bits, dtype)

@@ -1,0 +1,493 @@
+"""True values on the host for a step on a simulated card, whose kernels compute nothing.
+
+A value may decide a size, a branch or the end of a loop. While the step is traced, the ops that lead
+to such a value from the inputs are copied onto the host, and the deciding op reads the copy (its twin).
+The original ops stay, so that the card's memory is unchanged. A value without a twin is recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from unittest.mock import patch
+
+import tensorflow as tf
+
+from analyzer.capture import private_names as private
+from analyzer.capture.run.step_capture import Capturing, trace_function
+from analyzer.capture.targets.host_setup import SetupValues
+from analyzer.model.contract.graph_note import read_op_types
+
+_HOST: Final = "/device:CPU:0"
+_IN_HOST_MEMORY: Final = frozenset(
+    ("Const", "Shape", "ShapeN", "Size", "Rank", "VariableShape", "TensorListLength", "IsFinite")
+    + ("VarIsInitializedOp",)
+)
+"""Op types whose value the executor has without a kernel of the card; a finite number is assumed."""
+_COMPUTED: Final = frozenset(("Prod", "GatherV2", "DynamicStitch", "All", "Any", "ConcatV2"))
+"""Op types that the simulated card computes for shapes and truths (``kernels.c``)."""
+_TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
+_SIZED: Final = (
+    dict.fromkeys(_TYPES["segments"], (1,))
+    | {op_type: (2,) for op_type in _TYPES["segments"] if op_type.startswith("Sparse")}
+    | dict.fromkeys(_TYPES["sized_by_values"], (0,))
+    | {"DynamicPartition": (1,)}
+    | {f"NonMaxSuppressionV{version}": (0, 1, 2, 3, 4) for version in (3, 4)}
+)
+"""Ops whose kernel reads the size of its result from the card -> the inputs that decide it."""
+_BRANCHES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
+_RANDOM: Final = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated")
+_CALLS: Final = frozenset(("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"))
+_NOT_MOVED: Final = _CALLS | {"Placeholder", "Const", "NoOp", "Assert", "SymbolicGradient"}
+_PYTHON: Final = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
+_ASSIGNMENTS: Final = frozenset(
+    ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+)
+_MOST_BYTES: Final = 1 << 28  # of the results of the twins of a step
+_MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
+_SMALL_BYTES: Final = 4096  # of a variable with a twin that follows its assignments
+_MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
+_MOST_FRAMES: Final = 20_000  # Python's limit while the step is traced: a slice is as long as a model
+_TABLES: Final = "_analyzer_twins"
+
+
+class UnknownValueError(Exception):
+    """A value depends on the weights or on another state."""
+
+
+class NeedLoopTwin(BaseException):  # noqa: N818 - control flow that no handler of the user's may stop
+    """A loop must also carry the twin of one of its variables."""
+
+    def __init__(self, loop: object, index: int) -> None:
+        self.loop, self.index = loop, index
+
+
+class NeedInlining(BaseException):  # noqa: N818
+    """The value of an argument decides; only the caller of the function knows its twin."""
+
+
+class NeedFollowing(BaseException):  # noqa: N818
+    """A variable was assigned before it decides: the step must be traced again."""
+
+
+@dataclass
+class _GraphTables:
+    """Facts about the tensors of one graph, by name."""
+
+    twins: dict[str, Any] = field(default_factory=dict)  # None if there is no twin
+    fixed: dict[str, bool] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)  # ops that run on the host with true inputs
+    arguments: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    captured: dict[str, Any] = field(default_factory=dict)  # placeholder -> tensor outside
+    fixed_arguments: Callable[[str], bool] | None = None
+
+
+def get_tables(graph: Any) -> _GraphTables:
+    """Return the tables of a graph; they live as long as it does."""
+    if not hasattr(graph, _TABLES):
+        setattr(graph, _TABLES, _GraphTables())
+    tables: _GraphTables = getattr(graph, _TABLES)
+    return tables
+
+
+@dataclass
+class HostValues:
+    """Gives deciding ops their true inputs while the step is traced."""
+
+    setup: SetupValues
+    arguments: Sequence[Any]  # eager tensors and arrays in the order of the step's inputs
+    unknown: dict[str, str] = field(default_factory=dict)  # op -> what its value decides
+    depth: int = 0  # of functions that can be inlined
+    is_making: bool = False
+    bytes: int = 0
+    products: int = 0
+    followed: dict[int, Any] = field(default_factory=dict)  # id of a handle -> variable on the host
+    assigned: set[int] = field(default_factory=set)
+
+    def start_trace(self) -> None:
+        """Forget the ops of a trace that was given up."""
+        self.unknown, self.assigned = {}, set()
+        self.bytes = self.products = 0
+
+    # ---- creation of ops ----------------------------------------------------------------------
+
+    def create(self, old: Any, graph: Any, op_type: str, inputs: Any, *rest: Any, **named: Any) -> Any:
+        """Create an op; if its values decide, with true inputs."""
+        make = functools.partial(old, graph, op_type)
+        if self.is_making:
+            return make(inputs, *rest, **named)
+        if op_type in _ASSIGNMENTS:
+            self._follow(graph, op_type, inputs)
+        if op_type in _NOT_MOVED:
+            return make(inputs, *rest, **named)
+        if op_type in _BRANCHES:
+            first = self._find_true(graph, inputs[0], op_type, named.get("name") or "", "a branch")
+            return make([first, *inputs[1:]], *rest, **named)
+        if private.is_host_only(op_type) or op_type in _PYTHON:
+            return self._create_on_host(make, graph, inputs, rest, named)
+        op = make(inputs, *rest, **named)
+        sized = _SIZED.get(op_type)
+        if sized is not None:
+            return self._move(make, op, sized, rest, named, keep=True)
+        places = private.find_host_inputs(op_type)
+        if places and not all(one.shape.is_fully_defined() for one in op.outputs):
+            return self._move(make, op, places, rest, named, keep=False)
+        return op
+
+    def _create_on_host(
+        self, make: Any, graph: Any, inputs: Any, rest: Any, named: dict[str, Any]
+    ) -> Any:
+        """Create an op that TensorFlow runs on the host anyway."""
+        inputs = [graph.capture(one) for one in inputs]
+        is_true = True
+        found = []
+        for one in inputs:
+            twin = one if one.dtype in (tf.resource, tf.variant) else self.find(one)
+            is_true &= twin is not None
+            found.append(one if twin is None else _link(twin, one))
+        with _place_on_host(graph) if is_true else contextlib.nullcontext():
+            op = make(found, *rest, **named)
+        if is_true:
+            get_tables(graph).moved.add(op.name)
+        elif not all(one.shape.is_fully_defined() for one in op.outputs):
+            self.unknown[op.name] = "a size"
+        return op
+
+    def _move(
+        self, make: Any, op: Any, places: Sequence[int], rest: Any, named: dict[str, Any], *, keep: bool
+    ) -> Any:
+        """Return an op with true inputs at some places instead of ``op``.
+
+        ``keep``: ``op`` reads its size from the card. The other op then runs on the host, after ``op``,
+        whose temporaries stay on the card.
+        """
+        graph, inputs = op.graph, list(op.inputs)
+        wanted = [place for place in places if place < len(inputs)]
+        if all(self.is_fixed(inputs[place]) for place in wanted):
+            return op
+        for place in wanted:
+            twin = self.find(inputs[place])
+            if twin is None:
+                if keep:
+                    self.unknown[op.name] = "a size"
+                return op
+            inputs[place] = _link(twin, inputs[place])
+        named = {**named, "name": private.find_free_name(op)}
+        if not keep:
+            return make(inputs, *rest, **named)
+        private.keep_op(op)
+        with _place_on_host(graph), graph.control_dependencies([op]):
+            other = make(inputs, *rest, **named)
+        if len(wanted) == len(op.inputs):
+            get_tables(graph).moved.add(other.name)
+        return other
+
+    def _find_true(self, graph: Any, tensor: Any, op_type: str, name: str, decides: str) -> Any:
+        tensor = graph.capture(tensor)
+        twin = self.find(tensor)
+        if twin is None:
+            self.unknown[tensor.op.name] = decides
+        return tensor if twin is None else twin
+
+    # ---- twins -----------------------------------------------------------------------------------
+
+    def is_fixed(self, tensor: Any) -> bool:
+        """Return whether a value follows from shapes, constants and loop counters alone."""
+        graph = tensor.graph
+        known = get_tables(graph).fixed
+        if tensor.name not in known:
+            known[tensor.name] = False  # in a cycle
+            known[tensor.name] = self._decide_fixed(graph, tensor)
+        return known[tensor.name]
+
+    def _decide_fixed(self, graph: Any, tensor: Any) -> bool:
+        op = tensor.op
+        if op.type in _IN_HOST_MEMORY:
+            return True
+        if op.type == "Placeholder":
+            outer = find_captured(graph, tensor)
+            if outer is not None:
+                return not private.is_eager(outer) and self.is_fixed(outer)
+            decide = get_tables(graph).fixed_arguments
+            if decide is not None:
+                return decide(tensor.name)
+            # of gradients of loops, which keep shapes in lists
+            return _is_derived(graph) and tensor.dtype in (tf.int32, tf.variant)
+        if private.is_stateful(op) or not op.inputs:
+            return False
+        if op.type not in _COMPUTED and not private.has_host_results(op):
+            return False
+        return all(map(self.is_fixed, op.inputs))
+
+    def find(self, tensor: Any) -> Any:
+        """Return the tensor with the true value, on the host; None if there is none."""
+        if self.is_fixed(tensor):
+            return tensor
+        known = get_tables(tensor.graph).twins
+        if tensor.name not in known:
+            try:
+                twin = self._make(tensor)
+            except UnknownValueError:
+                twin = None
+            known[tensor.name] = twin
+        return known[tensor.name]
+
+    def _require(self, tensor: Any) -> Any:
+        twin = self.find(tensor)
+        if twin is None:
+            raise UnknownValueError
+        return twin
+
+    def _make(self, tensor: Any) -> Any:
+        graph, op = tensor.graph, tensor.op
+        if op.name in get_tables(graph).moved:
+            return tensor
+        if op.type == "Placeholder":
+            return self._find_argument(graph, tensor)
+        if op.type == "ReadVariableOp":
+            return self._read_variable(graph, op.inputs[0])
+        inputs: list[Any]
+        if op.type == "ResourceGather":
+            table = self._read_variable(graph, op.inputs[0])
+            indices = self._require(op.inputs[1])
+            with self._making(graph):
+                return tf.gather(table, indices)
+        if private.is_stateful(op) and not op.type.startswith(_RANDOM):
+            if op.type == "IteratorGetNext":
+                return tensor
+            raise UnknownValueError
+        inputs = [self._require(one) for one in op.inputs]
+        self._check_cost(op)
+        with self._making(graph):
+            copy = private.copy_op(op, inputs)
+        twins = get_tables(graph).twins
+        for own, other in zip(op.outputs, copy.outputs, strict=True):
+            twins[own.name] = other
+        return twins[tensor.name]
+
+    def _find_argument(self, graph: Any, tensor: Any) -> Any:
+        tables = get_tables(graph)
+        if tensor.name in tables.arguments:
+            return tables.arguments[tensor.name]()
+        outer = find_captured(graph, tensor)
+        if outer is not None and not private.is_eager(outer):
+            twin = self._require(outer)
+        elif outer is not None:
+            twin = self.setup.find_original(outer)
+        elif not isinstance(graph.outer_graph, private.FuncGraph):  # the step's
+            twin = self._find_given(graph, tensor)
+        elif self.depth and not _is_derived(graph):
+            raise NeedInlining
+        else:
+            twin = None
+        if twin is None:
+            raise UnknownValueError
+        with self._making(graph):
+            if not tf.is_tensor(twin):
+                with tf.init_scope(), tf.device(_HOST):
+                    twin = tf.constant(twin)
+            return graph.capture(twin)
+
+    def _find_given(self, graph: Any, tensor: Any) -> Any:
+        """Return the host's value of an argument of the step; None if it is unknown."""
+        names = [one.name for one in graph.inputs]
+        place = names.index(tensor.name) if tensor.name in names else len(names)
+        given = self.arguments[place] if place < len(self.arguments) else None
+        if given is None or tf.as_dtype(given.dtype) != tensor.dtype:
+            return None
+        return self.setup.find_original(given) if tf.is_tensor(given) else given
+
+    def _check_cost(self, op: Any) -> None:
+        """Raise UnknownValueError if the twins of the step would cost too much."""
+        for one in op.outputs:
+            self.bytes += (one.shape.num_elements() or 0) * max(one.dtype.size or 1, 1)
+        if op.type in ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum") or (
+            op.type.startswith(("Conv", "DepthwiseConv"))
+        ):
+            sizes = [one.shape.num_elements() or 1 for one in (*op.inputs, *op.outputs)]
+            # of a product exactly; for a convolution at least
+            self.products += round(math.sqrt(math.prod(map(float, sizes[:3]))))
+        if self.bytes > _MOST_BYTES or self.products > _MOST_PRODUCTS:
+            raise UnknownValueError
+
+    # ---- variables -------------------------------------------------------------------------------
+
+    def _read_variable(self, graph: Any, handle: Any) -> Any:
+        """Return a variable's initial value, or that of its follower on the host if it is small."""
+        eager = self._find_handle(handle)
+        if eager is None or id(eager) not in self.setup.initial:
+            raise UnknownValueError
+        handle_data = private.get_handle_spec(eager)
+        size_bytes = (handle_data.shape.num_elements() or 0) * handle_data.dtype.size
+        if size_bytes > _MOST_WEIGHT_BYTES:
+            raise UnknownValueError
+        is_small = size_bytes <= _SMALL_BYTES
+        if is_small and id(eager) in self.assigned and id(eager) not in self.followed:
+            self._make_follower(eager, handle_data)
+            raise NeedFollowing
+        follower = self._make_follower(eager, handle_data)
+        with self._making(graph):
+            return tf.raw_ops.ReadVariableOp(
+                resource=graph.capture(follower.handle), dtype=handle_data.dtype
+            )
+
+    def _make_follower(self, eager: Any, spec: Any) -> Any:
+        if id(eager) not in self.followed:
+            _, value = self.setup.initial[id(eager)]
+            with tf.init_scope(), tf.device(_HOST):
+                value = value() if callable(value) else value
+                value = tf.identity(tf.convert_to_tensor(value, spec.dtype))
+                self.followed[id(eager)] = tf.Variable(value, trainable=False, dtype=spec.dtype)
+        return self.followed[id(eager)]
+
+    def _follow(self, graph: Any, op_type: str, inputs: Any) -> None:
+        """Assign the true value to the follower of a variable."""
+        eager = self._find_handle(inputs[0])
+        if eager is None:
+            return
+        self.assigned.add(id(eager))
+        follower = self.followed.get(id(eager))
+        if follower is None:
+            return
+        value = self.find(graph.capture(inputs[1]))
+        if value is None:
+            return
+        with self._making(graph):
+            assign = getattr(tf.raw_ops, op_type)
+            assign(resource=graph.capture(follower.handle), value=value)
+
+    def _find_handle(self, handle: Any) -> Any:
+        """Return the eager handle behind a captured one; None for another tensor."""
+        while handle is not None and not private.is_eager(handle):
+            handle = find_captured(handle.graph, handle)
+        return handle
+
+    @contextlib.contextmanager
+    def _making(self, graph: Any) -> Iterator[None]:
+        """Create ops of the block in a graph, on the host, without further twins."""
+        before, self.is_making = self.is_making, True
+        try:
+            with graph.as_default(), _place_on_host(graph), graph.control_dependencies(None):
+                with private.stop_recording():
+                    yield
+        finally:
+            self.is_making = before
+
+
+def find_captured(graph: Any, tensor: Any) -> Any:
+    """Return the outer tensor of a captured placeholder; None for an argument."""
+    names = get_tables(graph).captured
+    captures = graph.captures
+    if len(names) != len(captures):
+        names.update((inside.name, outside) for outside, inside in captures)
+    return names.get(tensor.name)
+
+
+def _is_derived(graph: Any) -> bool:
+    """Say whether TensorFlow made a graph for a branch, a loop or a gradient."""
+    return type(graph) is not private.FuncGraph
+
+
+@contextlib.contextmanager
+def _place_on_host(graph: Any) -> Iterator[None]:
+    with graph.as_default(), tf.device(_HOST):
+        yield
+
+
+def _link(twin: Any, original: Any) -> Any:
+    """Return a twin through which a gradient flows to the original."""
+    if twin is not original and original.dtype.is_floating:
+        private.record_identity(twin, original)
+    return twin
+
+
+def trace_with_true_values(state: Capturing) -> Any:
+    """Trace the step; on a simulated card, with true values where they decide."""
+    program = state.program
+    if state.setup is None or program.config.jit:
+        return trace_function(program)
+    values = HostValues(state.setup, program.args)
+    with _give_true_values(values):
+        while True:
+            values.start_trace()
+            try:
+                return trace_function(program)
+            except NeedFollowing:
+                private.forget_trace(program.function)
+            finally:
+                state.unknown = values.unknown
+
+
+@contextlib.contextmanager
+def _give_true_values(values: HostValues) -> Iterator[None]:
+    """Give deciding ops true values in a block that traces the step."""
+    from analyzer.capture.run.host_loops import make_loop
+
+    limit = sys.getrecursionlimit()
+    with contextlib.ExitStack() as stack:
+        stack.callback(sys.setrecursionlimit, limit)
+        sys.setrecursionlimit(max(limit, _MOST_FRAMES))
+
+        def replace(owner: Any, name: str, call: Callable[..., Any]) -> None:
+            old = getattr(owner, name)
+
+            @functools.wraps(old)
+            def new(*args: Any, **kwargs: Any) -> Any:
+                return call(old, *args, **kwargs)
+
+            stack.enter_context(patch.object(owner, name, new))
+
+        def capture(old: Any, graph: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not values.is_making and private.is_eager(tensor) and "CPU" in tensor.device:
+                tensor = values.setup.move(tensor)
+            return old(graph, tensor, *args, **kwargs)
+
+        def record_initial(next_creator: Any, **settings: Any) -> Any:
+            variable = next_creator(**settings)
+            values.setup.remember(variable, settings.get("initial_value"))
+            return variable
+
+        stack.enter_context(tf.variable_creator_scope(record_initial))
+        replace(private.FuncGraph, "_create_op_internal", values.create)
+        replace(private.FuncGraph, "capture", capture)
+        replace(private.Function, "__call__", functools.partial(_call_function, values))
+        replace(private.while_v2, "while_loop", functools.partial(make_loop, values))
+        replace(private.control_flow_assert, "Assert", _make_no_assertion)
+        yield
+
+
+def _call_function(values: HostValues, old: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function inside the step; without a function of its own if its arguments decide."""
+    if tf.executing_eagerly():
+        return old(function, *args, **kwargs)
+    if private.is_jit_compiled(function):
+        before, values.is_making = values.is_making, True
+        try:
+            return old(function, *args, **kwargs)
+        finally:
+            values.is_making = before
+    values.depth += 1
+    try:
+        return old(function, *args, **kwargs)
+    except NeedInlining:
+        pass
+    finally:
+        values.depth -= 1
+    return private.call_inline(function, *args, **kwargs)
+
+
+def _make_no_assertion(old: Any, condition: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compute the condition of an assertion, and do not check it: the card has no values."""
+    if tf.executing_eagerly():
+        return old(condition, *args, **kwargs)
+    condition = tf.convert_to_tensor(condition)
+    if private.is_eager(condition):
+        return tf.no_op()
+    private.keep_op(condition.op)
+    with tf.control_dependencies([condition]):
+        return tf.no_op()

@@ -1,0 +1,144 @@
+"""The user's setup on a simulated card: it computes on the host, and its variables lie on the card.
+
+No kernel of a simulated card computes, so a vocabulary or an adapted layer would be built from zeros.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+from unittest.mock import patch
+
+import tensorflow as tf
+
+from analyzer.capture import private_names as private
+from analyzer.capture.targets.keras_api import get_classes
+
+_CARD: Final = "/GPU:0"
+_STAYS: Final = (tf.string, tf.resource, tf.variant)  # on the host
+_IS_CONSTANT: Final = "_analyzer_constant"
+"""Attribute of an ``int32`` tensor made from a Python or NumPy value; TensorFlow keeps it on the host."""
+
+_MOST_ELEMENTS: Final = 1 << 24
+"""Size of the largest variable whose initial value stays on the host."""
+
+
+@dataclass
+class SetupValues:
+    """True values of the setup's tensors and variables, which the card does not have."""
+
+    # Each entry holds its objects, so that no other object gets their id.
+    originals: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # card's id -> card's, host's
+    copies: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # host's id -> host's, card's
+    # id of a variable's handle -> the handle, the initial value or a function that makes it
+    initial: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+
+    def move(self, tensor: Any) -> Any:
+        """Return the card's copy of an eager tensor of the setup; itself if it belongs on the host."""
+        if not tf.is_tensor(tensor) or not private.is_eager(tensor) or tensor.dtype in _STAYS:
+            return tensor
+        if "GPU" in tensor.device or getattr(tensor, _IS_CONSTANT, False):
+            return tensor
+        if id(tensor) not in self.copies:
+            copy = self.copy(tensor)
+            self.copies[id(tensor)] = (tensor, copy)
+            self.originals[id(copy)] = (copy, tensor)
+        return self.copies[id(tensor)][1]
+
+    def copy(self, value: Any) -> Any:
+        """Return a copy on the card of an eager tensor of the host; any other value itself."""
+        if not tf.is_tensor(value) or not private.is_eager(value) or value.dtype in _STAYS:
+            return value
+        return private.copy_to_device(value, tf.config.list_logical_devices("GPU")[0].name)
+
+    def remember(self, variable: Any, value: Any) -> None:
+        """Keep the initial value of a variable, or the function that makes it."""
+        handle = getattr(variable, "handle", None)
+        is_small = callable(value) or math.prod(variable.shape.as_list()) <= _MOST_ELEMENTS
+        if handle is not None and is_small:
+            self.initial[id(handle)] = (handle, value)
+
+    def find_original(self, tensor: Any) -> Any:
+        """Return the host's tensor of an eager tensor; None if its value is unknown."""
+        if id(tensor) in self.originals:
+            return self.originals[id(tensor)][1]
+        return None if "GPU" in tensor.device else tensor
+
+
+_collected: list[SetupValues] = []
+
+
+@contextlib.contextmanager
+def collect_setup_values() -> Iterator[SetupValues | None]:
+    """Let the user's code in the block run on the host, if the step runs on a simulated card."""
+    if "PHANTOM_CARDS" not in os.environ:
+        yield None
+        return
+    _collected.append(SetupValues())
+    try:
+        yield _collected[-1]
+    finally:
+        _collected.pop()
+
+
+def move_to_card(structure: Any) -> Any:
+    """Return a step's arguments with the tensors of the setup on the card."""
+    if not _collected:
+        return structure
+    return tf.nest.map_structure(_collected[-1].move, structure, expand_composites=True)
+
+
+@contextlib.contextmanager
+def run_setup_on_host() -> Iterator[None]:
+    """Run eager ops of the block on the host; models and variables are created and called on the card."""
+    if not _collected:
+        yield
+        return
+    values = _collected[-1]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tf.device("/CPU:0"))
+        own_scope = private.get_eager_device()
+
+        def create(next_creator: Any, **settings: Any) -> Any:
+            if private.get_eager_device() is not own_scope:  # the user, or a strategy, chose a device
+                return next_creator(**settings)
+            value = settings.get("initial_value")
+            # An implicit copy to the card would live as long as the host's tensor (a mirror).
+            on_card = settings | {"initial_value": values.copy(value)}
+            with tf.device(_CARD):
+                variable = next_creator(**on_card)
+            values.remember(variable, value)
+            return variable
+
+        stack.enter_context(tf.variable_creator_scope(create))
+        for model_class in get_classes("Model"):
+            call = _call_on_card(model_class.__call__, own_scope)
+            stack.enter_context(patch.object(model_class, "__call__", call))
+        convert = _mark_constants(private.constant_op.convert_to_eager_tensor)
+        stack.enter_context(patch.object(private.constant_op, convert.__name__, convert))
+        yield
+
+
+def _call_on_card(call: Any, own_scope: Any) -> Any:
+    """Return a model's ``__call__`` that runs on the card: only to build it, at no cost."""
+
+    def call_model(model: Any, *args: Any, **kwargs: Any) -> Any:
+        is_free = tf.executing_eagerly() and private.get_eager_device() is own_scope
+        with tf.device(_CARD) if is_free and model.weights else contextlib.nullcontext():
+            return call(model, *args, **kwargs)
+
+    return call_model
+
+
+def _mark_constants(convert: Any) -> Any:
+    def convert_to_eager_tensor(value: Any, *args: Any, **kwargs: Any) -> Any:
+        tensor = convert(value, *args, **kwargs)
+        if private.is_eager(tensor) and tensor.dtype == tf.int32:
+            setattr(tensor, _IS_CONSTANT, True)
+        return tensor
+
+    return convert_to_eager_tensor
