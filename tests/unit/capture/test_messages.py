@@ -25,10 +25,8 @@ from analyzer.model.contract.card_note import (
 )
 from analyzer.model.contract.child_messages import (
     CaptureDone,
-    CardFigures,
     ChildEnd,
     ChildFailed,
-    MeasuredStages,
     Message,
     StageBegun,
     encode_message,
@@ -56,7 +54,6 @@ CAPTURE = CaptureRequest(
         StageBegun("running", 0.5),
         CaptureDone(),
         ChildFailed(f"{NO_TEXT} is no model.", "Name\none.", 2),
-        CardFigures(MeasuredStages(stages=())),
         ChildEnd(None, 7),
         ChildEnd(-9),
     ],
