@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from analyzer.fitting.fit_calls import fit, fits
     from analyzer.report.diff_sections import Diff
     from analyzer.report.result import Result
-    from analyzer.session.device_reading import device
+    from analyzer.session.device_report import device
     from analyzer.session.public_calls import diff, estimate, open_trace, trace, watch
 
 _MODULES = {
     "Diff": "report.diff_sections",
     "FitAnswer": "fitting.fit_answer",
     "Result": "report.result",
-    "device": "session.device_reading",
+    "device": "session.device_report",
     "fit": "fitting.fit_calls",
     "fits": "fitting.fit_calls",
     **dict.fromkeys(("diff", "estimate", "open_trace", "trace", "watch"), "session.public_calls"),

@@ -19,7 +19,7 @@ from analyzer.cli.gpus_command import CardList
 from analyzer.fitting.fit_answer import FitAnswer, LogAnswer
 from analyzer.model.contract.report.oom_file import OomDocument
 from analyzer.model.contract.report.report_file import DiffFile, ReportFile, SweepFile
-from analyzer.session.device_file import DeviceFile
+from analyzer.session.device_report import DeviceFile
 
 DOCS = Path(__file__).parents[1] / "docs"
 SCHEMAS: dict[str, tuple[str, tuple[type, ...]]] = {

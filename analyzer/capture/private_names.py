@@ -174,12 +174,6 @@ def get_device_limits() -> dict[str, int]:
         pywrap_tfe.TF_DeleteDeviceList(devices)
 
 
-def get_gpu_options() -> dict[str, str]:
-    """Return the fields of ``GPUOptions`` that the program set."""
-    fields = context.context().config.gpu_options.ListFields()
-    return {str(field.name): " ".join(str(value).split()) for field, value in fields}
-
-
 @contextlib.contextmanager
 def disable_python_tracing() -> Iterator[None]:
     """Keep the profiler from writing an event of each conversion to a tensor (60,000 for ResNet50)."""

@@ -1,20 +1,12 @@
 """Readings of NVML (``nvidia-ml-py``) and ``/proc`` about cards; they use no memory of a card."""
 
 import contextlib
-import re
 from pathlib import Path
 from typing import Any, Final
 
 from analyzer.model.contract.child_messages import NvmlCard, NvmlProcess, NvmlReading
 from analyzer.model.errors import InputError
 
-COMPUTE_MODES: Final = ("default", "exclusive thread", "prohibited", "exclusive process")
-"""``nvmlComputeMode_t``, by number."""
-
-_LIBRARY: Final = re.compile(
-    r"/lib(cuda|cudart|cublasLt|cublas|cudnn|cufft|cusolver|cusparse|curand|nccl|nvinfer)"
-    r"(?:_\w+)?\.so[.\d]*$"
-)
 _MOST_BYTES: Final = 8 << 20  # of one file of /proc; Linux allows less
 
 
@@ -26,7 +18,6 @@ def read_cards(own_pids: frozenset[int] = frozenset()) -> NvmlReading:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
         return NvmlReading(
-            driver=str(pynvml.nvmlSystemGetDriverVersion()),
             cards=tuple(_read_card(pynvml, index, own_pids) for index in range(count)),
         )
     except pynvml.NVMLError as error:
@@ -41,12 +32,10 @@ def _read_card(nvml: Any, index: int, own_pids: frozenset[int]) -> NvmlCard:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     used, reserved = int(memory.used), None
-    mode, is_partitioned = 0, False
+    is_partitioned = False
     with contextlib.suppress(nvml.NVMLError):
         memory_v2 = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         reserved, used = int(memory_v2.reserved), int(memory_v2.used)
-    with contextlib.suppress(nvml.NVMLError):
-        mode = int(nvml.nvmlDeviceGetComputeMode(handle))
     with contextlib.suppress(nvml.NVMLError):
         is_partitioned = bool(nvml.nvmlDeviceGetMigMode(handle)[0])
     return NvmlCard(
@@ -57,7 +46,6 @@ def _read_card(nvml: Any, index: int, own_pids: frozenset[int]) -> NvmlCard:
         used_bytes=used,
         free_bytes=int(memory.free),
         reserved_bytes=reserved,
-        compute_mode=COMPUTE_MODES[mode] if mode < len(COMPUTE_MODES) else str(mode),
         is_partitioned=is_partitioned,
         processes=_read_processes(nvml, handle, own_pids),
     )
@@ -88,19 +76,6 @@ def own_pids() -> frozenset[int]:
         if line.startswith(b"NSpid:")
         for number in line.split()[1:]
     )
-
-
-def libraries_of(pid: int | str = "self") -> tuple[str, ...]:
-    """Return the short names of the CUDA libraries in a process; empty if the system hides them."""
-    lines = _read_proc(pid, "maps").decode("utf-8", "replace").splitlines()
-    return tuple(sorted({match[1] for line in lines if (match := _LIBRARY.search(line.rstrip()))}))
-
-
-def environment_of(pid: int) -> dict[str, str] | None:
-    """Return the environment a process was started with; None if the system does not show it."""
-    content = _read_proc(pid, "environ")
-    pairs = (entry.decode("utf-8", "replace").partition("=") for entry in content.split(b"\0"))
-    return {name: value for name, mark, value in pairs if mark} if content else None
 
 
 def _read_proc(pid: int | str, name: str) -> bytes:

@@ -1,12 +1,10 @@
-"""Write a result for other tools: graphs, Chrome trace events, stacks, CSV and Parquet."""
+"""Write a result for other tools: the graph, Chrome trace events, CSV and Parquet."""
 
 from __future__ import annotations
 
 import csv
-import gzip
 import importlib.util
 import json
-from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,91 +16,15 @@ import pandas as pd
 from analyzer.explain.analysis import Analysis
 from analyzer.model.choice import Category
 from analyzer.model.errors import InputError
-from analyzer.model.graph.networkx_graph import to_graphml, to_node_link
+from analyzer.model.graph.networkx_graph import to_node_link
 from analyzer.model.recording.records import Recording
 from analyzer.model.recording.timeline import category_sums, main_allocator_rows
 from analyzer.model.tables import read_table
 from analyzer.report.output_files import output_file, write_text
 from analyzer.report.untrusted import csv_cell
-from analyzer.tracing.parse.protobuf import message_class, read_schema
 
 if TYPE_CHECKING:
     from analyzer.report.result import Result
-
-
-_VALUES: Final = (
-    ("alive_objects", "count"),
-    ("alive_space", "bytes"),
-    ("alloc_objects", "count"),
-    ("alloc_space", "bytes"),
-)
-"""Values of a pprof sample: buffers alive at the peak, and all buffers of the steady step."""
-
-PPROF: Final = read_schema("pprof")
-"""Fields of ``perftools.profiles.Profile`` (``profile.proto`` of google/pprof)."""
-
-Stack = tuple[str, ...]
-
-
-def write_speedscope(analysis: Analysis, name: str) -> str:
-    """Return the tensors alive at the requested peak, by layer, as JSON for speedscope."""
-    frames: dict[str, int] = {}
-    sizes: Counter[Stack] = Counter()
-    for row, stack in _stacks(analysis.alive):
-        sizes[stack] += row.requested_bytes
-    profile = {
-        "type": "sampled",
-        "name": "by layer",
-        "unit": "bytes",
-        "startValue": 0,
-        "endValue": sum(sizes.values()),
-        "samples": [[frames.setdefault(part, len(frames)) for part in stack] for stack in sizes],
-        "weights": list(sizes.values()),
-    }
-    content = {
-        "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "name": name,
-        "exporter": "tf-memory-analyzer",
-        "activeProfileIndex": 0,
-        "profiles": [profile],
-        "shared": {"frames": [{"name": frame} for frame in frames]},
-    }
-    return json.dumps(content)
-
-
-def write_pprof(analysis: Analysis) -> bytes:
-    """Return the buffers of the steady step as a gzipped pprof profile."""
-    profile = message_class("analyzer.pprof", PPROF, "Profile")()
-    strings: dict[str, int] = {"": 0}
-    locations: dict[str, int] = {}
-
-    def text(value: str) -> int:
-        return strings.setdefault(value, len(strings))
-
-    for kind, unit in _VALUES:
-        profile.sample_type.add(type=text(kind), unit=text(unit))
-    samples: dict[Stack, list[int]] = defaultdict(lambda: [0] * len(_VALUES))
-    in_step = analysis.rows[analysis.rows["born"].between(analysis.first, analysis.last)]
-    for first, rows in ((0, analysis.alive), (2, in_step)):
-        for row, stack in _stacks(rows):
-            samples[stack][first] += 1
-            samples[stack][first + 1] += int(row.requested_bytes)
-    for stack, values in samples.items():
-        places = [locations.setdefault(frame, len(locations) + 1) for frame in reversed(stack)]
-        profile.sample.add(location_id=places, value=values)
-    for frame, number in locations.items():
-        profile.function.add(id=number, name=text(frame))
-        profile.location.add(id=number).line.add(function_id=number)
-    profile.default_sample_type = text("alive_space")
-    profile.string_table.extend(one.encode("utf-8", "replace") for one in strings)
-    return gzip.compress(profile.SerializeToString(), mtime=0)
-
-
-def _stacks(rows: pd.DataFrame) -> Iterator[tuple[Any, Stack]]:
-    """Yield each row with its stack, outermost first."""
-    for row in rows.itertuples():
-        layers = str(row.layer).split("/") if row.layer else [f"({row.category})"]
-        yield row, (*layers, str(row.variable or row.op or row.tensor or row.role or "(no op)"))
 
 
 EXPORTS: Final = read_table("report/labels.toml", dict[str, dict[str, str]])["export"]
@@ -130,21 +52,15 @@ def check_export(path: Path) -> None:
 def export(result: Result, path: Path) -> None:
     """Write a file in the format of its ending, one of ``EXPORTS``."""
     check_export(path)
-    if path.name.endswith((".graphml", ".graph.json")):
+    if path.name.endswith(".graph.json"):
         if result.graph is None:
             raise InputError("This trace has no graph.", hint="Capture it: analyze trace MODEL.")
-        write = to_graphml if path.suffix == ".graphml" else to_node_link
-        write_text(path, write(result.graph))
+        write_text(path, to_node_link(result.graph))
     elif path.name.endswith(".perfetto.json"):
         write_text(path, chrome_trace(result.recording))
-    elif path.name.endswith(".speedscope.json"):
-        write_text(path, write_speedscope(result.analysis, result.report.target.text))
     else:
         with output_file(path) as temporary:
-            if path.suffix == ".parquet":
-                write_parquet(result.recording, temporary)
-            else:
-                temporary.write_bytes(write_pprof(result.analysis))
+            write_parquet(result.recording, temporary)
 
 
 def chrome_trace(recording: Recording) -> str:

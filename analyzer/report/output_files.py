@@ -1,8 +1,7 @@
 """Write results: a regular file completely or not at all, anything else in place.
 
 A regular file is written next to its target and renamed, so a reader sees the old or the new content.
-Written in place are devices, pipes, standard output, and files that a rename would change: with hard
-links, of another owner, in a read-only folder, or mounted.
+Devices, pipes and standard output are written in place.
 """
 
 import contextlib
@@ -10,21 +9,16 @@ import errno
 import os
 import secrets
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Final
 
 from analyzer.model.contract.fields import ReportRecord
 from analyzer.model.contract.report.writing import Json, encode_report, plain_report
 from analyzer.model.errors import InputError
 from analyzer.model.interrupts import delay_signals
-
-_NO_RENAME: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV})
-"""Errors of creating or renaming a file in a folder whose existing file may still be writable."""
 
 
 @contextlib.contextmanager
@@ -35,15 +29,17 @@ def output_file(path: Path) -> Iterator[Path]:
     an InputError is raised and ``path`` is unchanged.
     """
     with _explain_errors(path):
-        temporary = _temporary_for(path)
-        if temporary is None:
+        if not is_regular(path):
             with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
-                yield Path(folder) / "output"
-                _copy_into(Path(folder) / "output", path)
+                content = Path(folder) / "output"
+                yield content
+                _copy_into(content, path)
             return
+        temporary = _create_next_to(path)
         try:
             yield temporary
-            _replace(temporary, Path(os.path.realpath(path)))
+            with delay_signals():
+                temporary.replace(os.path.realpath(path))
         finally:
             with delay_signals():
                 temporary.unlink(missing_ok=True)
@@ -62,9 +58,8 @@ def check_output(path: Path) -> None:
             raise InputError(f"{path} is a folder.", hint="Name a file in it.")
         if not path.exists() and not path.parent.is_dir():
             raise InputError(f"There is no folder {path.parent}.", hint="Create it first.")
-        temporary = _temporary_for(path)
-        if temporary is not None:
-            temporary.unlink()
+        if is_regular(path):
+            _create_next_to(path).unlink()
 
 
 @contextlib.contextmanager
@@ -95,45 +90,18 @@ def _descriptor_of(path: Path) -> int | None:
     return None
 
 
-def _temporary_for(path: Path) -> Path | None:
-    """Create the empty file that will replace ``path``; None if it is written in place."""
+def _create_next_to(path: Path) -> Path:
+    """Create the empty file that will replace a regular file, with its permissions."""
+    with contextlib.suppress(FileNotFoundError):
+        path.stat()  # raises for a loop of links
     target = Path(os.path.realpath(path))
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return _create_next_to(target, 0o666)  # the system applies the umask
-    is_folder = stat.S_ISDIR(status.st_mode)
-    if is_folder or not os.access(path, os.W_OK):
-        number = errno.EISDIR if is_folder else errno.EACCES
-        raise OSError(number, os.strerror(number), str(target))
-    is_own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-    if not is_regular(path) or status.st_nlink > 1 or not is_own:
-        return None
-    try:
-        temporary = _create_next_to(target, 0o600)
-    except OSError as error:
-        if error.errno in _NO_RENAME:
-            return None
-        raise
-    shutil.copymode(target, temporary)
-    return temporary
-
-
-def _create_next_to(target: Path, mode: int) -> Path:
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
     temporary = target.parent / f".analyze-{secrets.token_hex(6)}"
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    if target.exists():
+        shutil.copymode(target, temporary)
     return temporary
-
-
-def _replace(temporary: Path, target: Path) -> None:
-    """Rename ``temporary`` to ``target``, or copy its content if renaming is not possible."""
-    with delay_signals():
-        try:
-            temporary.replace(target)
-        except OSError as error:
-            if error.errno not in _NO_RENAME or not target.exists():
-                raise
-            _copy_into(temporary, target)
 
 
 def _copy_into(content: Path, path: Path) -> None:

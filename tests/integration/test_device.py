@@ -25,6 +25,7 @@ pytestmark = [
     NEEDS_CARDS,
 ]
 MIB = 1 << 20
+TARGETS = Path(__file__).parent / "targets"
 CONTEXT = 320 * MIB
 OTHERS = 1024 * MIB
 HEAD = "import json, tensorflow as tf, analyzer\ncards = tf.config.list_physical_devices('GPU')\n"
@@ -69,29 +70,22 @@ def test_each_difference_has_its_row_and_all_add_up_to_the_card(cache: Path) -> 
     rows = rows_of(card)
     limit = memory_limit(find_gpu("t4")).bytes - OTHERS
     assert rows["in-use"] == (memory["current"], memory["current"])
-    assert told["allocators"][0]["limit_bytes"] == limit
-    assert told["allocators"][0]["peak_in_use_bytes"] == memory["peak"]
     pool = -(-limit // (2 * MIB)) * 2 * MIB  # the driver hands out pages of 2 MiB
     assert rows["pool-unused"] == (limit - memory["current"],) * 2
-    assert card["own_bytes"] == pool + CONTEXT
-    assert rows["outside-pool"] == (card["own_bytes"] - limit,) * 2
+    assert rows["outside-pool"] == (pool + CONTEXT - limit,) * 2
     assert rows["other-process"] == (OTHERS, OTHERS)
     assert sum(low for low, _ in rows.values()) == card["total_bytes"]
-    assert "took the whole limit" in text
+    assert "the pool takes it at its first tensor" in " ".join(text.split())
 
 
 def test_a_pool_that_grows_is_told_within_bounds_that_hold(cache: Path) -> None:
     told, memory, text = read_inside(cache, TF_FORCE_GPU_ALLOW_GROWTH="true")
     (card,) = told["cards"]
     rows = rows_of(card)
-    pool = card["own_bytes"] - CONTEXT  # on a card that is not there nothing else is held
-    low, high = (memory["current"] + size for size in rows["pool-unused"])
-    assert low <= pool <= high
-    assert told["allocators"][0]["grows"] is True
     low, high = rows["outside-pool"]
     assert low <= CONTEXT <= high
+    assert rows["in-use"] == (memory["current"], memory["current"])
     assert "grows on demand" in text
-    assert "TF_FORCE_GPU_ALLOW_GROWTH=true: the pool starts small" in " ".join(text.split())
 
 
 def test_two_devices_on_one_card_are_one_account(cache: Path) -> None:
@@ -100,15 +94,12 @@ def test_two_devices_on_one_card_are_one_account(cache: Path) -> None:
         "tf.config.set_logical_device_configuration(cards[0], [part(512), part(256)])\n"
     )
     told, memory, _ = read_inside(cache, set_up)
-    first, second = told["allocators"]
-    assert [one["limit_bytes"] for one in (first, second)] == [512 * MIB, 256 * MIB]
-    assert second["peak_in_use_bytes"] == 0
     rows = rows_of(told["cards"][0])
     assert rows["pool-unused"] == (512 * MIB - memory["current"],) * 2
     assert sum(low for low, _ in rows.values()) == told["cards"][0]["total_bytes"]
 
 
-def test_from_outside_the_driver_alone_is_asked(cache: Path, tmp_path: Path) -> None:
+def test_the_command_reads_the_driver_alone(cache: Path, tmp_path: Path) -> None:
     env = environment(cache)
     changed = {name: value for name, value in env.items() if os.environ.get(name) != value}
     path = tmp_path / "device.json"
@@ -119,14 +110,14 @@ def test_from_outside_the_driver_alone_is_asked(cache: Path, tmp_path: Path) -> 
         "other-process": (OTHERS, OTHERS),
         "free": (card["total_bytes"] - OTHERS,) * 2,
     }
-    assert card["would_take_bytes"] == memory_limit(find_gpu("t4")).bytes - OTHERS
-    asked = analyze_in_child("device", "--pid", str(os.getppid()), cwd=tmp_path, **changed)
-    assert asked.out.startswith(f"Process {os.getppid()} holds 1.00 GiB of card 0.")
 
 
-def test_what_each_thing_takes_beside_the_pool_is_measured(tmp_path: Path) -> None:
-    ended = analyze_in_child("device", "--gpu", "t4", "--json", "-", cwd=tmp_path)
+def test_a_run_on_a_simulated_card_is_divided(tmp_path: Path) -> None:
+    target = f"{TARGETS}/steps.py:network"
+    ended = analyze_in_child("trace", target, "--gpu", "t4", "--out", "run", cwd=tmp_path)
     assert ended.code == 0, ended.err
-    told = json.loads(ended.out)
-    assert told["is_phantom"]
-    assert [row["added_bytes"] for row in told["stages"]] == [CONTEXT, 0, 0]
+    ended = analyze_in_child("device", "run", "--json", "-", cwd=tmp_path)
+    (card,) = json.loads(ended.out)["cards"]
+    *parts, free = card["rows"]
+    assert card["total_bytes"] == find_gpu("t4").memory_bytes
+    assert sum(row["low_bytes"] for row in parts) + free["high_bytes"] == card["total_bytes"]

@@ -7,17 +7,16 @@ driver reports the region around each tensor (``cuPointerGetAttribute``).
 import contextlib
 import ctypes
 import os
-import sys
 import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
 import tensorflow as tf
 
-from analyzer.capture.private_names import get_device_limits, get_gpu_options
+from analyzer.capture.private_names import get_device_limits
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import find_address, find_variable_address
-from analyzer.cards.driver_reading import libraries_of, own_pids, read_cards
+from analyzer.cards.driver_reading import own_pids, read_cards
 from analyzer.model.contract.child_messages import AllocatorFigures, ProcessFigures
 from analyzer.model.errors import InputError
 
@@ -31,7 +30,7 @@ _OWN_ALLOCATORS: Final = ("cuda_malloc_async", "cuda_malloc")
 """Values of ``TF_GPU_ALLOCATOR`` that leave the pool to the driver."""
 
 
-def read_process_figures(stage: str = "") -> ProcessFigures:
+def read_process_figures() -> ProcessFigures:
     """Return TensorFlow's and the driver's statistics of this process; TensorFlow makes its devices."""
     reading, refusal = None, ""
     allocators = _read_allocators() if tf.config.list_physical_devices("GPU") else ()
@@ -40,12 +39,8 @@ def read_process_figures(stage: str = "") -> ProcessFigures:
     except InputError as error:
         refusal = error.message
     return ProcessFigures(
-        stage=stage,
         pid=os.getpid(),
-        versions={"tensorflow": tf.__version__, "python": ".".join(map(str, sys.version_info[:3]))},
         allocators=allocators,
-        libraries=libraries_of(),
-        settings=get_gpu_options() if allocators else {},
         reading=reading,
         refusal=refusal,
     )

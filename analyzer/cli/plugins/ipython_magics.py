@@ -34,7 +34,7 @@ def load_ipython_extension(shell: Any) -> None:
 
     def device(line: str) -> Any:
         """Print the memory of this process as TensorFlow and the driver count it."""
-        from analyzer.session.device_reading import device as read
+        from analyzer.session.device_report import device as read
 
         return _print_errors(lambda: print(read()))
 

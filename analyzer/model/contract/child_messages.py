@@ -32,12 +32,6 @@ class ChildFailed(Struct, frozen=True, tag_field="message", tag="failed"):
     kind: FailureKind = FailureKind.OTHER
 
 
-class CardFigures(Struct, frozen=True, tag_field="message", tag="figures"):
-    """Memory figures of a process on a card. The last message of a device measurement."""
-
-    figures: MeasuredStages
-
-
 class ChildEnd(Struct, frozen=True, tag_field="message", tag="ended"):
     """How a child ended. Its supervisor writes it by hand, with the standard library alone."""
 
@@ -52,7 +46,7 @@ class CopyEnd(Struct, frozen=True, tag_field="message", tag="copy ended"):
     peak_rss_bytes: int = 0
 
 
-Message: TypeAlias = StageBegun | CaptureDone | ChildFailed | CardFigures | CopyEnd | ChildEnd
+Message: TypeAlias = StageBegun | CaptureDone | ChildFailed | CopyEnd | ChildEnd
 
 
 def encode_message(message: Message) -> bytes:
@@ -113,16 +107,14 @@ class NvmlCard(Struct, frozen=True, kw_only=True):
     used_bytes: int  # without ``reserved_bytes`` if the driver separates them
     free_bytes: int
     reserved_bytes: int | None  # by the driver and the firmware; None if not reported
-    compute_mode: str  # whether several processes may use the card
     is_partitioned: bool  # MIG; the figures are the whole card's
     # the largest first; empty if the driver hides them, as in most containers
     processes: tuple[NvmlProcess, ...]
 
 
 class NvmlReading(Struct, frozen=True, kw_only=True):
-    """All cards at one instant, and the driver's version."""
+    """All cards at one instant."""
 
-    driver: str
     cards: tuple[NvmlCard, ...]
 
 
@@ -155,18 +147,7 @@ class AllocatorFigures(Struct, frozen=True, kw_only=True):
 class ProcessFigures(Struct, frozen=True, kw_only=True):
     """A process at one instant."""
 
-    stage: Text
     pid: int
-    versions: dict[Name, Name]
     allocators: tuple[AllocatorFigures, ...]  # one for each GPU; empty before they are made
-    libraries: tuple[Name, ...]
-    settings: dict[Name, Text]
     reading: NvmlReading | None  # None if the driver cannot be asked
     refusal: Text = ""  # why not
-
-
-class MeasuredStages(Struct, frozen=True, kw_only=True):
-    """Figures of a process of the package after each stage of its work."""
-
-    stages: tuple[ProcessFigures, ...]
-    is_phantom: bool = False

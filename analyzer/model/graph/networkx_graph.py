@@ -1,4 +1,4 @@
-"""The graph of ops and tensors as a networkx graph, as GraphML and as JSON.
+"""The graph of ops and tensors as a networkx graph, and as JSON.
 
 Nodes are ``("op", name)`` and ``("tensor", "name:output")``. networkx takes 0.25 s to import.
 """
@@ -6,7 +6,6 @@ Nodes are ``("op", name)`` and ``("tensor", "name:output")``. networkx takes 0.2
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING
 
 from analyzer.model.graph.graph_index import GraphIndex
@@ -54,10 +53,6 @@ def build_graph(structure: GraphIndex) -> nx.MultiDiGraph:
     return graph
 
 
-# Characters that XML 1.0 does not allow; op names in a trace are untrusted.
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
-
 def node_name(node: tuple[str, str]) -> str:
     """Return a node's name as text."""
     return f"{node[0]}:{node[1]}"
@@ -72,17 +67,3 @@ def to_node_link(graph: nx.MultiDiGraph) -> str:
     nodes = [{"id": node_name(node), **data} for node, data in graph.nodes(data=True)]
     content = {"directed": True, "multigraph": True, "graph": {}}
     return json.dumps({**content, "nodes": nodes, "edges": list(edges)})
-
-
-def to_graphml(graph: nx.MultiDiGraph) -> str:
-    """Return the graph as GraphML, which has no missing values: unknown values are omitted."""
-    import networkx as nx
-
-    plain = nx.relabel_nodes(graph, lambda node: _NOT_XML.sub("?", node_name(node)))
-    for data in (*plain.nodes.values(), *plain.edges.values()):
-        for key, value in list(data.items()):
-            if value is None or value == "":
-                del data[key]
-            elif isinstance(value, str):
-                data[key] = _NOT_XML.sub("?", value)
-    return "\n".join(nx.generate_graphml(plain, prettyprint=False))

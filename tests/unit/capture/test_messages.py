@@ -19,10 +19,8 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.contract.child_messages import (
     CaptureDone,
-    CardFigures,
     ChildEnd,
     ChildFailed,
-    MeasuredStages,
     Message,
     StageBegun,
     encode_message,
@@ -50,7 +48,6 @@ CAPTURE = CaptureRequest(
         StageBegun("running", 0.5),
         CaptureDone(),
         ChildFailed(f"{NO_TEXT} is no model.", "Name\none.", 2),
-        CardFigures(MeasuredStages(stages=())),
         ChildEnd(None, 7),
         ChildEnd(-9),
     ],

@@ -127,14 +127,15 @@ def test_a_layer_a_source_and_a_variable_are_text(key: str, tmp_path: Path) -> N
     (folder / "run.json").write_text(json.dumps(note))
     # WHEN it is opened
     done = analyze(
-        "trace", folder, "--html", tmp_path / "a.html", "--export", tmp_path / "a.graphml",
+        "trace", folder, "--html", tmp_path / "a.html", "--export", tmp_path / "a.graph.json",
         "--csv", tmp_path / "a.csv",
     )  # fmt: skip
     # THEN nothing of it is obeyed
     assert (done.code, done.complaint) == (0, "")
     assert not CONTROLS.search(done.out)
     assert "alert(" not in re.sub(r"\s", "", "".join(_scripts(tmp_path / "a.html")))
-    assert len(nx.read_graphml(tmp_path / "a.graphml", force_multigraph=True))
+    graph = json.loads((tmp_path / "a.graph.json").read_text("utf-8"))
+    assert len(nx.node_link_graph(graph, edges="edges"))
 
 
 def _scripts(page: Path) -> list[str]:
@@ -155,7 +156,7 @@ def test_lone_surrogates_in_a_note(tmp_path: Path) -> None:
     # WHEN it is rendered in every form THEN each form is whole
     done = analyze(
         "trace", folder, "--html", tmp_path / "a.html", "--csv", tmp_path / "a.csv",
-        "--json", tmp_path / "a.json", "--export", tmp_path / "a.graphml",
+        "--json", tmp_path / "a.json", "--export", tmp_path / "a.graph.json",
     )  # fmt: skip
     assert (done.code, done.complaint) == (0, "")
     assert (tmp_path / "a.html").read_text("utf-8")

@@ -59,7 +59,7 @@ ENTRY = "from analyzer.cli import main\nmain()\n"
             "--json",
             "a.json",
         ],
-        ["trace", str(sample_folder("cnn")), "--export", "a.graphml"],
+        ["trace", str(sample_folder("cnn")), "--export", "a.graph.json"],
         ["trace", str(sample_folder("oom")), "--limit", "1GiB"],
     ],
 )
@@ -77,7 +77,7 @@ def test_a_page_is_written_without_networkx(tmp_path: Path) -> None:
     sample = str(sample_folder("cnn"))
     done = run(code, "trace", sample, "--html", "a.html", "--json", "a.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = run(code, "trace", sample, "--export", "a.graphml", cwd=tmp_path)
+    done = run(code, "trace", sample, "--export", "a.graph.json", cwd=tmp_path)
     assert "networkx was imported" in done.stderr
 
 

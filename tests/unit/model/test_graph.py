@@ -19,7 +19,7 @@ from analyzer.model.contract.graph_note import (
 from analyzer.model.contract.reading import decode_record
 from analyzer.model.errors import InputError
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.model.graph.networkx_graph import build_graph, node_name, to_graphml, to_node_link
+from analyzer.model.graph.networkx_graph import build_graph, node_name, to_node_link
 from analyzer.model.graph.phases import ScopeTable
 
 WITH_GRAPH = ["accumulation", "cnn", "infer", "jit", "lstm", "transformer"]
@@ -84,18 +84,6 @@ def test_ops_come_back_from_json() -> None:
 
 
 @pytest.mark.parametrize("name", WITH_GRAPH)
-def test_graphml_can_be_read_back(name: str, tmp_path: Path) -> None:
-    graph = opened(name).graph
-    opened(name).export(tmp_path / "a.graphml")
-    again = nx.read_graphml(tmp_path / "a.graphml", force_multigraph=True)
-    assert set(again.nodes) == {node_name(node) for node in graph.nodes}
-    assert again.number_of_edges() == graph.number_of_edges()
-    assert again.is_directed()
-    node = next(node for node, data in graph.nodes(data=True) if data.get("size_bytes"))
-    assert again.nodes[node_name(node)]["size_bytes"] == graph.nodes[node]["size_bytes"]
-
-
-@pytest.mark.parametrize("name", WITH_GRAPH)
 def test_node_link_can_be_read_back(name: str, tmp_path: Path) -> None:
     graph = opened(name).graph
     opened(name).export(tmp_path / "a.graph.json")
@@ -145,8 +133,8 @@ def test_gradients_are_marked() -> None:
     }
 
 
-def test_hostile_names_survive_both_exports() -> None:
-    # GIVEN an op, a layer and a source with all that XML and JSON could trip over
+def test_hostile_names_survive_the_export() -> None:
+    # GIVEN an op, a layer and a source with all that JSON could trip over
     ops = [
         Op(f"a/{HOSTILE}", "MatMul", outputs=(TensorSpec("float32", (1,)),), source=HOSTILE),
         Op("b", HOSTILE, inputs=(f"a/{HOSTILE}:0",)),
@@ -155,14 +143,9 @@ def test_hostile_names_survive_both_exports() -> None:
     graph = build_graph(build_graph_index(ops, scopes=scopes))
     # WHEN it is written and read back
     link = nx.node_link_graph(json.loads(to_node_link(graph)), edges="edges")
-    text = to_graphml(graph)
-    xml = nx.parse_graphml(text, force_multigraph=True)
-    # THEN nothing is lost in JSON, and GraphML holds it as text, without what XML cannot hold
+    # THEN nothing is lost
     assert link.nodes["op:b"]["type"] == HOSTILE
-    assert "<script>" not in text
-    assert len(xml) == len(graph) == 3
-    assert xml.nodes["op:b"]["type"].count("?") == 3
-    assert "<script>" in xml.nodes["op:b"]["type"]
+    assert len(link) == len(graph) == 3
 
 
 def test_a_trace_without_a_graph_says_so(tmp_path: Path) -> None:

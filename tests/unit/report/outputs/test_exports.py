@@ -1,27 +1,23 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import importlib.util
 import json
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from builders import sample_folder
 from make_recording import Made, make_recording
 
-import analyzer
 from analyzer.explain.comparison import compare
 from analyzer.model.contract.report.writing import convert_report
 from analyzer.model.errors import InputError
 from analyzer.model.recording.records import Kind
 from analyzer.model.recording.schema import EVENTS, empty
 from analyzer.report.diff_sections import diff_summary
-from analyzer.report.other_formats import PPROF, check_export, chrome_trace, write_parquet
+from analyzer.report.other_formats import check_export, chrome_trace, write_parquet
 from analyzer.report.render.markdown import to_markdown
 from analyzer.report.report_sections import summary_document
-from analyzer.tracing.parse.protobuf import message_class
 
 
 @pytest.fixture(scope="module")
@@ -90,24 +86,6 @@ def test_markdown_keeps_names_as_text(made: Made) -> None:
     assert "> &lt;img src=x&gt; # head \\| \\`code\\` \\[a\\](b) \\*b\\*" in to_markdown(
         summary_document(convert_report(document))
     )
-
-
-def test_stacks_add_up_to_the_peak(tmp_path: Path) -> None:
-    result = analyzer.open_trace(sample_folder("cnn"))
-    result.export(tmp_path / "a.speedscope.json")
-    profiles = json.loads((tmp_path / "a.speedscope.json").read_text())["profiles"]
-    assert [sum(one["weights"]) for one in profiles] == [result.peak_bytes]
-    result.export(tmp_path / "a.pb.gz")
-    profile = message_class("tests.pprof", PPROF, "Profile")()
-    profile.ParseFromString(gzip.decompress((tmp_path / "a.pb.gz").read_bytes()))
-    rows = result.allocations
-    step = rows[rows["born"].between(result.analysis.first, result.analysis.last)]
-    sums = [sum(sample.value[kind] for sample in profile.sample) for kind in range(4)]
-    assert sums == [
-        len(result.analysis.alive), result.peak_bytes, len(step), step["requested_bytes"].sum()
-    ]  # fmt: skip
-    layers = {profile.string_table[one.name].decode() for one in profile.function}
-    assert {"conv2d", "cnn"} <= layers
 
 
 def test_parquet_without_pyarrow_says_what_to_do(

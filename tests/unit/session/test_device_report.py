@@ -1,0 +1,108 @@
+"""The parts of a card's memory, from readings made up here and from a saved run."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from schemas import breaches
+
+from analyzer.model.contract.child_messages import (
+    AllocatorFigures,
+    NvmlCard,
+    NvmlProcess,
+    NvmlReading,
+    ProcessFigures,
+)
+from analyzer.model.errors import InputError
+from analyzer.session.device_report import (
+    CardAccount,
+    DeviceReport,
+    divide_machine,
+    divide_process,
+    read_run,
+)
+
+MIB = 1 << 20
+ROOT = Path(__file__).parents[3]
+TOTAL = 16000 * MIB
+OWN = NvmlProcess(pid=7, used_bytes=1500 * MIB, is_own=True)
+
+
+def make_reading(*processes: NvmlProcess) -> NvmlReading:
+    card = NvmlCard(
+        index=0,
+        name="Some Card",
+        uuid="GPU-1",
+        total_bytes=TOTAL,
+        used_bytes=1600 * MIB,
+        free_bytes=TOTAL - 1700 * MIB,
+        reserved_bytes=100 * MIB,
+        is_partitioned=False,
+        processes=processes,
+    )
+    return NvmlReading(cards=(card,))
+
+
+def make_figures(reading: NvmlReading | None) -> ProcessFigures:
+    allocator = AllocatorFigures(
+        device="GPU:0",
+        card_uuid="GPU-1",
+        card_name="Some Card",
+        in_use_bytes=300 * MIB,
+        peak_in_use_bytes=400 * MIB,
+        limit_bytes=1000 * MIB,
+        grows=False,
+        region_bytes=1000 * MIB,
+        regions=1,
+        is_pool=True,
+    )
+    return ProcessFigures(pid=7, allocators=(allocator,), reading=reading, refusal="No driver.")
+
+
+def divide(*processes: NvmlProcess) -> CardAccount:
+    document = divide_process(make_figures(make_reading(*processes)))
+    assert breaches(json.loads(msgspec.json.encode(document)), "device", "DeviceFile") == []
+    (card,) = document.cards
+    assert sum(row.low_bytes for row in card.rows) == TOTAL
+    return card
+
+
+def test_the_parts_of_a_process_add_up_to_the_card() -> None:
+    sizes = {row.id: row.low_bytes // MIB for row in divide(OWN).rows}
+    assert sizes == {
+        "in-use": 300,
+        "pool-unused": 700,
+        "outside-pool": 500,
+        "unattributed": 100,
+        "reserved": 100,
+        "free": 14300,
+    }
+
+
+def test_a_container_hides_the_process_from_the_driver() -> None:
+    card = divide()
+    sizes = {row.id: row.low_bytes // MIB for row in card.rows}
+    assert sizes["unattributed"] == 600
+    assert any("in a container" in note for note in card.notes)
+
+
+def test_a_process_without_a_size_is_named() -> None:
+    hidden = NvmlProcess(pid=9, used_bytes=None, name="\x1b[31mother")
+    document = divide_machine(make_reading(hidden))
+    row = document.cards[0].rows[0]
+    assert (row.id, row.low_bytes) == ("other-process", 0)
+    assert "does not report" in row.note
+    assert "\x1b" not in str(DeviceReport(document))
+
+
+def test_without_a_driver_tensorflows_figures_stand_alone() -> None:
+    document = divide_process(make_figures(None))
+    assert document.cards == ()
+    assert document.notes[0].startswith("No driver.")
+    assert "300.0 MiB" in document.headline
+
+
+def test_a_run_on_a_cpu_has_no_card() -> None:
+    with pytest.raises(InputError, match="has no card"):
+        read_run(ROOT / "traces" / "cnn")
