@@ -219,7 +219,7 @@ class HostValues:
         """Return whether unknown conditions are taken to be true."""
         if self.assumed is None:
             with tf.init_scope(), tf.device(_HOST):
-                self.assumed = tf.Variable(False, trainable=False)
+                self.assumed = private.ResourceVariable(False, trainable=False)
         with self._making(graph):
             handle = graph.capture(self.assumed.handle)
             return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.bool)
@@ -369,7 +369,7 @@ class HostValues:
             with tf.init_scope(), tf.device(_HOST):
                 value = value() if callable(value) else value
                 value = tf.identity(tf.convert_to_tensor(value, spec.dtype))
-                self.followers[id(eager)] = tf.Variable(value, trainable=False, dtype=spec.dtype)
+                self.followers[id(eager)] = private.ResourceVariable(value, trainable=False)
             if has_assignments:
                 self.followed.add(id(eager))
                 for assignment in self.assigned.get(id(eager), ()):
