@@ -1,7 +1,6 @@
 """Steps in which values decide sizes, trips and branches."""
 
-import keras
-import tensorflow as tf
+import tensorflow as tf  # noqa: TID253
 
 ROWS, WIDTH = 4096, 64
 
@@ -42,12 +41,13 @@ def decided():
 
 
 def undecided():
-    """Return a step in which a loss decides how many rows count."""
-    model = keras.applications.MobileNetV2(weights=None, classes=10)
+    """Return a step in which a branch over weights decides how many rows count."""
+    weights = tf.Variable(draw(WIDTH, WIDTH))
 
     @tf.function
     def step(x):
-        loss = tf.reduce_mean(model(x) ** 2, 1)
-        return tf.gather(tf.tile(x, (4, 1, 1, 1)), tf.where(tf.tile(loss, (4,)) > 0.0)[:, 0])
+        score = tf.cond(tf.reduce_sum(x) > 0.0, lambda: x @ weights, lambda: x)
+        rows = tf.where(tf.tile(tf.reduce_mean(score, 1) > 0.0, (16,)))
+        return tf.reduce_sum(tf.gather(tf.tile(x, (16, 1)), rows[:, 0]))
 
-    return step, (draw(8, 224, 224, 3),)
+    return step, (draw(ROWS, WIDTH),)
