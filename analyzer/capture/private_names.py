@@ -44,7 +44,6 @@ from tensorflow.python.framework import tensor_util as tensor_util
 from tensorflow.python.framework.func_graph import FuncGraph as FuncGraph
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import tf_optimizer as tf_optimizer
-from tensorflow.python.ops import control_flow_assert as control_flow_assert
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.ops import while_v2 as while_v2
 from tensorflow.python.profiler import profiler_v2 as profiler_v2
@@ -362,7 +361,13 @@ def copy_op(op: Any, inputs: list[Any]) -> Any:
     attributes = {name: one for name, one in op.node_def.attr.items() if not name.startswith("_")}
     dtypes = [one.dtype for one in op.outputs]
     return op.graph._create_op_internal(
-        op.type, inputs, dtypes, None, f"{op.name}_on_host".rpartition("/")[2], attributes, op.op_def
+        op.type,
+        inputs,
+        dtypes,
+        None,
+        f"{op.name}_on_host".rpartition("/")[2],
+        attributes,
+        op.op_def,
     )
 
 
@@ -370,13 +375,6 @@ def find_free_name(op: Any) -> str:
     """Return a name for a second op beside one, as ``create_op`` takes it from a name scope."""
     with op.graph.name_scope(None):
         return f"{op.graph.unique_name(op.name)}/"
-
-
-def forget_trace(function: Any) -> None:
-    """Let the next call of a ``tf.function`` be its first, after a trace that was given up."""
-    function._created_variables = None
-    function._variable_creation_config = None
-    function._no_variable_creation_config = None
 
 
 def keep_op(op: Any) -> None:

@@ -5,6 +5,7 @@ Such a loop also carries the true values of the variables that decide, on the ho
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -105,7 +106,7 @@ class _Loop:
             elif index in self.twins:
                 tables.twins[tensor.name] = None
             else:
-                tables.arguments[tensor.name] = lambda index=index: self._ask(index)
+                tables.arguments[tensor.name] = functools.partial(self._ask, index)
 
         def is_counter(name: str) -> bool:
             index = places.get(name)
@@ -166,7 +167,7 @@ class _Loop:
 
 
 def _flatten(structure: Any) -> list[Any]:
-    return tf.nest.flatten(structure, expand_composites=True)
+    return list(tf.nest.flatten(structure, expand_composites=True))
 
 
 def _get_tensor(leaf: Any) -> Any:
@@ -184,7 +185,7 @@ def _limit_shape(invariant: Any, encoded: Any, twin: Any) -> Any:
 
 
 def _encode(twin: Any) -> Any:
-    """Return the bits of a tensor as ``int32``: the executor keeps them on the host, without gradient."""
+    """Return the bits of a tensor as ``int32``, which the executor keeps on the host; no gradient."""
     if twin.dtype in (tf.float16, tf.bfloat16):
         twin = tf.cast(twin, tf.float32)
     if twin.dtype == tf.int32:

@@ -25,8 +25,10 @@ from analyzer.model.contract.graph_note import read_op_types
 
 _HOST: Final = "/device:CPU:0"
 _IN_HOST_MEMORY: Final = frozenset(
-    ("Const", "Shape", "ShapeN", "Size", "Rank", "VariableShape", "TensorListLength", "IsFinite")
-    + ("VarIsInitializedOp",)
+    (
+        *("Const", "Shape", "ShapeN", "Size", "Rank", "VariableShape", "TensorListLength"),
+        *("IsFinite", "VarIsInitializedOp"),
+    )
 )
 """Op types whose value the executor has without a kernel of the card; a finite number is assumed."""
 _COMPUTED: Final = frozenset(("Prod", "GatherV2", "DynamicStitch", "All", "Any", "ConcatV2"))
@@ -43,16 +45,17 @@ _SIZED: Final = (
 _BRANCHES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
 _RANDOM: Final = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated")
 _CALLS: Final = frozenset(("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"))
-_NOT_MOVED: Final = _CALLS | {"Placeholder", "Const", "NoOp", "Assert", "SymbolicGradient"}
+_NOT_MOVED: Final = _CALLS | {"Placeholder", "Const", "NoOp", "SymbolicGradient"}
 _PYTHON: Final = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
-_ASSIGNMENTS: Final = frozenset(
-    ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
-)
+_ASSIGNMENTS: Final = frozenset(("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"))
+_ASSERTION: Final = "AssertGuard"  # in the name of the branches around an assertion
 _MOST_BYTES: Final = 1 << 28  # of the results of the twins of a step
 _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
 _SMALL_BYTES: Final = 4096  # of a variable with a twin that follows its assignments
 _MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
-_MOST_FRAMES: Final = 20_000  # Python's limit while the step is traced: a slice is as long as a model
+_MOST_FRAMES: Final = (
+    20_000  # Python's limit while the step is traced: a slice is as long as a model
+)
 _TABLES: Final = "_analyzer_twins"
 
 
@@ -60,19 +63,15 @@ class UnknownValueError(Exception):
     """A value depends on the weights or on another state."""
 
 
-class NeedLoopTwin(BaseException):  # noqa: N818 - control flow that no handler of the user's may stop
+class NeedLoopTwin(BaseException):
     """A loop must also carry the twin of one of its variables."""
 
     def __init__(self, loop: object, index: int) -> None:
         self.loop, self.index = loop, index
 
 
-class NeedInlining(BaseException):  # noqa: N818
+class NeedInlining(BaseException):
     """The value of an argument decides; only the caller of the function knows its twin."""
-
-
-class NeedFollowing(BaseException):  # noqa: N818
-    """A variable was assigned before it decides: the step must be traced again."""
 
 
 @dataclass
@@ -106,27 +105,32 @@ class HostValues:
     is_making: bool = False
     bytes: int = 0
     products: int = 0
-    followed: dict[int, Any] = field(default_factory=dict)  # id of a handle -> variable on the host
-    assigned: set[int] = field(default_factory=set)
-
-    def start_trace(self) -> None:
-        """Forget the ops of a trace that was given up."""
-        self.unknown, self.assigned = {}, set()
-        self.bytes = self.products = 0
+    assumed: Any = None  # variable: whether unknown conditions are taken to be true
+    followers: dict[int, Any] = field(
+        default_factory=dict
+    )  # id of a handle -> variable on the host
+    followed: set[int] = field(default_factory=set)  # variables whose followers are assigned to
+    # id of a handle -> graph, op type and value of each assignment so far
+    assigned: dict[int, list[tuple[Any, str, Any]]] = field(default_factory=dict)
 
     # ---- creation of ops ----------------------------------------------------------------------
 
-    def create(self, old: Any, graph: Any, op_type: str, inputs: Any, *rest: Any, **named: Any) -> Any:
+    def create(
+        self, old: Any, graph: Any, op_type: str, inputs: Any, *rest: Any, **named: Any
+    ) -> Any:
         """Create an op; if its values decide, with true inputs."""
         make = functools.partial(old, graph, op_type)
         if self.is_making:
             return make(inputs, *rest, **named)
         if op_type in _ASSIGNMENTS:
             self._follow(graph, op_type, inputs)
+        if op_type == "Assert":  # it would check values that the card does not have
+            return _make_no_assertion(graph, inputs)
         if op_type in _NOT_MOVED:
             return make(inputs, *rest, **named)
         if op_type in _BRANCHES:
-            first = self._find_true(graph, inputs[0], op_type, named.get("name") or "", "a branch")
+            is_assertion = _ASSERTION in (named.get("name") or "")
+            first = inputs[0] if is_assertion else self._find_branch(graph, inputs[0])
             return make([first, *inputs[1:]], *rest, **named)
         if private.is_host_only(op_type) or op_type in _PYTHON:
             return self._create_on_host(make, graph, inputs, rest, named)
@@ -159,7 +163,14 @@ class HostValues:
         return op
 
     def _move(
-        self, make: Any, op: Any, places: Sequence[int], rest: Any, named: dict[str, Any], *, keep: bool
+        self,
+        make: Any,
+        op: Any,
+        places: Sequence[int],
+        rest: Any,
+        named: dict[str, Any],
+        *,
+        keep: bool,
     ) -> Any:
         """Return an op with true inputs at some places instead of ``op``.
 
@@ -173,9 +184,7 @@ class HostValues:
         for place in wanted:
             twin = self.find(inputs[place])
             if twin is None:
-                if keep:
-                    self.unknown[op.name] = "a size"
-                return op
+                return self._assume_size(op) if keep else op
             inputs[place] = _link(twin, inputs[place])
         named = {**named, "name": private.find_free_name(op)}
         if not keep:
@@ -187,12 +196,33 @@ class HostValues:
             get_tables(graph).moved.add(other.name)
         return other
 
-    def _find_true(self, graph: Any, tensor: Any, op_type: str, name: str, decides: str) -> Any:
+    def _find_branch(self, graph: Any, tensor: Any) -> Any:
+        """Return the true value that selects a branch; an assumed one if it is unknown."""
         tensor = graph.capture(tensor)
         twin = self.find(tensor)
-        if twin is None:
-            self.unknown[tensor.op.name] = decides
-        return tensor if twin is None else twin
+        if twin is not None:
+            return twin
+        self.unknown[tensor.op.name] = "a branch"
+        return self._read_assumed(graph) if tensor.dtype == tf.bool else tensor
+
+    def _assume_size(self, op: Any) -> Any:
+        """Return what replaces an op whose size depends on unknown values: none of them, or all."""
+        self.unknown[op.name] = "a size"
+        if op.type != "Where":
+            return op
+        private.keep_op(op)
+        assumed = self._read_assumed(op.graph)
+        with self._making(op.graph), tf.control_dependencies([op]):
+            return tf.where(tf.fill(tf.shape(op.inputs[0]), assumed)).op
+
+    def _read_assumed(self, graph: Any) -> Any:
+        """Return whether unknown conditions are taken to be true."""
+        if self.assumed is None:
+            with tf.init_scope(), tf.device(_HOST):
+                self.assumed = private.ResourceVariable(False, trainable=False)
+        with self._making(graph):
+            handle = graph.capture(self.assumed.handle)
+            return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.bool)
 
     # ---- twins -----------------------------------------------------------------------------------
 
@@ -322,44 +352,48 @@ class HostValues:
         eager = self._find_handle(handle)
         if eager is None or id(eager) not in self.setup.initial:
             raise UnknownValueError
-        handle_data = private.get_handle_spec(eager)
-        size_bytes = (handle_data.shape.num_elements() or 0) * handle_data.dtype.size
+        spec = private.get_handle_spec(eager)
+        size_bytes = (spec.shape.num_elements() or 0) * spec.dtype.size
         if size_bytes > _MOST_WEIGHT_BYTES:
             raise UnknownValueError
-        is_small = size_bytes <= _SMALL_BYTES
-        if is_small and id(eager) in self.assigned and id(eager) not in self.followed:
-            self._make_follower(eager, handle_data)
-            raise NeedFollowing
-        follower = self._make_follower(eager, handle_data)
+        follower = self._get_follower(eager, spec, has_assignments=size_bytes <= _SMALL_BYTES)
         with self._making(graph):
             return tf.raw_ops.ReadVariableOp(
-                resource=graph.capture(follower.handle), dtype=handle_data.dtype
+                resource=graph.capture(follower.handle), dtype=spec.dtype
             )
 
-    def _make_follower(self, eager: Any, spec: Any) -> Any:
-        if id(eager) not in self.followed:
+    def _get_follower(self, eager: Any, spec: Any, *, has_assignments: bool) -> Any:
+        """Return the variable on the host that has another's true value."""
+        if id(eager) not in self.followers:
             _, value = self.setup.initial[id(eager)]
             with tf.init_scope(), tf.device(_HOST):
                 value = value() if callable(value) else value
                 value = tf.identity(tf.convert_to_tensor(value, spec.dtype))
-                self.followed[id(eager)] = tf.Variable(value, trainable=False, dtype=spec.dtype)
-        return self.followed[id(eager)]
+                self.followers[id(eager)] = private.ResourceVariable(value, trainable=False)
+            if has_assignments:
+                self.followed.add(id(eager))
+                for assignment in self.assigned.get(id(eager), ()):
+                    self._assign(id(eager), *assignment)
+        return self.followers[id(eager)]
 
     def _follow(self, graph: Any, op_type: str, inputs: Any) -> None:
-        """Assign the true value to the follower of a variable."""
+        """Assign the true value also to the follower of a variable."""
         eager = self._find_handle(inputs[0])
         if eager is None:
             return
-        self.assigned.add(id(eager))
-        follower = self.followed.get(id(eager))
-        if follower is None:
-            return
-        value = self.find(graph.capture(inputs[1]))
-        if value is None:
+        assignment = (graph, op_type, graph.capture(inputs[1]))
+        self.assigned.setdefault(id(eager), []).append(assignment)
+        if id(eager) in self.followed:
+            self._assign(id(eager), *assignment)
+
+    def _assign(self, variable: int, graph: Any, op_type: str, value: Any) -> None:
+        """Assign to a follower, unless the graph is complete or the value is unknown."""
+        twin = self.find(value) if _is_open(graph) else None
+        if twin is None:
             return
         with self._making(graph):
-            assign = getattr(tf.raw_ops, op_type)
-            assign(resource=graph.capture(follower.handle), value=value)
+            handle = graph.capture(self.followers[variable].handle)
+            getattr(tf.raw_ops, op_type)(resource=handle, value=twin)
 
     def _find_handle(self, handle: Any) -> Any:
         """Return the eager handle behind a captured one; None for another tensor."""
@@ -388,6 +422,14 @@ def find_captured(graph: Any, tensor: Any) -> Any:
     return names.get(tensor.name)
 
 
+def _is_open(graph: Any) -> bool:
+    """Say whether a graph is being traced."""
+    current = tf.compat.v1.get_default_graph()
+    while current is not graph and isinstance(current, private.FuncGraph):
+        current = current.outer_graph
+    return current is graph
+
+
 def _is_derived(graph: Any) -> bool:
     """Say whether TensorFlow made a graph for a branch, a loop or a gradient."""
     return type(graph) is not private.FuncGraph
@@ -413,14 +455,9 @@ def trace_with_true_values(state: Capturing) -> Any:
         return trace_function(program)
     values = HostValues(state.setup, program.args)
     with _give_true_values(values):
-        while True:
-            values.start_trace()
-            try:
-                return trace_function(program)
-            except NeedFollowing:
-                private.forget_trace(program.function)
-            finally:
-                state.unknown = values.unknown
+        function = trace_function(program)
+        state.unknown, state.assumed = values.unknown, values.assumed
+        return function
 
 
 @contextlib.contextmanager
@@ -457,7 +494,6 @@ def _give_true_values(values: HostValues) -> Iterator[None]:
         replace(private.FuncGraph, "capture", capture)
         replace(private.Function, "__call__", functools.partial(_call_function, values))
         replace(private.while_v2, "while_loop", functools.partial(make_loop, values))
-        replace(private.control_flow_assert, "Assert", _make_no_assertion)
         yield
 
 
@@ -481,13 +517,9 @@ def _call_function(values: HostValues, old: Any, function: Any, *args: Any, **kw
     return private.call_inline(function, *args, **kwargs)
 
 
-def _make_no_assertion(old: Any, condition: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compute the condition of an assertion, and do not check it: the card has no values."""
-    if tf.executing_eagerly():
-        return old(condition, *args, **kwargs)
-    condition = tf.convert_to_tensor(condition)
-    if private.is_eager(condition):
-        return tf.no_op()
-    private.keep_op(condition.op)
-    with tf.control_dependencies([condition]):
+def _make_no_assertion(graph: Any, inputs: Any) -> Any:
+    """Compute the inputs of an assertion, which is not checked."""
+    inputs = [graph.capture(one) for one in inputs]
+    private.keep_op(inputs[0].op)
+    with graph.as_default(), graph.control_dependencies(inputs):
         return tf.no_op()

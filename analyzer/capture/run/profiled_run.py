@@ -30,7 +30,7 @@ from analyzer.capture.targets.host_setup import collect_setup_values
 from analyzer.capture.targets.keras_api import find_open_optimizers
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import read_compiled_functions
-from analyzer.model.contract.run_note import StepConfig
+from analyzer.model.contract.run_note import STEP_WITH_ALL, StepConfig
 from analyzer.model.errors import FailureKind, InputError, TargetError
 from analyzer.model.interrupts import pause_collector
 from analyzer.tracing.parse.wire.plane_names import REPEATED_STEP
@@ -186,6 +186,8 @@ def _run(
         for index in range(state.wanted):
             report(f"running step {index + 1} of {state.wanted}", 0.3 + 0.6 * index / state.wanted)
             state.started = True
+            if state.assumed is not None:
+                state.assumed.assign(index == STEP_WITH_ALL)
             has_graph = index == 0 and state.function is not None
             with collect_graphs(partitions if has_graph else None):
                 # Held until the next step returns, as a training loop holds its logs.

@@ -73,7 +73,8 @@ class Capturing:
     done: int = 0
     error: Failure | None = None
     setup: SetupValues | None = None  # true values, if the step runs on a simulated card
-    unknown: dict[str, str] = field(default_factory=dict)  # op -> what its unknown value decides
+    unknown: dict[str, str] | None = None  # op -> what its unknown value decides
+    assumed: Any = None  # variable: whether unknown conditions are taken to be true
 
 
 def trace_function(program: Program) -> Any:
@@ -139,6 +140,7 @@ def describe_capture(
         graph_kind=graph_kind,
         function="" if function is None else graphs.decode_name(function.name),
         error=capturing.error,
+        unknown_values=_describe_unknown(capturing),
         versions={
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
@@ -153,6 +155,17 @@ def describe_capture(
         },
     )
     return Captured(run, ops, traced_graphs)
+
+
+def _describe_unknown(capturing: Capturing) -> dict[str, str] | None:
+    """Return the ops with unknown values and their lines, and what they decide."""
+    if capturing.unknown is None or capturing.function is None:
+        return None
+    sources = graphs.find_sources(capturing.function.graph)
+    return {
+        f"{name} at {sources[name]}" if sources.get(name) else name: decides
+        for name, decides in capturing.unknown.items()
+    }
 
 
 def _read_ops(

@@ -21,7 +21,7 @@ from analyzer.capture.targets.keras_api import get_classes
 _CARD: Final = "/GPU:0"
 _STAYS: Final = (tf.string, tf.resource, tf.variant)  # on the host
 _IS_CONSTANT: Final = "_analyzer_constant"
-"""Attribute of an ``int32`` tensor made from a Python or NumPy value; TensorFlow keeps it on the host."""
+"""Attribute of an ``int32`` tensor made from a Python or NumPy value, which stays on the host."""
 
 _MOST_ELEMENTS: Final = 1 << 24
 """Size of the largest variable whose initial value stays on the host."""
@@ -32,7 +32,9 @@ class SetupValues:
     """True values of the setup's tensors and variables, which the card does not have."""
 
     # Each entry holds its objects, so that no other object gets their id.
-    originals: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # card's id -> card's, host's
+    originals: dict[int, tuple[Any, Any]] = field(
+        default_factory=dict
+    )  # card's id -> card's, host's
     copies: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # host's id -> host's, card's
     # id of a variable's handle -> the handle, the initial value or a function that makes it
     initial: dict[int, tuple[Any, Any]] = field(default_factory=dict)
@@ -94,7 +96,7 @@ def move_to_card(structure: Any) -> Any:
 
 @contextlib.contextmanager
 def run_setup_on_host() -> Iterator[None]:
-    """Run eager ops of the block on the host; models and variables are created and called on the card."""
+    """Run eager ops of the block on the host, except for models and the creation of variables."""
     if not _collected:
         yield
         return
@@ -104,7 +106,9 @@ def run_setup_on_host() -> Iterator[None]:
         own_scope = private.get_eager_device()
 
         def create(next_creator: Any, **settings: Any) -> Any:
-            if private.get_eager_device() is not own_scope:  # the user, or a strategy, chose a device
+            if (
+                private.get_eager_device() is not own_scope
+            ):  # the user, or a strategy, chose a device
                 return next_creator(**settings)
             value = settings.get("initial_value")
             # An implicit copy to the card would live as long as the host's tensor (a mirror).

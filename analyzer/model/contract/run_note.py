@@ -81,6 +81,10 @@ class VariableNote:
         return tensor_bytes(self.dtype, self.shape)
 
 
+STEP_WITH_ALL: Final = 1
+"""Index of the step on a simulated card in which unknown conditions are taken to be true."""
+
+
 class Input(Struct, frozen=True):
     """One input tensor of the step; None for an unknown shape or address."""
 
@@ -217,6 +221,8 @@ class RunFile:
     sizes: tuple[DataSize, ...] = ()
     assumed: Mapping[Name, Bytes] = field(default_factory=dict)  # trips, branches, sizes
     phantom: PhantomNote | None = None  # None for real devices
+    # op whose value is unknown on a simulated card, with its line -> decision; None if not observed
+    unknown_values: Mapping[Name, Text] | None = None
     like: LikeNote | None = None
     watch: WatchNote | None = None
 

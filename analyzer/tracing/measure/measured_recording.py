@@ -156,7 +156,7 @@ def measure(
             *warnings,
             *_find_warnings(events, table, steps, note, main),
             *modules.warnings,
-            *(warn_about_values(structure) if phantom is not None else ()),
+            *(warn_about_values(structure, note) if phantom is not None else ()),
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,

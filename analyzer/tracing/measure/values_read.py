@@ -6,11 +6,13 @@ computes in host memory (32-bit integers, shapes) are correct, and gradients cou
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from analyzer.model.contract.graph_note import Op, read_op_types, split_tensor
+from analyzer.model.contract.run_note import STEP_WITH_ALL
 from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.tracing.parse.run_folder import RunNote
 
 _TYPES: Final = read_op_types("model/graph/graph_op_types.toml")["types"]
 _SIZED: Final = _TYPES["sized_by_values"]
@@ -32,8 +34,13 @@ _ON_HOST: Final = ("int32", "string", "resource", "variant")
 _MOST_NAMED: Final = 3  # ops in the warning
 
 
-def warn_about_values(structure: GraphIndex | None) -> list[str]:
-    """Return a warning about these ops; empty if there are none."""
+def warn_about_values(structure: GraphIndex | None, note: RunNote | None = None) -> list[str]:
+    """Return a warning about these ops; empty if there are none.
+
+    The capture knows them, unless the step ran eagerly, compiled or in a script.
+    """
+    if note is not None and note.unknown_values is not None:
+        return [_describe_unknown_values(note.unknown_values)] if note.unknown_values else []
     found = find_value_dependent_ops(structure) if structure is not None else []
     if not found:
         return []
@@ -43,6 +50,20 @@ def warn_about_values(structure: GraphIndex | None) -> list[str]:
         f"Values of the simulated card decide branches, loops or sizes in {named}{more}. No kernel "
         "computed them, so they count as 0 and the memory may be wrong."
     ]
+
+
+def _describe_unknown_values(decisions: Mapping[str, str]) -> str:
+    """Return a warning that names the ops whose unknown values decide."""
+    names = [f"{name} ({decides})" for name, decides in decisions.items()]
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    text = (
+        f"A simulated card lacks values that depend on the weights: {', '.join(names[:_MOST_NAMED])}"
+        f"{more}. Step {STEP_WITH_ALL} ran as if they select everything, the other steps as if they "
+        "select nothing: the peaks of the steps are the range"
+    )
+    if any("loop" in decides for decides in decisions.values()):
+        text += ", without further trips of a loop"
+    return f"{text}."
 
 
 def find_value_dependent_ops(structure: GraphIndex) -> list[str]:

@@ -118,11 +118,12 @@ API(cuMemcpyHtoDAsync_v2)(void *t, const void *f, uint64_t n, void *s) {
   return copy(t, f, n, copy_most);
 }
 // a single byte read on a stream with compiled modules is the condition of an XLA loop: return false to
-// end the loop
+// end the loop. A check of indices by a kernel is true.
 static long back(void *t, const void *f, uint64_t n, void *s) {
-  if (n == 1 && runs_modules(s))
-    *(char *)t = 0;
-  else if (n > 16 && are_truths(f, n)) // longer than a count of 4 or 8 bytes
+  if (n == 1 && runs_modules(s)) {
+    *(char *)t = are_truths(f, 1);
+    forget(f, 1); // a later condition at this address ends its loop
+  } else if (n > 16 && are_truths(f, n)) // longer than a count of 4 or 8 bytes
     memset(t, 1, n);
   else if (n > LONGEST && n > copy_most && left_of(f)) { // the other bytes there are stale
     memset(t, 0, n);

@@ -114,9 +114,17 @@ void clear(char *p) {
 }
 // Booleans are copied and combined as if all of a tensor equalled its first: a reduction by "and" or
 // "or" (input, result, ..), a copy by Eigen (its first argument holds the addresses, the result's
-// first), a concatenation (sources as an array argument, .., result).
+// first), a concatenation (sources as an array argument, .., result). A reduction by Eigen checks that
+// all indices are valid (``CheckValidBoxIndexHelper``): they are.
 static void truths(const char *n, void **args) {
   char *in = 0, *out = 0;
+  if (strstr(n, "EigenMetaKernel") && strstr(n, "10AndReducer")) {
+    for (int i = 0; i < 48 && !left_of(out); i++)
+      out = ((char **)args[0])[i];
+    if (left_of(out))
+      know_truths(out, 1);
+    return;
+  }
   if (strstr(n, "3AndE") || strstr(n, "2OrE")) {
     in = *(char **)args[0];
     out = *(char **)args[1];

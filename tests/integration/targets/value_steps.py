@@ -1,0 +1,53 @@
+"""Steps in which values decide sizes, trips and branches."""
+
+import tensorflow as tf  # noqa: TID253
+
+ROWS, WIDTH = 4096, 64
+
+
+def draw(*shape):
+    return tf.random.stateless_uniform(shape, (1, 2))
+
+
+def decided():
+    """Return a step in which values of the inputs and a counter decide."""
+    seen = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    def choose(x):
+        return x[x.mean(1) > 0.5]
+
+    @tf.function
+    def halve(x):
+        return tf.boolean_mask(x, tf.reduce_mean(x, 1) > 0.5)
+
+    @tf.function
+    def step(x):
+        chosen = tf.numpy_function(choose, [x], tf.float32)
+        kept = halve(x)
+        total, trips = tf.constant(0.0), 0
+        rows = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=(ROWS, WIDTH))
+        while total < 3.0:
+            x = x * 1.1
+            total += tf.reduce_mean(x)
+            rows = rows.write(trips, x)
+            trips += 1
+        seen.assign_add(1)
+        if seen % 3 == 0:
+            kept = tf.concat([kept, kept, kept], 0)
+        tf.debugging.assert_greater(tf.reduce_max(x), 0.0)
+        return chosen, kept, rows.stack()
+
+    return step, (draw(ROWS, WIDTH),)
+
+
+def undecided():
+    """Return a step in which a branch over weights decides how many rows count."""
+    weights = tf.Variable(draw(WIDTH, WIDTH))
+
+    @tf.function
+    def step(x):
+        score = tf.cond(tf.reduce_sum(x) > 0.0, lambda: x @ weights, lambda: x)
+        rows = tf.where(tf.tile(tf.reduce_mean(score, 1) > 0.0, (16,)))
+        return tf.reduce_sum(tf.gather(tf.tile(x, (16, 1)), rows[:, 0]))
+
+    return step, (draw(ROWS, WIDTH),)
