@@ -1,13 +1,13 @@
-"""What a trace on a phantom card costs, over TensorFlow's own import, tracing and first step on it.
+"""Cost of a trace on a simulated card, as a multiple of TensorFlow's own work on it.
 
     python benchmarks/speed/phantom_cost.py                          # every step, one after the other
     python benchmarks/speed/phantom_cost.py --case decoder --repeat 3
 
-*TensorFlow's own* is a process that sees the same phantom card, imports TensorFlow, builds the model,
-traces its step as ``fit`` does and runs it once; it ends there. *The whole* is ``analyze trace --gpu``
-with all its children, three steps and the page. Both are user and system time of processes that end,
-taken one after the other, so that a machine under load slows both; of repeats the least of each is
-taken.
+*TensorFlow's own* is a process on the same simulated card that imports TensorFlow, builds the model,
+and calls Keras' training step three times. *The whole* is ``analyze trace --gpu`` with all its
+processes, three steps and the page. Both are user and system time, measured one after the other, so that
+a machine under load slows both. The least of the repeats counts. The table of the cost in
+``benchmarks/results/phantom.md`` comes from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from estimate_cost import COMMAND, decoder, seconds_of
 
@@ -30,30 +29,22 @@ from analyzer.phantom.phantom_environment import (
 
 HERE = Path(__file__).resolve()
 CARD = "t4"
+DECODER = f"{HERE.with_name('estimate_cost.py')}:decoder"
 CASES = {
     "ResNet50, batch 64": ("keras:ResNet50", 64, "op"),
     "ResNet50 with XLA, batch 64": ("keras:ResNet50", 64, "xla"),
-    "MobileNetV2, batch 32": ("keras:MobileNetV2", 32, "op"),
-    "decoder of 12 layers, batch 4": (f"{HERE.with_name('estimate_cost.py')}:decoder", 4, "op"),
-    "two dense layers, batch 128": (f"{HERE}:dense", 128, "op"),
+    "EfficientNetV2B0, batch 32": ("keras:EfficientNetV2B0", 32, "op"),
+    "EfficientNetV2B0 with XLA, batch 32": ("keras:EfficientNetV2B0", 32, "xla"),
+    "decoder of 12 layers, batch 4": (DECODER, 4, "op"),
+    "decoder of 12 layers with XLA, batch 4": (DECODER, 4, "xla"),
 }
-MOST = 1.3
-"""The whole command over TensorFlow's own: what it should stay under."""
-
-
-def dense() -> Any:
-    """Return a network of two dense layers, compiled."""
-    import keras
-    from keras import layers
-
-    entry = keras.Input((784,))
-    model = keras.Model(entry, layers.Dense(10)(layers.Dense(512, activation="relu")(entry)))
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
+STEPS = 3
+MOST = 1.25
+"""Largest ratio that passes; a larger one ends in exit code 1."""
 
 
 def tensorflow_alone(target: str, batch: int, way: str) -> None:
-    """Import TensorFlow, build the model, trace its step and run it once."""
+    """Import TensorFlow, build the model, and call its training step."""
     import keras
     import numpy as np
 
@@ -61,28 +52,30 @@ def tensorflow_alone(target: str, batch: int, way: str) -> None:
         model = getattr(keras.applications, target.partition(":")[2])(weights=None)
         model.compile("adam", "sparse_categorical_crossentropy")
     else:
-        model = decoder() if target.endswith("decoder") else dense()
+        model = decoder()
     model.jit_compile = way == "xla"
     entry = model.input
     given = np.zeros((batch, *entry.shape[1:]), entry.dtype)
     per_token = len(model.output.shape) == 3
     labels = np.zeros((batch, model.output.shape[1]) if per_token else (batch,), "int32")
-    model.train_on_batch(given, labels)
+    for _ in range(STEPS):
+        model.train_on_batch(given, labels)
     os._exit(0)  # taking the graph apart is nobody's work
 
 
-def compared(folder: Path, wanted: str, repeat: int) -> None:
-    """Print a row for each step: TensorFlow's seconds, the whole command's, and their ratio.
+def compare(folder: Path, wanted: str, repeat: int) -> float:
+    """Print a row for each step and return the largest ratio.
 
     Args:
         folder: Where the run folders go.
-        wanted: A part of the names of the steps; empty for all.
+        wanted: A part of the steps' names; empty for all.
         repeat: How often each is run.
     """
     create_cache_folder()
     variables = make_phantom_environment(
         PhantomOptions(gpus=parse_cards(CARD)), cache_folder() or folder
     )
+    largest = 0.0
     for number, (name, (target, batch, way)) in enumerate(CASES.items()):
         if wanted not in name:
             continue
@@ -96,6 +89,8 @@ def compared(folder: Path, wanted: str, repeat: int) -> None:
             whole.append(seconds_of(str(COMMAND), "trace", target, *options, "--out", str(out))[0])
         ratio = min(whole) / min(own)
         print(f"| {name} | {min(own):.1f} | {min(whole):.1f} | {ratio:.2f} |", flush=True)
+        largest = max(largest, ratio)
+    return largest
 
 
 def main() -> None:
@@ -113,8 +108,10 @@ def main() -> None:
         "| step | TensorFlow's own (s) | whole command (s) | ratio |\n|---|--:|--:|--:|", flush=True
     )
     with tempfile.TemporaryDirectory() as made:
-        compared(Path(made), options.case, options.repeat)
+        largest = compare(Path(made), options.case, options.repeat)
+    if largest > MOST:
+        sys.exit(f"The largest ratio is {largest:.2f}, and {MOST} is allowed.")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -104,7 +104,8 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     at_end = cached["dies"].max()
     predicted = open_result(said["folder"]).recording.allocations
     numbers = predicted[predicted["role"] == "tensor held by Python"]
-    assert len(numbers) == (cached["dies"] == at_end).sum() > 2
+    of_optimizer = 1  # the trace makes the optimizer's variables before the step
+    assert len(numbers) + of_optimizer == (cached["dies"] == at_end).sum() > 2
     assert places_of_parameters(predicted) == places_of_parameters(table)
     # Small tensors that Python keeps besides move whole chunks of a network this small:
     # benchmarks/results/accuracy-cards.md.
