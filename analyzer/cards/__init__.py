@@ -15,4 +15,3 @@ from analyzer.cards.catalogue import Gpu as Gpu
 from analyzer.cards.catalogue import all_gpus as all_gpus
 from analyzer.cards.catalogue import find_gpu as find_gpu
 from analyzer.cards.catalogue import gpus_named as gpus_named
-from analyzer.cards.xla_compiler import target_text as target_text

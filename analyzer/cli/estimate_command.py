@@ -1,4 +1,4 @@
-"""``analyze estimate TARGET``: predict the memory of a step without running it."""
+"""``analyze estimate TARGET``: estimate the memory of a step without its device."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -8,7 +8,6 @@ from typing import Any
 import typer
 
 from analyzer.capture.targets import target_spec
-from analyzer.cards import find_gpu
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpus_command import name_variant
 from analyzer.cli.outputs import Outputs, RunPlace
@@ -17,9 +16,9 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import ExitCode, InputError
+from analyzer.phantom.phantom_environment import normalize_cards
 from analyzer.report.result import Result
 from analyzer.session.opening import open_estimate, open_finished
-from analyzer.simulate.compiler.card_options import TIME_OUT_S, CardOptions
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 
@@ -34,9 +33,7 @@ class EstimateOptions:
     like: Path | None = None
     threads: int | None = None
     inter_op_threads: int | None = None
-    both_products: bool | None = None
     assume: list[str] | None = None
-    compile_timeout: int | None = None
     what_if: str = ""
     patch: Path | None = None
 
@@ -51,10 +48,10 @@ def estimate(
     outputs: Outputs,
     replay: options.ReplayOptions,
 ) -> None:
-    """Predict the memory of a step without running it, and explain its use and how to reduce it.
+    """Estimate the memory of a step without a card, and explain its use and how to reduce it.
 
-    The model is built without memory for its weights, and its graph is optimised as for a run.
-    Executor, kernels and allocator are simulated.
+    With --gpu, TensorFlow runs the step on a simulated card; no kernel runs. For the CPU, the step is
+    not run: executor, kernels and allocator are simulated.
     """
     options.check_choice("--device", capture.device, ("cpu", "gpu"))
     spec = target_spec.parse_target(target)
@@ -107,7 +104,7 @@ def _capture_options(
         raise InputError(
             "An estimate for a GPU needs the card's name.", hint="Add --gpu t4 or --gpu a100-80gb."
         )
-    card = find_gpu(gpu).id if gpu else ""
+    card = normalize_cards(gpu) if gpu else ""
     chosen = step.to_capture(
         steps=capture.steps,
         batch_size=capture.batch_size,
@@ -139,13 +136,6 @@ def _check_options(
         if not force and any(capture.patch.glob("*.patch")):
             raise InputError(f"{capture.patch} holds patches.", hint="Add --force to replace.")
     if spec.kind is not TargetKind.TRACE:
-        if not chosen.gpu:
-            options.refuse_options(
-                "cannot be used for the CPU",
-                "Add --gpu NAME.",
-                both_products=capture.both_products is not None,
-                compile_timeout=capture.compile_timeout,
-            )
         return
     target_spec.check_honoured(
         spec.text, target_spec.TargetForm.ESTIMATE, target_spec.list_given_options(chosen)
@@ -178,14 +168,11 @@ def _make_result(
     **shared: Any,
 ) -> Result:
     """Open the finished estimate, or capture and predict the target into ``out``."""
-    time_out_s = capture.compile_timeout or int(TIME_OUT_S)
-    shared["card_options"] = CardOptions(both=capture.both_products, time_out_s=time_out_s)
     if spec.kind is not TargetKind.TRACE:
         from analyzer.session.target_results import estimate_target
 
         return estimate_target(spec, chosen, out, **saving, **shared)
     path, inter_op = Path(spec.path), capture.inter_op_threads
-    changes = (capture.threads, inter_op, capture.both_products)
-    if not shared["what_if"].is_asked and changes == (None, None, None):
+    if not shared["what_if"].is_asked and (capture.threads, inter_op) == (None, None):
         return open_finished(path, progress=shared["progress"])
     return open_estimate(path, inter_op=inter_op, **shared)

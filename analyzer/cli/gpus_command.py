@@ -16,6 +16,7 @@ from analyzer.cli.outputs import check_paths, print_answer, write_all
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import InputError
 from analyzer.model.units import format_bytes
+from analyzer.phantom.phantom_environment import normalize_cards
 from analyzer.report.output_files import write_text
 from analyzer.report.untrusted import printable
 
@@ -77,7 +78,9 @@ def list_gpus(name: str) -> str:
 
 
 def name_variant(name: str) -> None:
-    """Print which card of the catalogue is meant, if several match the name."""
+    """Print which card of the catalogue is meant, if several match the name of one."""
+    if "," in normalize_cards(name):
+        return
     card, *others = gpus_named(name)
     if others:
         rest = ", ".join(one.id for one in others[:_NAMED])

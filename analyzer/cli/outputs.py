@@ -27,8 +27,8 @@ from analyzer.report.untrusted import printable
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 _INPUT_ENDINGS: Final = (
-    *(RUN_FILE, "graph.json.gz", "card.json", "prediction.npz", "kept.json"),
-    *(".plan.gz", ".pb", ".pb.gz"),
+    *(RUN_FILE, "graph.json.gz", "prediction.npz", "kept.json"),
+    *(".pb", ".pb.gz"),
     *(".data-00000-of-00001", ".index", ".keras", ".h5", ".hdf5", ".py"),
 )
 """Name endings of input files in a run folder, a logdir or a saved model."""

@@ -18,7 +18,6 @@ from analyzer.model.contract.run_note import MOST_STEPS
 from analyzer.model.errors import InputError
 from analyzer.model.tables import read_table
 from analyzer.model.units import parse_bytes
-from analyzer.simulate.compiler.card_options import TIME_OUT_S
 
 _Group = TypeVar("_Group")
 
@@ -73,7 +72,6 @@ _CONSTANTS: Final = {
     **vars(capture_request),
     "OPTIMIZER": OPTIMIZER,
     "MOST_STEPS": MOST_STEPS,
-    "TIME_OUT_S": int(TIME_OUT_S),
     "ASSUMPTIONS": ", ".join(one.name for one in capture_request.ASSUMPTIONS),
 }
 """Values of the names in the help texts."""

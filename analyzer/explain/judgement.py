@@ -72,12 +72,12 @@ def card_of(recording: Recording) -> Gpu | None:
 
 
 def card_options(recording: Recording) -> BfcOptions | None:
-    """Return the default allocator of a predicted card: one region of the whole limit.
+    """Return the default allocator of a card: one region of the whole limit.
 
-    None for a recording that ran: its events show its settings.
+    None for a recording that ran under a limit: its events show its settings.
     """
     limit = recording.device.memory_limit_bytes
-    if recording.kind.ran or card_of(recording) is None or not limit:
+    if recording.ran_under_limit or card_of(recording) is None or not limit:
         return None
     return BfcOptions.gpu(limit)
 
@@ -226,6 +226,8 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
     recording = analysis.recording
     limit: BoundedBytes = memory_limit(gpu)
     own = recording.phantom_run
+    if not recording.ran_under_limit:  # a replay decides
+        own = None
     runs = analysis.pool.fits_limit if own is None else recording.error is None
     if own is not None and own.memory_limit_bytes is not None:
         limit = BoundedBytes.exactly(own.memory_limit_bytes)

@@ -59,7 +59,7 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
         prepare_searches(from_recording(recording))
     own = card_options(recording) or recorded_options(from_recording(recording), recording.events)
     asked = replaced_options(own, what_if)
-    if is_whole and recording.kind.ran:
+    if is_whole and recording.ran_under_limit:
         facts = _measured_facts(analysis, own)
     elif is_whole:
         # A predicted card uses the settings that the user asked about.

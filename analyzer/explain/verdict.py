@@ -83,10 +83,9 @@ def headline_of(
 
 
 def cautions_of(analysis: Analysis) -> tuple[str, ...]:
-    """Return reasons for uncertain figures: a foreign plan, a wide range, each warning."""
+    """Return reasons for uncertain figures: a wide range, each warning."""
     stated, cautions = stated_range(analysis), []
     if stated is not None:
-        cautions += [stated.stand_in] if stated.stand_in else []
         ranges = [
             ((high - low) / size, kind, low, high)
             for kind, size, low, high in _stated_bounds(analysis, stated)

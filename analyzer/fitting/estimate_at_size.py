@@ -16,17 +16,12 @@ from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.explain.need import find_need
 from analyzer.explain.questions.peak_owner import peak_op
-from analyzer.fitting.fit_answer import AXIS_OF_N, CAUTION, CurvePoint, SizeFailure, insert_size
-from analyzer.model.contract.capture_request import (
-    CaptureKind,
-    CaptureOptions,
-    TargetKind,
-    TargetSpec,
-)
+from analyzer.fitting.fit_answer import AXIS_OF_N, CurvePoint, SizeFailure, insert_size
+from analyzer.model.contract.capture_request import CaptureOptions, TargetKind, TargetSpec
 from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
 from analyzer.model.ranges import Range
-from analyzer.session.opening import predict_step
-from analyzer.simulate.compiler.card_options import CardOptions
+from analyzer.session.estimate_captures import capture_target
+from analyzer.session.opening import analyse_step
 from analyzer.simulate.predict.sampling import LIMIT_MARGIN
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
@@ -113,7 +108,7 @@ class StepAccess:
 
     name: str
     folder: Path  # folder for captures, removed at the end
-    capture: Capture  # records the step's graph and runs nothing
+    capture: Capture  # for an estimate
     # runs the step for up to ``limit_s`` seconds and records only whether it finished
     trial: Callable[..., Path] | None = None
     # imports TensorFlow for later trials with these options
@@ -138,25 +133,22 @@ def access_target(
         )
     with make_workplace() as folder, ForkServers(folder) as servers:
 
-        def make(kind: CaptureKind, spec: TargetSpec = spec) -> Callable[..., Path]:
-            return partial(
-                capture,
-                spec,
-                force=False,
-                progress=lambda stage, share: show_stage(stage),
-                kind=kind,
-                copies=servers,
-            )
+        def show(stage: str, share: float) -> None:
+            show_stage(stage)
+
+        def capture_file(file: Path, options: CaptureOptions, out: Path) -> Path:
+            copy = structs.replace(spec, path=str(file))
+            return capture_target(copy, options, out, force=False, progress=show, copies=servers)
 
         yield StepAccess(
             name=spec.text,
             folder=folder,
-            capture=make("static"),
-            trial=make("trial"),
-            prepare_trials=lambda options: start_fork_server(spec, options, "trial", servers),
-            capture_file=lambda file, *given: make("static", structs.replace(spec, path=str(file)))(
-                *given
+            capture=lambda options, out: capture_target(
+                spec, options, out, force=False, progress=show, copies=servers
             ),
+            trial=partial(capture, spec, force=False, progress=show, kind="trial", copies=servers),
+            prepare_trials=lambda options: start_fork_server(spec, options, "trial", servers),
+            capture_file=capture_file,
         )
 
 
@@ -226,12 +218,8 @@ class SizeEstimates:
     def estimate_capture(self, size: int, folder: Path) -> SizeEstimate:
         """Estimate the step that was captured in a folder."""
         note = read_run(folder / RUN_FILE)
-        analysis = predict_step(
-            note,
-            folder,
-            threads=self.threads,
-            inter_op=self.options.inter_op_threads,
-            card_options=CardOptions(both=False),
+        analysis = analyse_step(
+            note, folder, threads=self.threads, inter_op=self.options.inter_op_threads
         )
         recording, pool = analysis.recording, find_need(analysis)[0].pool
         stated, low, high = recording.uncertainty, pool.range.low, pool.range.high
@@ -240,7 +228,6 @@ class SizeEstimates:
         swaps = any(op.type == _SWAP_OP for op in note.ops)
         if swaps:
             low, high = int(low / (1 + _SWAP_MARGIN)), int(high * (1 + _SWAP_MARGIN))
-        cautions = [f"{CAUTION}{stated.stand_in}."] if stated and stated.stand_in else []
         requested = None
         if stated is not None and stated.schedules:
             shown = stated.schedules[0]
@@ -257,5 +244,5 @@ class SizeEstimates:
             op=peak_op(analysis)[0],
             swaps=swaps,
             note=note,
-            notes=tuple(dict.fromkeys((*cautions, *recording.notes, *recording.warnings))),
+            notes=tuple(dict.fromkeys((*recording.notes, *recording.warnings))),
         )

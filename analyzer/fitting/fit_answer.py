@@ -16,7 +16,6 @@ from analyzer.model.contract.report.subject import StepRemedy
 from analyzer.model.errors import FailureKind
 
 FIT_VERSION: Final = 2
-CAUTION: Final = "Caution: "  # begins a note that outputs show above the answer
 
 AXIS_OF_N: Final = re.compile(r"(?<![A-Za-z0-9])(\d*)N(?![A-Za-z0-9])")
 """An axis that varies: ``N``, or a multiple of it, ``32N``."""

@@ -20,6 +20,7 @@ from analyzer.fitting.fit_target import FitQuestion, fit_step, optimize_for, res
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
+from analyzer.session.estimate_captures import capture_object
 from analyzer.session.public_calls import collect_options
 
 
@@ -120,10 +121,9 @@ def _access(target: Any) -> Iterator[StepAccess]:
         with access_target(parse_target(os.fspath(target))) as access:
             yield access
         return
-    from analyzer.capture.process.launch import capture_unrun
 
     def capture(options: CaptureOptions, folder: Path) -> Path:
-        return capture_unrun(target, options, folder)
+        return capture_object(target, options, folder)
 
     name = str(getattr(target, "name", None) or getattr(target, "__name__", "step"))
     with make_workplace() as folder:

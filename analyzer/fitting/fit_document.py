@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from analyzer.fitting.fit_answer import CAUTION, FitAnswer, insert_size
+from analyzer.fitting.fit_answer import FitAnswer, insert_size
 from analyzer.fitting.size_search import MOST_SIZE
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_option_bytes
@@ -52,7 +52,6 @@ def build_fit_document(answer: FitAnswer) -> Document:
         headline=answer.headline,
         tone="good" if is_good else "bad",
         badge="predicted" if answer.confirmation is None else "predicted and run",
-        notices=tuple(note for note in answer.notes if note.startswith(CAUTION)),
         lead=tuple(lead),
         sections=tuple(_sections(answer)),
         footer=versions_line(answer.versions),
@@ -99,7 +98,7 @@ def _sections(answer: FitAnswer) -> Iterator[Section]:
         note = "each one was captured and estimated"
         items = remedy_items(answer.remedies)
         yield Section(f"Remedies at {answer.noun} {size}", items, note=note)
-    if notes := [note for note in answer.notes if not note.startswith(CAUTION)]:
+    if notes := answer.notes:
         yield Section("Notes", tuple(Paragraph(note, "muted", "- ") for note in notes))
 
 

@@ -24,7 +24,7 @@ from analyzer.fitting.remedy_plans import (
 from analyzer.fitting.source_patches import copy_with_text, edit_source, write_diff
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec
 from analyzer.model.contract.report.subject import StepRemedy
-from analyzer.model.errors import CompilerUnavailable, InputError, suggest_names
+from analyzer.model.errors import InputError, suggest_names
 from analyzer.model.units import format_bytes
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
@@ -108,7 +108,7 @@ def _try_plans(
     try:
         options = merge_options(trial.options, plans)
         after = trial.estimates(options, f"remedy-{remedy.id}").estimate(options.open_batch_size)
-    except (InputError, CompilerUnavailable) as error:
+    except InputError as error:
         return replace_fields(remedy, failed=error.message[:_LONGEST_REASON])
     saved = None
     if before.requested is not None and after.requested is not None:
@@ -127,7 +127,7 @@ def _try_plans(
         return remedy
     try:
         return _write_patch(trial, trial.patches, plans, remedy, before)
-    except (InputError, CompilerUnavailable) as error:
+    except InputError as error:
         return replace_fields(remedy, no_patch=error.message[:_LONGEST_REASON])
 
 

@@ -99,9 +99,5 @@ class StepOutOfMemory(AnalyzerError):  # noqa: N818 - describes the event
     kind = FailureKind.OUT_OF_MEMORY
 
 
-class CompilerUnavailable(AnalyzerError):  # noqa: N818 - describes the event
-    """XLA's compiler for a card is missing or failed; the caller uses another plan."""
-
-
 class AccountingError(AnalyzerError):
     """A total is not the sum of its parts: a bug of the package, never of the user."""

@@ -78,6 +78,13 @@ def parse_cards(text: str) -> tuple[Gpu, ...]:
     return tuple(cards)
 
 
+def normalize_cards(text: str) -> str:
+    """Return the ids of one card or several simulated ones, or raise an InputError."""
+    count, times, _ = text.partition("x")
+    is_list = "," in text or (times and count.strip().isdecimal())
+    return ",".join(card.id for card in parse_cards(text)) if is_list else find_gpu(text).id
+
+
 def make_phantom_environment(
     options: PhantomOptions, cache: Path, own: Mapping[str, str] | None = None
 ) -> dict[str, str]:

@@ -17,18 +17,16 @@ from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.report.writing import REPORT_JSON, read_saved_report
 from analyzer.model.contract.run_note import read_run_file
-from analyzer.model.errors import CompilerUnavailable, TraceError
+from analyzer.model.errors import TraceError
 from analyzer.model.interrupts import pause_collector
 from analyzer.model.ranges import Range
 from analyzer.report.result import Result
-from analyzer.simulate.compiler.card_options import CardOptions
 from analyzer.tracing.parse.logdir import RUN_FILE, check_note, suggest_command
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from analyzer.explain.analysis import Analysis
-    from analyzer.simulate.compiler.step_plans import CardStep
     from analyzer.tracing.measure.measured_recording import Measured
     from analyzer.tracing.parse.run_folder import RunNote
 
@@ -53,15 +51,13 @@ class PredictOptions(TypedDict, total=False):
     """Options of a prediction.
 
     ``threads`` (per op) and ``inter_op`` are those of the machine that captured the step if None.
-    ``search`` also finds the least memory limit. ``keep`` saves the compiler's plans in the folder.
+    ``search`` also finds the least memory limit.
     """
 
     threads: int | None
     inter_op: int | None
     what_if: WhatIf | None
     search: bool
-    card_options: CardOptions | None
-    keep: bool
     progress: Progress | None
 
 
@@ -128,6 +124,8 @@ def open_finished(path: Path, *, progress: Progress | None = None) -> Result:
     If another version saved it or a file has changed, it is predicted again and a note says so.
     """
     saved, reason = read_saved_report(path)
+    if saved is not None and saved.kind is Kind.PHANTOM:
+        return open_result(path, progress=progress)
     if saved is not None and saved.kind is Kind.ESTIMATE:
 
         def make_analysis() -> Analysis:
@@ -151,73 +149,59 @@ def open_estimate(path: Path, **options: Unpack[PredictOptions]) -> Result:
 
     file = path / RUN_FILE
     note = read_run(file) if file.is_file() else None
-    if note is None or not note.is_estimate:
+    if note is None or not (note.is_estimate or note.phantom):
         check_note(path)
         hint = suggest_command(path) or "Open a trace with `analyze trace`."
         raise TraceError(f"{path} holds neither an estimate nor a SavedModel.", hint=hint)
-    analysis = predict_step(note, path, **options)
+    if not note.is_estimate:
+        measured, what_if = _open_run(note, path, options)
+        return make_result(measured, path, what_if, search=options.get("search", True))
+    analysis = analyse_step(note, path, **options)
     return Result.of(analysis, build_document(analysis), path)
 
 
-@pause_collector()
-def predict_step(note: RunNote, folder: Path, **options: Unpack[PredictOptions]) -> Analysis:
-    """Predict a captured step and explain it; ``folder`` has the card's plans.
+def _open_run(note: RunNote, path: Path, options: PredictOptions) -> tuple[Measured, WhatIf]:
+    """Return a recorded run on a simulated card, and the settings that it did not run with."""
+    from analyzer.tracing.measure.measured_recording import open_measured
 
-    A TraceError says that the note has no graph or a plan is damaged; a CompilerUnavailable, that a
-    card's compiler gave no plan, and the note has none for the CPU.
+    what_if = options.get("what_if") or WhatIf()
+    if (
+        note.phantom is not None
+        and note.phantom.memory_limit_bytes
+        and not note.phantom.is_unlimited
+    ):
+        what_if = replace(what_if, memory_limit_bytes=None)
+    return open_measured(path), what_if
+
+
+@pause_collector()
+def analyse_step(note: RunNote, folder: Path, **options: Unpack[PredictOptions]) -> Analysis:
+    """Explain the capture of an estimate: the recorded run on a simulated card, or a prediction.
+
+    A TraceError says that the note has no graph.
     """
+    if not note.is_estimate:
+        measured, what_if = _open_run(note, folder, options)
+        return explain(measured, what_if, search=options.get("search", True))
     from analyzer.explain.pool_facts import replaced_options
-    from analyzer.simulate.compiler.plan_uncertainty import with_plan_doubts
     from analyzer.simulate.predict.predicted_device import target_of
     from analyzer.simulate.predict.predicted_recording import predict_note
 
     report = options.get("progress") or (lambda stage, share: None)
     search = options.get("search", True)
     what_if = options.get("what_if") or WhatIf()
-    card = _plan_card(note, folder, options, lambda stage, share: report(stage, 0.7 * share))
     target = target_of(note)
-    start = 0.7 if card else 0.0
     predicted = predict_note(
         note,
         threads=options.get("threads"),
         inter_op=options.get("inter_op"),
-        plans=card.plans if card else None,
         # a limit and growth apply to the card itself: they decide which chunk fits best
         allocator=None if target.gpu is None else replaced_options(target.options, what_if),
         search=search,
-        progress=lambda share: report("predicting", start + (0.8 - start) * share),
+        progress=lambda share: report("predicting", 0.8 * share),
     )
-    if card is not None:
-        recording = predicted.recording
-        stated, compiler = recording.uncertainty, card.compiler or "TensorFlow's, for the CPU"
-        doubts = None if stated is None else with_plan_doubts(stated, card.doubts)
-        versions = {**recording.versions, "xla_compiler": compiler}
-        recording = replace(recording, uncertainty=doubts, versions=versions)
-        predicted = replace(predicted, recording=recording)
     report(_last_stage(search), 0.9)
     return explain(predicted, what_if, search=search)
-
-
-def _plan_card(
-    note: RunNote, folder: Path, options: PredictOptions, progress: Progress
-) -> CardStep | None:
-    """Return the card's plans for the compiled functions; None if there are none to compile."""
-    from analyzer.simulate.compiler.step_plans import card_step, cpu_step, keep_failure
-    from analyzer.simulate.predict.predicted_device import target_of
-
-    gpu, keep = target_of(note).gpu, options.get("keep", False)
-    card_options = options.get("card_options") or CardOptions()
-    if gpu is None or not note.compiled:
-        return None
-    try:
-        return card_step(note, folder, gpu, options=card_options, keep=keep, progress=progress)
-    except CompilerUnavailable as reason:
-        stand_in = cpu_step(note, gpu, reason)
-        if stand_in is None:
-            raise
-        if keep:
-            keep_failure(folder, gpu, reason)
-        return stand_in
 
 
 def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:

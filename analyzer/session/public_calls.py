@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +28,13 @@ from analyzer.model.contract.report.subject import Kind
 from analyzer.model.errors import InputError
 from analyzer.phantom.phantom_environment import parse_cards
 from analyzer.report.result import Result
+from analyzer.session.estimate_captures import capture_object
 from analyzer.session.many_hosts import open_hosts
 from analyzer.session.opening import open_estimate, open_finished, open_result
 from analyzer.session.target_graph import open_with_estimate
 from analyzer.session.target_results import (
     estimate_target,
-    predict_folder,
+    explain_folder,
     save_report,
     trace_target,
 )
@@ -164,13 +165,8 @@ def estimate(
             return open_finished(Path(spec.path))
         return open_estimate(Path(spec.path), threads=threads, inter_op=inter_op_threads)
     check_steps(options)
-    from analyzer.capture.process.launch import capture_unrun
-
-    folder = capture_unrun(target, options, _to_path(out), force=force)
-    again = replace(options, cpu_plan=True)
-    return predict_folder(
-        folder, lambda: capture_unrun(target, again, folder, force=True), threads=threads
-    )
+    folder = capture_object(target, options, _to_path(out), force=force)
+    return explain_folder(folder, threads=threads)
 
 
 def open_trace(path: str | os.PathLike[str], *, host: str = "", allocator: str = "") -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,17 +10,17 @@ from analyzer.capture.process.launch import capture
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.capture.targets.target_spec import check_steps
 from analyzer.capture.watch.script_launch import ScriptEnd, ScriptView, run_script
-from analyzer.cards import check_limit, find_gpu
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.contract.capture_request import CaptureOptions, TargetSpec, WatchRequest
 from analyzer.model.contract.report import writing
 from analyzer.model.contract.report.subject import Kind
 from analyzer.model.contract.run_note import read_run_file
-from analyzer.model.errors import CompilerUnavailable, TraceError
+from analyzer.model.errors import TraceError
 from analyzer.model.interrupts import ignore_repetition
 from analyzer.model.user_cache import create_cache_folder
 from analyzer.report.output_files import write_text
 from analyzer.report.result import Result
+from analyzer.session.estimate_captures import capture_target
 from analyzer.session.opening import PredictOptions, Progress, open_estimate, open_result
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -88,26 +87,16 @@ def estimate_target(
     save: bool = True,
     **prediction: Unpack[PredictOptions],
 ) -> Result:
-    """Capture a target's graph in a child process and predict its memory.
+    """Estimate a target's memory: run it on a simulated card, or predict it from its graph.
 
     ``threads`` per op are this machine's default if None. ``force`` and ``save`` as in ``trace_target``.
     """
     check_steps(options)
-    if options.gpu:
-        check_limit(find_gpu(options.gpu), options.memory_limit_bytes)
     report = prediction.get("progress") or (lambda stage, share: None)
-    middle = 0.5 if options.gpu else 0.8
-    capturing = _share(report, 0.0, middle)
-    prediction["progress"] = _share(report, middle, 0.9)
-    folder = capture(spec, options, out, force=force, progress=capturing, kind="static")
-    again = replace(options, cpu_plan=True)
+    prediction["progress"] = _share(report, 0.8, 0.9)
+    folder = capture_target(spec, options, out, force=force, progress=_share(report, 0.0, 0.8))
     create_cache_folder()
-    result = predict_folder(
-        folder,
-        lambda: capture(spec, again, folder, force=True, progress=capturing, kind="static"),
-        save=save,
-        **prediction,
-    )
+    result = explain_folder(folder, save=save, **prediction)
     report("done", 1.0)
     return result
 
@@ -117,31 +106,10 @@ def _share(report: Progress, begin: float, end: float) -> Progress:
     return lambda stage, share: report(stage, begin + (end - begin) * share)
 
 
-def predict_folder(
-    folder: Path,
-    capture_again: Callable[[], Path],
-    *,
-    save: bool = True,
-    **options: Unpack[PredictOptions],
-) -> Result:
-    """Predict from a new run folder and write the report into it; on failure remove the folder.
-
-    If the card's compiler fails, ``capture_again`` captures into the same folder with the CPU's plan.
-    """
-    options["keep"] = True
+def explain_folder(folder: Path, *, save: bool = True, **options: Unpack[PredictOptions]) -> Result:
+    """Explain a new capture of an estimate and write the report; on failure remove the folder."""
     try:
-        try:
-            result = open_estimate(folder, **options)
-        except CompilerUnavailable as reason:
-            from analyzer.simulate.compiler.step_plans import keep_failure
-            from analyzer.simulate.predict.predicted_device import target_of
-            from analyzer.tracing.parse.run_folder import read_run
-
-            gpu = target_of(read_run(folder / RUN_FILE)).gpu
-            assert gpu is not None
-            capture_again()
-            keep_failure(folder, gpu, reason)
-            result = open_estimate(folder, **options)
+        result = open_estimate(folder, **options)
         return save_report(result, folder) if save else result
     except BaseException:
         remove_run(folder)

@@ -39,7 +39,6 @@ from analyzer.capture.targets.keras_api import find_open_optimizers, get_optimiz
 from analyzer.capture.targets.step_program import Program
 from analyzer.capture.xla.xla_lowering import build_compiled_graph, compile_calls, is_compiled
 from analyzer.cards import Gpu, find_gpu
-from analyzer.cards.xla_compiler import has_compiler
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.run_note import BirthNote, DeviceNote
 from analyzer.model.errors import TargetError
@@ -103,7 +102,8 @@ def capture_graph(
         report("building the model", 0.05)
         program = make()
         if gpu is not None:
-            program.messages.append(program.jit_reason or _CUSTOM_JIT[bool(program.config.jit)])
+            reason = program.jit_reason or _CUSTOM_JIT[bool(program.config.jit)]
+            program.messages.append(options.note or reason)
         for optimizer, weights in find_open_optimizers(program) if hollow else ():
             build_slots(optimizer, weights)
         report(f"tracing the step{_describe_first_bound(program)}", 0.2)
@@ -116,9 +116,7 @@ def capture_graph(
         given = program.make_tensors()
         slots = sort_slots_by_creation(births.rows)
         report("compiling with XLA" if program.config.jit else "compiling functions", 0.6)
-        # Compiling for the CPU takes most of the time: skip it if a card's compiler will be used.
-        plans = gpu is None or gpu.is_amd or options.cpu_plan or not has_compiler()
-        compiled, messages = compile_calls(function, step.ops, dump, given, plans=plans)
+        compiled, messages = compile_calls(function, step.ops, dump, given)
         program.messages.extend(messages)
         report("reading the graph", 0.9)
         held = [*given, *function.captured_inputs]

@@ -263,8 +263,7 @@ def write_run(folder: Path, captured: Captured) -> None:
     notes = []
     for number, one in enumerate(captured.compiled):
         end = f"-{number}.hlo.pb.gz" if number else ".hlo.pb.gz"
-        module, plan = write(f"module{end}", one.module), write(f"plan{end}", one.plan)
-        notes.append(replace(one.note, module=module, plan=plan))
+        notes.append(replace(one.note, plan=write(f"plan{end}", one.plan)))
     graph = b""
     if captured.ops:
         inside, traced = tuple(captured.inside), tuple(captured.traced)

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +70,8 @@ def describe_builds() -> str:
 
 
 PHANTOM_FOLDER: Final = ".phantom"
+_UNLIMITED_BYTES: Final = 1 << 40
+"""Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand."""
 """Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
 _NCCL_BY_NAME: Final = (2, 21)
 """First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
@@ -168,6 +171,8 @@ def make_card_environment(options: capture_request.CaptureOptions, staging: Path
         recurrent_reserve=assumed[capture_request.RECURRENT_RESERVE.name],
         batch_norm_reserve_bytes=assumed[capture_request.BATCH_NORM_RESERVE.name],
     )
+    if options.is_unlimited:
+        cards = replace(cards, memory_bytes=_UNLIMITED_BYTES)
     own = staging / PHANTOM_FOLDER
     variables = phantom_environment.make_phantom_environment(cards, cache_folder() or own)
     return variables | phantom_environment.make_tool_environment(own, variables["PATH"])
@@ -179,6 +184,7 @@ def make_phantom_note(options: capture_request.CaptureOptions) -> PhantomNote:
         cards=tuple(gpu.id for gpu in phantom_environment.parse_cards(options.gpu)),
         assumed=dict(options.assume),
         memory_limit_bytes=options.memory_limit_bytes,
+        is_unlimited=options.is_unlimited,
     )
 
 
@@ -191,10 +197,10 @@ def configure_cards(options: capture_request.CaptureOptions, tf: Any) -> None:
             hint="analyze estimate --gpu NAME predicts with any.",
         )
     for card in cards:
-        if options.memory_limit_bytes is not None:
+        if options.memory_limit_bytes is not None and not options.is_unlimited:
             limit = tf.config.LogicalDeviceConfiguration(options.memory_limit_bytes / (1 << 20))
             tf.config.set_logical_device_configuration(card, [limit])
-        if options.growth:
+        if options.growth or options.is_unlimited:
             tf.config.experimental.set_memory_growth(card, True)
 
 

@@ -24,9 +24,9 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 
 LOG_FILE: Final = "capture.log"
 PARTS: Final = (
-    *("plugins", "graph.json.gz", "card.json", "prediction.npz"),
+    *("plugins", "graph.json.gz", "prediction.npz"),
     *("kept.json", "report.json", "report.html", LOG_FILE),
-    *("module*.hlo.pb.gz", "plan*.hlo.pb.gz", "*.plan.gz", RUN_FILE),
+    *("plan*.hlo.pb.gz", RUN_FILE),
 )
 _EXISTS: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 

@@ -44,14 +44,6 @@ def read_dumped_plan(dump: Path, function: str) -> tuple[bytes, str]:
     return pack(HloProto.FromString(files[-1].read_bytes())), platform
 
 
-def read_dumped_module(dump: Path, function: str) -> bytes:
-    """Return a function's module before XLA's passes (HloModuleProto); empty if there is none."""
-    files = sorted(dump.glob(f"{_prefix(function)}before_optimizations.hlo.pb"))
-    return (
-        HloProto.FromString(files[-1].read_bytes()).hlo_module.SerializeToString() if files else b""
-    )
-
-
 def list_dumps(dump: Path, function: str) -> list[Path]:
     """Return the dumped modules of a function, oldest first: one for each compilation."""
     return sorted(dump.glob(f"{_prefix(function)}after_optimizations.hlo.pb"))

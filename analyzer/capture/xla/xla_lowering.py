@@ -21,7 +21,7 @@ from analyzer.capture.initializers.variable_births import CPU_DEVICE, StandIns
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
 from analyzer.capture.xla.compile_time_inputs import FixedInputs
-from analyzer.capture.xla.xla_dumps import list_dumps, pack, read_dumped_module, read_dumped_plan
+from analyzer.capture.xla.xla_dumps import list_dumps, pack, read_dumped_plan
 from analyzer.model.contract.graph_note import (
     ARGUMENT_TYPES,
     FRAME_TYPES,
@@ -45,10 +45,7 @@ class LoweredFunction:
     """One function that XLA compiles, for the shapes that one or more ops call it with."""
 
     note: CompiledFunction
-    module: bytes  # the module before XLA's passes (HloModuleProto), for another device's compiler
-    # the compiled module and its buffer assignment (HloProto) without literals; empty if it was not
-    # compiled
-    plan: bytes
+    plan: bytes  # the compiled module and its buffer assignment (HloProto) without literals
 
 
 def is_compiled(function: Any) -> bool:
@@ -96,12 +93,12 @@ def _get_spec(tensor: Any, fed: Any = None) -> TensorSpec:
 
 
 def compile_calls(
-    function: Any, ops: Sequence[Op], dump: Path | None, args: Sequence[Any], *, plans: bool
+    function: Any, ops: Sequence[Op], dump: Path | None, args: Sequence[Any]
 ) -> tuple[list[LoweredFunction], list[str]]:
     """Lower and compile every function of a step that XLA compiles.
 
     The second value has a sentence for each function that cannot be compiled; TargetError if that is the
-    step itself. ``dump`` is the folder in ``XLA_FLAGS``; without ``plans``, they are only lowered.
+    step itself. ``dump`` is the folder in ``XLA_FLAGS``.
     """
     by_name = {op.name: op for op in ops}
     fixed_inputs = FixedInputs(plain_graphs.collect_function_graphs(function))
@@ -113,7 +110,7 @@ def compile_calls(
         values = {index: _find_fed(callers[0].inputs[index], by_name, args) for index in fixed}
         try:
             with StandIns.open() as stand_ins:
-                module, plan = _compile(name, inputs, stand_ins, dump, plans=plans, values=values)
+                plan = _compile(name, inputs, stand_ins, dump, values=values)
         except (ValueError, tf.errors.OpError) as error:
             text = clean_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
             reason = text.split(". ")[0].splitlines()[0] if text else type(error).__name__
@@ -127,7 +124,7 @@ def compile_calls(
             continue
         names, pairs = tuple(op.name for op in callers), tuple(fixed.items())
         note = CompiledFunction(ops=names, function=name, platform="cpu", fixed=pairs)
-        lowered.append(LoweredFunction(note, module, plan))
+        lowered.append(LoweredFunction(note, plan))
     return lowered, messages
 
 
@@ -152,7 +149,7 @@ def read_compiled_functions(function: Any, dump: Path) -> tuple[list[LoweredFunc
                 fixed=tuple(fixed_inputs.find(name).items()),
                 compilations=len(list_dumps(dump, name)),
             )
-            compiled.append(LoweredFunction(note, b"", plan))
+            compiled.append(LoweredFunction(note, plan))
     return compiled, plain_graphs.read_inner_ops(function, [one.note.function for one in compiled])
 
 
@@ -218,10 +215,9 @@ def _compile(
     stand_ins: StandIns,
     dump: Path | None,
     *,
-    plans: bool,
     values: Mapping[int, Any],
-) -> tuple[bytes, bytes]:
-    """Return a function's module and its plan; ``values`` are the known inputs that are compiled in."""
+) -> bytes:
+    """Return a function's plan; ``values`` are the known inputs that are compiled in."""
     for kind, dtype, shape, *_ in inputs:
         if dtype is None or shape is None or any(axis < 0 for axis in shape):
             raise ValueError(f"a {kind} of unknown shape is an input")
@@ -251,12 +247,10 @@ def _compile(
             )
         )
 
-    if not plans:
-        return get_stage("hlo_serialized"), b""
     compiled = get_stage("optimized_hlo_proto_serialized")
-    module = plan = b""
+    plan = b""
     if dump is not None:  # each stage lowers the function again
-        module, (plan, _) = read_dumped_module(dump, name), read_dumped_plan(dump, name)
+        plan, _ = read_dumped_plan(dump, name)
         for file in dump.iterdir() if dump.is_dir() else ():
             file.unlink(missing_ok=True)
     if not plan:
@@ -266,4 +260,4 @@ def _compile(
         proto.hlo_module.Clear()
         proto.hlo_module.ParseFromString(get_stage("optimized_hlo_serialized"))
         plan = pack(proto)
-    return module or get_stage("hlo_serialized"), plan
+    return plan

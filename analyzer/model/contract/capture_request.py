@@ -79,7 +79,8 @@ class CaptureOptions:
     gpu: str = ""  # simulated card; several as ``t4,t4`` or ``2xt4``
     memory_limit_bytes: int | None = None  # of a simulated card or a traced CPU (there whole MiB)
     growth: bool | None = None  # whether a simulated card's pool grows
-    cpu_plan: bool = False  # use XLA's plan for the CPU even if the card's compiler is installed
+    is_unlimited: bool = False  # whether a simulated card has room for any step
+    note: str = ""  # sentence for the report
     # trip counts, branches and result sizes by name, or ``ASSUMPTIONS`` of a simulated card
     assume: dict[str, int] = field(default_factory=dict)
     like: LikeNote | None = None

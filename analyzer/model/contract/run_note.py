@@ -117,7 +117,6 @@ class CompiledFunction:
     ops: tuple[Name, ...]  # the ops that call it
     function: Name
     platform: Name  # the device that ``plan`` was compiled for
-    module: Name | None = None  # the module before XLA's passes (gzip, HloModuleProto)
     plan: Name | None = None  # the compiled module with its buffer assignment
     fixed: tuple[tuple[Index, Name], ...] = ()  # compiled-in inputs, and the op that needs each
     compilations: Count = 0  # in the run; 0 if nothing ran
@@ -175,6 +174,7 @@ class PhantomNote(Struct, frozen=True, kw_only=True):
     cards: tuple[Name, ...] = ()
     assumed: Mapping[Name, Bytes] = {}  # settings of ``ASSUMPTIONS`` that are not the default
     memory_limit_bytes: Bytes | None = None  # None for TensorFlow's own
+    is_unlimited: bool = False  # whether the step ran with room for any step, not the card's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,6 +154,12 @@ class Recording:
     phantom_run: PhantomNote | None = None  # as the capture recorded it
     watch: WatchNote | None = None
 
+    @property
+    def ran_under_limit(self) -> bool:
+        """Whether the step ran, with the memory that its device has."""
+        phantom = self.phantom_run
+        return self.kind.ran and not (phantom is not None and phantom.is_unlimited)
+
     @cached_property
     def graph(self) -> nx.MultiDiGraph | None:
         """The graph of ops and tensors (see ``networkx_graph``), made on first use."""

@@ -59,15 +59,14 @@ def predict_note(
     *,
     threads: int | None = None,
     inter_op: int | None = None,
-    plans: Mapping[str, BufferPlan] | None = None,
     allocator: BfcOptions | None = None,
     search: bool = False,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Measured:
     """Predict the allocations of a noted step, from the process's start to the end of the last step.
 
-    ``threads`` and ``inter_op`` are those of the noted machine by default, ``plans`` (by calling op)
-    those of the note. ``search``: whether to find the limits under which some and all schedules run.
+    ``threads`` and ``inter_op`` are those of the noted machine by default. ``search``: whether to find
+    the limits under which some and all schedules run.
     """
     structure = index_note_graph(note)
     if structure is None:
@@ -75,7 +74,7 @@ def predict_note(
     target = target_of(note)
     target = target if allocator is None else replace(target, options=allocator)
     owners = owners_by_number(note, target.device)
-    compiled = build_plans(note) if plans is None else plans
+    compiled = build_plans(note)
     whole = is_whole(note, compiled)
     own = max(note.threads.inter_op, 1)
     # One thread is compared with the machine's number, because many users fix it for repeatable

@@ -9,6 +9,7 @@ from typing import Final
 import pandas as pd
 from msgspec import structs
 
+from analyzer.cards import find_gpu, memory_limit
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.contract.report.subject import PhantomNotice
@@ -269,6 +270,10 @@ def _device(events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote |
     last = events[events["allocator"] == allocator].iloc[-1]
     available = int(last["available_bytes"])
     is_host = allocator in HOST_ALLOCATORS
+    limit_bytes = int(last["in_use_bytes"]) + available if available else None
+    phantom = note.phantom if note is not None else None
+    if phantom is not None and phantom.is_unlimited:
+        limit_bytes = phantom.memory_limit_bytes or memory_limit(find_gpu(phantom.cards[0])).bytes
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
     own = (card for card in raw.cards if str(card["plane"]).endswith(plane) or len(raw.cards) == 1)
@@ -277,7 +282,7 @@ def _device(events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote |
         kind="cpu" if is_host else "gpu",
         name=(note.device.name if note is not None else "") or named or allocator,
         # Allocators without statistics record no available bytes.
-        memory_limit_bytes=int(last["in_use_bytes"]) + available if available else None,
+        memory_limit_bytes=limit_bytes,
     )
 
 

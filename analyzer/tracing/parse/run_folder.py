@@ -25,7 +25,6 @@ _KEPT_BY_AN_OP: Final = 16
 class CompiledNote(CompiledFunction):
     """A compiled function of the step with its files; None for those that are absent."""
 
-    module_file: Path | None = None
     hlo: Hlo | None = None  # the content of ``plan``
 
 
@@ -49,7 +48,6 @@ def read_run(path: Path) -> RunNote:
         compiled = tuple(
             CompiledNote(
                 **_get_fields(row),
-                module_file=sibling_file(path, row.module) if row.module else None,
                 hlo=read_hlo(unpack(read_regular_file(sibling_file(path, row.plan))))
                 if row.plan
                 else None,

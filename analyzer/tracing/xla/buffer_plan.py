@@ -20,7 +20,6 @@ from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.errors import AccountingError
 from analyzer.tracing.parse.hlo import BufferAllocation, HeapEvent, Hlo, Instruction, Slice
-from analyzer.tracing.xla.compile_trials import CompileTrial
 
 ARGUMENTS: Final = "XLA_Args"
 """tf2xla's name of the op of the module's parameters and of their copies."""
@@ -95,7 +94,6 @@ class BufferPlan:
     # inputs of the calling op whose values are compiled in. Such a tensor is no parameter; such a
     # variable is one.
     fixed: frozenset[int] = frozenset()
-    trials: tuple[CompileTrial, ...] = ()
     handed_on: Mapping[int, int] = field(default_factory=dict)  # result -> parameter that it is
 
     def with_fixed(self, inputs: Iterable[tuple[int, str]]) -> BufferPlan:

@@ -17,12 +17,6 @@ from analyzer.model.contract.capture_request import (
     TargetSpec,
     WatchRequest,
 )
-from analyzer.model.contract.card_note import (
-    COMPILE_VERSION,
-    CompileAnswer,
-    CompileRequest,
-    Statistics,
-)
 from analyzer.model.contract.child_messages import (
     CaptureDone,
     CardFigures,
@@ -92,27 +86,6 @@ def test_a_request_comes_out_as_it_went_in(tmp_path: Path) -> None:
     script = WatchRequest(script=NO_TEXT, folder="f", arguments=("a", NO_TEXT), options=OPTIONS)
     write_message(file, script)
     assert read_message(file, WatchRequest, WATCH_VERSION) == script
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        CompileRequest(library=NO_TEXT, target="gpu_device_info { }"),
-        CompileAnswer(refused="No sm_1\n\nat line 2"),
-        CompileAnswer(
-            statistics=Statistics(
-                code_bytes=1, argument_bytes=2, output_bytes=3, alias_bytes=0, temp_bytes=1 << 40
-            )
-        ),
-    ],
-)
-def test_what_a_compilers_child_is_asked_and_answers_comes_out_as_it_went_in(
-    tmp_path: Path, message: CompileRequest | CompileAnswer
-) -> None:
-    file = tmp_path / "message.json"
-    write_message(file, message)
-    assert read_message(file, type(message), COMPILE_VERSION) == message
-    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from analyzer.model.contract.report.limit_figures import Need
 from analyzer.model.contract.report.writing import plain_report
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.report.document import build_document
-from analyzer.session.opening import explain, predict_step
+from analyzer.session.opening import analyse_step, explain
 from analyzer.simulate.kernels.gpu.gpu_kernels import gpu_device
 from analyzer.simulate.predict.predicted_recording import predict_note
 from analyzer.simulate.predict.prepared_step import live_bytes, play
@@ -154,7 +154,7 @@ def test_growth_takes_less_than_the_whole_limit(folder):
 )
 def test_chunks_lie_as_they_do_under_what_was_asked(note, folder, what_if):
     """One region is as large as the limit, a pool that grows has several: other chunks fit best."""
-    told = plain_report(build_document(predict_step(note, folder, what_if=what_if)))
+    told = plain_report(build_document(analyse_step(note, folder, what_if=what_if)))
     replayed, limit = told["what_if"], told["device"]["memory_limit_bytes"]
     card_bytes = memory_limit(find_gpu("t4")).bytes
     assert limit == replayed["memory_limit_bytes"] == (what_if.memory_limit_bytes or card_bytes)

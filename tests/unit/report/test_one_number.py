@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import SAMPLES, sample_folder
-from msgspec import structs
 from rich.console import Console
 
 import analyzer
 from analyzer.cards import MemoryRange
 from analyzer.explain import judgement as fit
-from analyzer.explain.judgement import judge
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
 from analyzer.report.actions import is_action
-from analyzer.report.document import build_document
 from analyzer.report.page.build import render, render_inline
 from analyzer.report.render.markdown import to_markdown
 from analyzer.report.render.terminal import print_terminal
@@ -194,16 +190,3 @@ def test_a_card_that_is_too_small_has_no_pool(monkeypatch: pytest.MonkeyPatch) -
     for name, text in outputs_of(result).items():
         assert document["verdict"]["headline"] in text, name
         assert "in the pool" not in text
-
-
-def test_another_devices_plan_is_told_before_the_figures() -> None:
-    result = opened(NOTES / "gpu", None)
-    recording = result.recording
-    stand_in = "the plan is the CPU's, not Tesla T4's"
-    stated = structs.replace(recording.uncertainty, stand_in=stand_in)
-    recording = replace(recording, uncertainty=stated)
-    analysis = judge(replace(result.analysis, recording=recording), None)
-    shown = outputs_of(analyzer.Result.of(analysis, build_document(analysis), None))
-    for name, text in shown.items():
-        assert text.index(stand_in) < text.index(format_bytes(result.peak_bytes)), name
-    assert stand_in in shown["text"].splitlines()[1]

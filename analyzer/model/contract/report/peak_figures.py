@@ -195,7 +195,6 @@ class StatedRange(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):
     unsized: Total  # tensors of unknown size, which count as 0
     workspace_bytes: Total | None = None  # part of the upper bounds due to cuDNN
     workspace: WorkspaceFigures | None = None  # of a step that runs op by op on a card
-    stand_in: Text = ""  # states that the plan is another device's
     limit_low_bytes: Total | None = None  # lower bound of the least memory limit
 
 

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from analyzer.simulate.kernels.shared.op_call import Call, MemoryPlan, Output, Way
 from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse
-from analyzer.tracing.xla.compile_trials import CompileTrial
 
 TEMPORARY: Final = -1  # instead of an output index: a temporary, freed after the call
 
@@ -35,7 +34,6 @@ class CompiledCall(Struct, frozen=True):
     # whether each compiled function stays alive with these values
     # (``DeviceCompilationClusterSignature``; on a card it has copies)
     holds_constants: bool = False
-    trials: tuple[CompileTrial, ...] = ()
 
 
 def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> MemoryPlan:
@@ -79,7 +77,6 @@ def plan_compiled(call: Call, plan: BufferPlan, *, on_host: bool = True) -> Memo
             ),
             recompiled=plan.fixed & set(aliased.values()),
             holds_constants=on_host,
-            trials=plan.trials,
         ),
     )
 

@@ -30,7 +30,6 @@ from analyzer.simulate.predict.buffers.tensor_lists import (
     TensorLists,
     VariableValues,
 )
-from analyzer.tracing.xla.compile_trials import CompileTrial
 
 if TYPE_CHECKING:
     from analyzer.simulate.predict.prepared_step import Prepared
@@ -72,10 +71,8 @@ class Ledger:
         self.ran: list[int] = []  # nodes in the order in which they ran in this step
         self.lists = TensorLists(self)
         self._tried: set[tuple[object, ...]] = set()
-        self._compiled: set[CompileTrial] = set()
         if has_run:
             self._tried = {plan.trial.key for plan in plans if plan.trial is not None}
-            self._compiled = {t for plan in plans if plan.compiled for t in plan.compiled.trials}
         sizes_bytes = [owner.size_bytes for owner in prepared.owners]
         self._variables = VariableValues(self, prepared.variables, sizes_bytes)
         if has_run:
@@ -232,25 +229,10 @@ class Ledger:
             return []
         return [self.allocate(node, workspace.bytes, NO_NODE, WORKSPACE)]
 
-    def _try_compiling(self, node: int, trial: CompileTrial) -> None:
-        """Allocate and free the buffers in which XLA tries an instruction: two results, one kept."""
-        if trial in self._compiled:
-            return
-        self._compiled.add(trial)
-        held = self._allocate_temporaries(node, trial.operands_bytes)
-        for _ in range(2):
-            held += self._allocate_temporaries(node, trial.results_bytes)
-            if trial.scratch_bytes:
-                self.release(self.allocate(node, trial.scratch_bytes, NO_NODE, "temp"))
-        for buffer in held:
-            self.release(buffer)
-
     def _compute_compiled(
         self, node: int, plan: MemoryPlan, compiled: CompiledCall, buffers: list[int]
     ) -> list[int]:
         """Run a compiled function; new values of variables reuse buffers that nobody else holds."""
-        for trial in compiled.trials:
-            self._try_compiling(node, trial)
         outputs = [NO_BUFFER] * len(plan.outputs)
         tables: list[int] = []
         temporaries: list[int] = []

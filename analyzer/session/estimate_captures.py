@@ -1,0 +1,117 @@
+"""Captures for an estimate: a run on a simulated card if possible, otherwise the graph of the step.
+
+TensorFlow runs the step on NVIDIA cards if this machine can simulate them. The graph alone is taken for
+the CPU and AMD cards, on other machines, for live functions, and if the run fails.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from analyzer.capture.process.child_process import ForkServers
+from analyzer.capture.process.launch import Progress, capture, capture_live, capture_unrun
+from analyzer.capture.process.run_folders import remove_run
+from analyzer.model.contract.capture_request import (
+    ASSUMPTIONS,
+    CaptureKind,
+    CaptureOptions,
+    TargetSpec,
+)
+from analyzer.model.contract.run_note import read_run_file
+from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
+from analyzer.phantom.phantom_environment import check_platform, parse_cards
+from analyzer.tracing.parse.logdir import RUN_FILE
+
+STATIC: Final = "TF_MEMORY_ANALYZER_STATIC"
+"""Environment variable: ``1`` estimates cards without a run, for tests and benchmarks."""
+
+_NO_RUN: Final = "Estimated op by op without a run on a simulated card ({}). XLA may need less."
+_OF_TARGET: Final = (FailureKind.FIXED_SIZE, FailureKind.KILLED, FailureKind.EXITED)
+"""Failures of the target itself, with which no estimate is possible."""
+
+CaptureStep = Callable[[CaptureOptions, CaptureKind], Path]
+
+
+def capture_target(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    out: Path,
+    *,
+    force: bool,
+    progress: Progress,
+    copies: ForkServers | None = None,
+) -> Path:
+    """Capture a named target for an estimate in a child process; return the run folder."""
+
+    def capture_step(options: CaptureOptions, kind: CaptureKind) -> Path:
+        return capture(spec, options, out, force=force, progress=progress, kind=kind, copies=copies)
+
+    return _capture(capture_step, options)
+
+
+def capture_object(
+    target: Any, options: CaptureOptions, out: Path | None, *, force: bool = False
+) -> Path:
+    """Capture a live model or function for an estimate; return the run folder."""
+
+    def capture_step(options: CaptureOptions, kind: CaptureKind) -> Path:
+        make = capture_live if kind == "run" else capture_unrun
+        return make(target, options, out, force=force)
+
+    return _capture(capture_step, options)
+
+
+def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
+    if not options.gpu:
+        return capture_step(options, "static")
+    reason = _find_obstacle(options)
+    if not reason:
+        try:
+            return _run_on_card(capture_step, options)
+        except (TargetError, InputError) as error:
+            if error.kind in _OF_TARGET or "," in options.gpu:
+                raise
+            reason = error.message.rstrip(".")
+    if "," in options.gpu:
+        raise InputError(
+            f"Several cards need a run on simulated ones ({reason}).", hint="Name one."
+        )
+    return capture_step(replace(options, jit=False, note=_NO_RUN.format(reason)), "static")
+
+
+def _find_obstacle(options: CaptureOptions) -> str:
+    """Return why an estimate for a card cannot run the step; empty if it can."""
+    if os.environ.get(STATIC):
+        return f"{STATIC} is set"
+    if options.like is not None:
+        return "--like uses the workspaces of a trace"
+    if not options.assume.keys() <= {one.name for one in ASSUMPTIONS}:
+        return "--assume states values of the step"
+    try:
+        check_platform()
+        parse_cards(options.gpu)
+    except InputError as error:
+        return error.message.rstrip(".")
+    return ""
+
+
+def _run_on_card(capture_step: CaptureStep, options: CaptureOptions) -> Path:
+    """Run the step on the card, and again with room for any step if it does not fit."""
+    try:
+        return _run_to_end(capture_step, options)
+    except StepOutOfMemory:
+        return _run_to_end(capture_step, replace(options, growth=None, is_unlimited=True))
+
+
+def _run_to_end(capture_step: CaptureStep, options: CaptureOptions) -> Path:
+    """Return the folder of a run; without its error, which is raised instead."""
+    folder = capture_step(options, "run")
+    failure = read_run_file(folder / RUN_FILE).error
+    if failure is None:
+        return folder
+    remove_run(folder)
+    if failure.kind is FailureKind.OUT_OF_MEMORY:
+        raise StepOutOfMemory(failure.message)
+    raise TargetError(failure.message, kind=failure.kind)
