@@ -8,7 +8,6 @@ import typer
 from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.targets.target_spec import parse_assumptions, parse_target
-from analyzer.cards import find_gpu
 from analyzer.cards.catalogue import read_prices
 from analyzer.cli import shared_options as options
 from analyzer.cli.gpus_command import name_variant
@@ -22,6 +21,7 @@ from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.contract.report.writing import encode_report
 from analyzer.model.errors import ExitCode
 from analyzer.model.units import parse_bytes
+from analyzer.phantom.phantom_environment import normalize_cards
 from analyzer.report.output_files import write_text
 
 
@@ -76,7 +76,7 @@ def _make_question(
     asked: FitOptions, step: options.StepOptions, is_all: bool
 ) -> tuple[CaptureOptions, FitQuestion]:
     """Return the options of the captures and the question of the search."""
-    card = "" if is_all or not asked.gpu else find_gpu(asked.gpu).id
+    card = "" if is_all or not asked.gpu else normalize_cards(asked.gpu)
     shapes, varied = split_shapes(step.shape or [])
     chosen = replace(step, shape=shapes).to_capture(
         batch_size=asked.batch_size,

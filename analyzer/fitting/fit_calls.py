@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.capture.targets.target_spec import parse_target
-from analyzer.cards import find_gpu
 from analyzer.fitting.estimate_at_size import (
     SizeEstimates,
     StepAccess,
@@ -20,6 +19,7 @@ from analyzer.fitting.fit_target import FitQuestion, fit_step, optimize_for, res
 from analyzer.model.contract.capture_request import CaptureOptions
 from analyzer.model.errors import InputError
 from analyzer.model.units import parse_bytes
+from analyzer.phantom.phantom_environment import find_smallest_card, normalize_cards
 from analyzer.session.estimate_captures import capture_object
 from analyzer.session.public_calls import collect_options
 
@@ -107,7 +107,7 @@ def fits(
     gpu, device = _find_device(gpu)
     limit_bytes = parse_bytes(limit) if isinstance(limit, str) else limit
     options = optimize_for(collect_options(locals()), limit_bytes)
-    _, bounds = resolve_limit(find_gpu(gpu) if gpu else None, limit_bytes)
+    _, bounds = resolve_limit(find_smallest_card(gpu) if gpu else None, limit_bytes)
     with _access(target) as access:
         return (
             SizeEstimates(access, options).estimate(batch_size).need_high_bytes <= bounds.range.low
@@ -132,4 +132,4 @@ def _access(target: Any) -> Iterator[StepAccess]:
 
 def _find_device(gpu: str) -> tuple[str, str]:
     """Return the card's name in the catalogue and the device."""
-    return (find_gpu(gpu).id, "gpu") if gpu else ("", "cpu")
+    return (normalize_cards(gpu), "gpu") if gpu else ("", "cpu")

@@ -10,7 +10,7 @@ from msgspec.structs import replace as replace_fields
 
 from analyzer.capture.process.launch import Progress
 from analyzer.capture.targets.target_spec import write_options
-from analyzer.cards import Gpu, all_gpus, find_gpu, memory_beside_pool, memory_limit
+from analyzer.cards import Gpu, all_gpus, memory_beside_pool, memory_limit
 from analyzer.fitting.estimate_at_size import (
     BATCH,
     SizeEstimates,
@@ -45,7 +45,7 @@ from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.ranges import BoundedBytes
-from analyzer.phantom.phantom_environment import has_phantom
+from analyzer.phantom.phantom_environment import find_smallest_card, has_phantom
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.predict.uncertainty.decisions import describe_data_sizes
 
@@ -90,7 +90,7 @@ def fit_step(
     access: StepAccess, options: CaptureOptions, question: FitQuestion, report: Progress
 ) -> FitAnswer:
     """Find the largest size of a step under a limit."""
-    gpu = find_gpu(options.gpu) if options.gpu else None
+    gpu = find_smallest_card(options.gpu) if options.gpu else None
     limit_of, limit = resolve_limit(gpu, question.limit_bytes)
     can_run = access.trial is not None and (gpu is None or (has_phantom() and not gpu.is_amd))
     confirm = gpu is not None and can_run if question.confirm is None else question.confirm
@@ -193,7 +193,7 @@ def describe_sizes(
     question: FitQuestion,
 ) -> FitAnswer:
     """Return the answer of the estimates alone."""
-    gpu = find_gpu(options.gpu) if options.gpu else None
+    gpu = find_smallest_card(options.gpu) if options.gpu else None
     curve, (limit_of, limit) = found.curve, limited_by
     nearest = min(curve.points.values(), key=lambda point: abs(point.size - found.predicted))
     step = nearest.note.step

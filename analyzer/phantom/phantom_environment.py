@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from analyzer.cards import Gpu, context_bytes, find_gpu
+from analyzer.cards import Gpu, context_bytes, find_gpu, memory_limit
 from analyzer.model.errors import InputError
 from analyzer.model.user_cache import cache_folder
 from analyzer.model.xla_flags import path_flag, read_flags
@@ -83,6 +83,12 @@ def normalize_cards(text: str) -> str:
     count, times, _ = text.partition("x")
     is_list = "," in text or (times and count.strip().isdecimal())
     return ",".join(card.id for card in parse_cards(text)) if is_list else find_gpu(text).id
+
+
+def find_smallest_card(text: str) -> Gpu:
+    """Return the card with the least memory of the named ones, or raise an InputError."""
+    cards = map(find_gpu, normalize_cards(text).split(","))
+    return min(cards, key=lambda card: memory_limit(card).bytes)
 
 
 def make_phantom_environment(

@@ -13,6 +13,7 @@ from typing import Any, Final
 from analyzer.capture.process.child_process import ForkServers
 from analyzer.capture.process.launch import Progress, capture, capture_live, capture_unrun
 from analyzer.capture.process.run_folders import remove_run
+from analyzer.cards import check_limit
 from analyzer.model.contract.capture_request import (
     ASSUMPTIONS,
     CaptureKind,
@@ -21,7 +22,12 @@ from analyzer.model.contract.capture_request import (
 )
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import FailureKind, InputError, StepOutOfMemory, TargetError
-from analyzer.phantom.phantom_environment import check_platform, parse_cards
+from analyzer.phantom.phantom_environment import (
+    check_platform,
+    find_smallest_card,
+    normalize_cards,
+    parse_cards,
+)
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 STATIC: Final = "TF_MEMORY_ANALYZER_STATIC"
@@ -66,6 +72,8 @@ def capture_object(
 def _capture(capture_step: CaptureStep, options: CaptureOptions) -> Path:
     if not options.gpu:
         return capture_step(options, "static")
+    options = replace(options, gpu=normalize_cards(options.gpu))
+    check_limit(find_smallest_card(options.gpu), options.memory_limit_bytes)
     reason = _find_obstacle(options)
     if not reason:
         try:

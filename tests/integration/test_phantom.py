@@ -44,7 +44,7 @@ def run(
 ) -> dict[str, Any]:
     out = "-".join((command, name, gpu, *options)).replace("/", "")
     arguments = (command, f"gpu_steps.py:{name}", "--gpu", gpu, "--out", out, *options)
-    ended = analyze_in_child(*arguments, cwd=folder)
+    ended = analyze_in_child(*arguments, cwd=folder, TF_MEMORY_ANALYZER_STATIC="1")
     assert ended.code == code, ended.err
     document: dict[str, Any] = json.loads((folder / out / "report.json").read_text())
     return {**document, "printed": ended.out, "folder": folder / out}

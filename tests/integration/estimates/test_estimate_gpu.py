@@ -1,4 +1,4 @@
-"""Estimates op by op for simulated cards: the graph, the totals and invariants."""
+"""Estimates for cards without a run: the graph, the totals and invariants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def estimate(folder: Path, name: str, *options: str) -> dict[str, Any]:
     out = "".join((name, *options))
     if not (folder / out).exists():
         arguments = ("estimate", f"gpu_steps.py:{name}", "--out", out, *options)
-        ended = analyze_in_child(*arguments, cwd=folder)
+        ended = analyze_in_child(*arguments, cwd=folder, TF_MEMORY_ANALYZER_STATIC="1")
         assert ended.code == 0, ended.err
     document: dict[str, Any] = json.loads((folder / out / "report.json").read_text())
     return document

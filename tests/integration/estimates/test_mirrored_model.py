@@ -35,7 +35,10 @@ def test_the_estimate_agrees_with_the_run(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_the_estimate_for_a_card_is_that_of_the_run_on_it(tmp_path: Path) -> None:
+def test_the_estimate_for_a_card_is_that_of_the_run_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_MEMORY_ANALYZER_STATIC", "1")
     options = {"batch_size": 64, "gpu": "t4", "jit": False}
     traced = analyzer.trace(TARGET, out=tmp_path / "traced", **options)
     estimated = analyzer.estimate(TARGET, out=tmp_path / "estimated", **options)
