@@ -99,26 +99,6 @@ def finished() -> Path:
     return folder
 
 
-def with_card(folder: Path) -> None:
-    """Make the estimate in ``folder`` one for a card whose plan lies there."""
-    data = ROOT / "tests" / "unit" / "compiler" / "data"
-    run = json.loads((folder / "run.json").read_text())
-    run["device"] = {"kind": "gpu", "name": "NVIDIA A100", "id": "a100-80gb-sxm"}
-    run["xla"][0]["module"] = "module.hlo.pb.gz"
-    (folder / "run.json").write_text(json.dumps(run))
-    shutil.copy(data / "mlp.hlo.pb.gz", folder / "module.hlo.pb.gz")
-    plans = {}
-    for products in ("triton", "cublas"):
-        plans[products] = f"card-0-{products}.plan.gz"
-        shutil.copy(data / f"mlp-a100-{products}.plan.gz", folder / plans[products])
-    card = {
-        "schema_version": 1,
-        "card": "a100-80gb-sxm",
-        "functions": [{"ops": run["xla"][0]["ops"], "plans": plans}],
-    }
-    (folder / "card.json").write_text(json.dumps(card))
-
-
 def damage(folder: Path, rng: random.Random) -> str:
     """Damage one to three files of a run folder; return what was done."""
     files = sorted(
@@ -426,9 +406,6 @@ def make_case(seed: int, folder: Path) -> str:
     sample = rng.choices(known, [one.weight for one in known])[0]
     shutil.copytree(sample.folder, folder)
     kind = sample.folder.name
-    if kind == "jit" and (folder / "plan.hlo.pb.gz").is_file() and rng.random() < 0.5:
-        with_card(folder)
-        kind = "card"
     place = "trace" if (folder / "plugins").is_dir() else "note"
     return f"{place} {kind}: {damage(folder, rng)}"
 

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, command: str, out: str, *options: str, code: int = 0) -> dict[str, Any]:
-    ended = analyze_in_child(command, *options, "--out", out, cwd=folder)
+    ended = analyze_in_child(command, *options, "--out", out, cwd=folder, timeout_s=300)
     assert ended.code == code, ended.err
     document: dict[str, Any] = json.loads((folder / out / "report.json").read_text())
     return {**document, "printed": ended.out}
