@@ -149,12 +149,6 @@ def test_cards_with_the_same_answer_share_a_row() -> None:
         assert "64 71 80" in text
 
 
-def test_a_caution_comes_before_the_answer() -> None:
-    text = to_text(replace(ANSWER, notes=("Caution: it may be wrong.", "A note.")))
-    assert text.index("! Caution: it may be wrong.") < text.index("Memory by batch size")
-    assert text.count("it may be wrong") == 1
-
-
 def test_the_chart_reaches_marks_above_its_curve() -> None:
     page = to_html(replace(ANSWER, largest=60, failing=61))
     assert "largest: batch 60" in page
