@@ -58,7 +58,7 @@ def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> DumpedStat
         pool = Range.exactly(used_bytes + free_bytes)
     elif dump.regions and _has_all_regions(dump):
         pool = Range.exactly(sum(dump.regions))
-    free = Range.exactly(free_bytes) if is_complete else dump.free or difference(pool, in_use)
+    free = Range.exactly(free_bytes) if is_complete else difference(pool, in_use)
     limit = _limit(dump, pool, card.limit if card else None)
     hole, holes = _largest_hole(dump, is_complete, free)
     peak = dump.stats.get("MaxInUse")

@@ -209,10 +209,7 @@ def _xla_plan(failure: LoggedFailure) -> OomPlan | None:
     if failure.xla is None:
         return None
     buffers = (
-        OomBuffer(
-            *(one.size.middle, one.operator, one.label, one.shape),
-            padding_bytes=one.padding.middle if one.padding else 0,
-        )
+        OomBuffer(one.size.middle, one.operator, one.label, one.shape)
         for one in failure.xla.buffers
     )
     sums = {name: size.middle for name, size in failure.xla.stats.items()}

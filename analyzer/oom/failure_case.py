@@ -186,9 +186,6 @@ def size_by_figures(failure: LoggedFailure) -> RequestSize | None:
     if size is None:
         return None
     rounded = Range(round_up_request(size.low), round_up_request(size.high))
-    if "need" in failure.figures:
-        basis = "the program's total, which is several allocations"
-        return RequestSize(size, rounded, basis, tensor.dtype)
     if size.is_exact:
         return RequestSize(size, rounded, "the size in the log", tensor.dtype)
     sizes = [listed for listed, _ in failure.dump.summary if listed in rounded]
@@ -208,7 +205,6 @@ _VARIABLE_OPS: Final = (
 """Parts of the names of ops that create or update a variable, or multiply with joined axes. The first
 axis of their results is not the batch."""
 _LARGE_CONSTANT: Final = 64 << 20  # bytes
-_MUCH_PADDING: Final = 0.1  # of a TPU program's need
 
 
 def find_advice(case: OomCase, cause: str) -> Iterator[OomAdvice]:
@@ -250,20 +246,14 @@ def find_fit_call(case: OomCase) -> FitCall | None:
 
 def _advice_for_component(case: OomCase, cause: str) -> Iterator[OomAdvice]:
     failure = case.failure
-    row, need, plan = failure.row, failure.figures.get("need"), failure.xla
-    padding = sum(each.padding.middle for each in plan.buffers if each.padding) if plan else 0
-    if need is not None and padding > _MUCH_PADDING * need.middle:
-        yield write_advice("tpu_padding", padding=Range.exactly(padding))
-    name = "tpu_program" if failure.memory is OutOf.TPU else "smaller"
-    if row is not None and row.advice:
-        name = row.advice
-    elif row is not None and row.fragmented_advice and cause == Cause.FRAGMENTED:
-        name = row.fragmented_advice
-    elif cause == Cause.HELD_BY_OTHERS and failure.memory in (OutOf.CARD, OutOf.TPU):
+    name = "smaller"
+    if failure.row is not None and failure.row.advice:
+        name = failure.row.advice
+    elif cause == Cause.HELD_BY_OTHERS:
         name = cause
     elif failure.kind is FailedAllocator.LIBRARY:
         name = Cause.BESIDE_THE_POOL
-    elif failure.memory is OutOf.UNCLEAR and failure.is_killed and cause != Cause.HOST:
+    elif failure.is_killed and cause != Cause.HOST:
         name = "killed"
     elif failure.memory in (OutOf.HOST, OutOf.UNCLEAR):
         name = Cause.HOST

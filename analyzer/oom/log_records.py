@@ -113,7 +113,7 @@ class FailedAllocator(Choice):
     ASYNC = "async"  # CUDA's stream-ordered allocator (``cuda_malloc_async``)
     LIBRARY = "library"  # outside the pool: cuDNN, cuBLAS, the CUDA context
     HOST = "host"  # a killed process, NumPy, C++
-    OTHER = "other"  # of another framework or of a TPU
+    OTHER = "other"  # of another framework
     UNKNOWN = "unknown"  # the error text does not say
 
 
@@ -122,7 +122,6 @@ class OutOf(Choice):
 
     CARD = "card"
     HOST = "host"
-    TPU = "tpu"
     UNCLEAR = "unclear"
 
 
@@ -142,9 +141,7 @@ class ComponentRow(LogPattern, frozen=True, kw_only=True):
     kind: FailedAllocator = FailedAllocator.OTHER
     cause: str = ""
     advice: str = ""
-    fragmented_advice: str = ""
     is_kill: bool = False
-    is_warning: bool = False
     facts: str = ""
     lines: int = 12
 
@@ -194,7 +191,6 @@ class AllocatorDump(Struct):
     left: Range | None = None  # limit minus pool
     stats: dict[str, Range] = {}
     largest_free: Range | None = None
-    free: Range | None = None
     map: str = ""  # 100 of ``*`` used, ``x`` unused inside a used chunk, ``_`` free
 
     @property
@@ -210,7 +206,6 @@ class PeakBuffer(Struct):
     operator: str = ""
     label: str = ""
     shape: str = ""
-    padding: Range | None = None
 
 
 class XlaBuffers(Struct):
@@ -267,11 +262,6 @@ class LoggedFailure(Struct):
     def memory(self) -> OutOf | None:
         """The memory that ran out; None for TensorFlow."""
         return None if self.row is None else self.row.memory
-
-    @property
-    def is_warning(self) -> bool:
-        """Whether the line alone is no failure."""
-        return self.row is not None and self.row.is_warning
 
     @property
     def is_on_host(self) -> bool:

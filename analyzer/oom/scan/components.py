@@ -15,7 +15,7 @@ from analyzer.model.ranges import Range
 from analyzer.model.units import parse_bytes
 from analyzer.oom import log_records
 from analyzer.oom.failure_case import find_framework
-from analyzer.oom.scan.dump_lines import LogProcess, add_buffer
+from analyzer.oom.scan.dump_lines import LogProcess
 from analyzer.oom.scan.lines import LogMessage
 from analyzer.oom.scan.patterns import COMPONENTS, compile_pattern, find, read_groups
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from analyzer.oom.scan.log_reader import LogReader
 
 _LONGEST: Final = 2000  # characters of a text
-_AFFIXES: Final = re.compile(r"^quantity_|(?:_kib|_gib)?(?:_2)?$")
+_AFFIXES: Final = re.compile(r"^quantity_|(?:_kib)?(?:_2)?$")
 _LIMIT_LINES: Final = 6  # of a section "Limits:"
 _UNKNOWN: Final = "unknown"  # the row that is tried only if nothing else reads the line
 _CUDA_LIBRARIES: Final = ("cuDNN", "cuBLAS", "cuSOLVER", "cuFFT", "cuSPARSE", "cuRAND")
@@ -46,8 +46,6 @@ def take_component(reader: LogReader, process: LogProcess, message: LogMessage) 
     failure, process.component_lines = process.component, process.component_lines - 1
     if failure is None or process.component_lines < 0:
         return False
-    if failure.xla is not None and add_buffer(failure.xla, text):
-        return True
     return _add_figures(failure, process, text, is_limited=failure.is_killed)
 
 
@@ -59,24 +57,16 @@ def take_unknown(reader: LogReader, process: LogProcess, message: LogMessage) ->
 
 
 def finish_components(records: log_records.LogRecords) -> None:
-    """Remove reports that memory did not cause, and warnings before another failure."""
-    records.failures[:] = [one for one in records.failures if "other_reason" not in one.figures]
-    others = [one for one in records.failures if not one.is_warning or one.is_killed]
-    records.failures[:] = others or records.failures
+    """Give the components' figures to their failures."""
     for failure in records.failures:
         figures, dump = failure.figures, failure.dump
-        size = figures.get("exact_request") or figures.get("request") or figures.get("need")
-        if size is not None:
-            failure.tensor.size = size
+        if "request" in figures:
+            failure.tensor.size = figures["request"]
         if failure.component:
             free, total = figures.get("free"), figures.get("total")
             dump.limit, dump.used = figures.get("limit"), figures.get("used")
-            dump.largest_free = figures.get("hole")
-            if failure.memory is log_records.OutOf.TPU:
-                dump.free = free
-            else:
-                failure.card_free = None if free is None else free.middle
-                failure.card_total = None if total is None else total.middle
+            failure.card_free = None if free is None else free.middle
+            failure.card_total = None if total is None else total.middle
 
 
 def _add_report(
@@ -98,12 +88,10 @@ def _add_report(
         is_replaced = False
     if not last.component or is_replaced or _is_general(last):
         last.row, last.component, last.kind, last.title = row, row.component, row.kind, row.title
-    last.is_killed |= row.is_kill and not row.is_warning
+    last.is_killed |= row.is_kill
     last.reports += 1
     default = "TensorFlow" if message.file else "the framework"
     _add_names(last, process, match, "JAX" if message.file.startswith(_JAX) else default)
-    if row.memory is log_records.OutOf.TPU:
-        last.device, last.xla = "TPU", last.xla or log_records.XlaBuffers()
     process.error = process.component = last
     process.component_name, process.component_lines = name, row.lines
     _add_figures(last, process, text, is_limited=row.is_kill)
@@ -120,7 +108,7 @@ def _is_same(
     is_more_precise = _is_general(last) and row.memory is log_records.OutOf.CARD
     if not (is_same or is_library or is_more_precise) or not last.component:
         return False
-    return row.is_warning or request is None or last.figures.get("request", request) == request
+    return request is None or last.figures.get("request", request) == request
 
 
 def _is_general(failure: log_records.LoggedFailure) -> bool:
@@ -157,7 +145,7 @@ def _add_figures(
         figures.setdefault("limit", process.memory_limit)
     for name, size in figures.items():
         known = failure.figures.setdefault(name, size)
-        if name == "resident" or failure.is_warning:
+        if name == "resident":
             failure.figures[name] = max(known, size)
     return bool(figures)
 
@@ -174,13 +162,11 @@ def _read_figures(name: str, text: str) -> dict[str, Range]:
 
 
 def _parse_figure(group: str, text: str) -> Range | None:
-    if group.startswith("other_reason"):
-        return Range.exactly(0)
     if group.startswith("quantity"):
         return _parse_quantity(text)
     if group.endswith("_kib"):
         return Range.exactly(log_records.parse_count(text) * 1024)
-    size = log_records.parse_rounded(f"{text}GiB" if group.endswith("_gib") else text)
+    size = log_records.parse_rounded(text)
     is_nonsense = size is not None and group == "total" and size.low >= 1 << 50
     return None if is_nonsense else size  # a driver in error reports a total of 2 ** 64 - 1
 

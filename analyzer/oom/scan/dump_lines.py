@@ -236,7 +236,7 @@ def _parse_positive(text: str) -> Range | None:
 
 def add_buffer(xla: XlaBuffers, text: str) -> bool:
     """Add a line of the list of buffers; return False if it is none."""
-    stat = find("xla_stat", text) or find("tpu_stat", text)
+    stat = find("xla_stat", text)
     if stat is not None:
         fields = read_groups(stat)
         size = parse_size(fields["size"])
@@ -253,8 +253,6 @@ def add_buffer(xla: XlaBuffers, text: str) -> bool:
     size = parse_size(value.partition(" ")[0])
     if name == "Size":
         buffer.size = size or buffer.size
-    elif name.startswith("Extra memory"):
-        buffer.padding = size
     elif name == "Operator":
         op = find("xla_op", value)
         buffer.operator = (op["name"] if op else value)[: 2 * _LONGEST]

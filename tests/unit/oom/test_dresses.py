@@ -299,26 +299,6 @@ def test_xlas_buffers_are_listed() -> None:
     assert len(failure.compiled.buffers) == 2
 
 
-def test_a_tpus_memory_is_told_in_its_own_words() -> None:
-    program = (
-        b"RuntimeError: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 9.08G of 7.48G "
-        b"hbm. Exceeded hbm capacity by 1.60G.\n"
-    )
-    (failure,) = report(program * 2).document.failures
-    assert failure.verdict.id == "larger-than-limit"
-    assert failure.limit_bytes == pytest.approx(7.48 * (1 << 30), rel=1e-3)
-    left = (
-        b"RESOURCE_EXHAUSTED: Attempting to reserve 6.48G at the bottom of memory. That was not "
-        b"possible. There are 6.78G free, 0B reserved, and 3.33G reservable.\n"
-        b"\t [[{{node XRTExecute}}]]\n"
-    )
-    (failure,) = report(left).document.failures
-    assert failure.verdict.id == "fragmented"
-    assert failure.op == "XRTExecute"
-    assert failure.largest_hole_bytes == pytest.approx(3.33 * (1 << 30), rel=1e-3)
-    assert not any("cuda" in remedy.action for remedy in failure.remedies)
-
-
 def test_a_copy_without_room_says_so() -> None:
     text = (
         b"tensorflow.python.framework.errors_impl.InternalError: Failed copying input tensor from "

@@ -67,13 +67,12 @@ class OomCard(ReportRecord, frozen=True):
 
 
 class OomBuffer(ReportRecord, frozen=True):
-    """One of a compiled program's largest buffers; ``padding_bytes`` are the padding of a TPU."""
+    """One of a compiled program's largest buffers."""
 
     size_bytes: int
     operator: str
     label: str
     shape: str
-    padding_bytes: int = 0
 
 
 class OomPlan(ReportRecord, frozen=True):
