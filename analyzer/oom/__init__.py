@@ -1,6 +1,6 @@
 """Explains an out-of-memory log: the request, the state of the allocator, the cause, and advice.
 
-Inputs: the bytes of a log of TensorFlow 1.0 or later, in any format; optionally a model's tensors.
+Inputs: the bytes of a log of TensorFlow 2.4 or later, in any format; optionally a model's tensors.
 Outputs: an ``OomReport`` with the JSON document, text for the terminal, and a page.
 Restrictions: the log is untrusted; TensorFlow is not imported. ``scan/`` reads the log into records.
 """

@@ -18,7 +18,7 @@ from analyzer.oom.dumped_state import (
     write_sentence,
     write_verdict,
 )
-from analyzer.oom.failure_case import Cause, OomCase, RequestSize, find_framework, size_without_type
+from analyzer.oom.failure_case import Cause, OomCase, RequestSize, find_framework
 from analyzer.oom.log_records import FailedAllocator, OutOf, RefusalRun
 
 _NOTABLE: Final = 0.05  # share of the bytes in use from which waste is reported
@@ -59,12 +59,12 @@ def _judge_pool(case: OomCase, request: RequestSize) -> OomVerdict:
     if state.free is not None:
         if state.room is None and state.pool is not None and state.pool.high < want.low:
             sizes = {"request": request.size, "pool": state.pool}
-            return _judge_others(case, want) or write_verdict("unknown_limit", **sizes)
+            return write_verdict("unknown_limit", **sizes)
         left = state.free + (state.room or Range.exactly(0))
     if left is None:
         return _judge_by_map(case, request)
     if left.middle < want.middle:
-        return _judge_others(case, want) or _judge_full(case, request, left)
+        return _judge_full(case, request, left)
     if state.free is not None:
         return _judge_fragmented(case, request, state.free)
     title = "refused_below_limit" if case.refusals else "fragmented_below_limit"
@@ -73,14 +73,11 @@ def _judge_pool(case: OomCase, request: RequestSize) -> OomVerdict:
 
 def _judge_unknown_request(case: OomCase) -> OomVerdict:
     state = case.state
-    bare = size_without_type(case.failure.tensor)
     if state.in_use is not None and state.limit is not None:
         sizes = {"in_use": state.in_use, "limit": state.limit}
         return write_verdict("unknown_request_in_use", **sizes)
     if case.failure.is_copy:
         return write_verdict("unknown_copy")
-    if bare is not None:
-        return write_verdict("unknown_type", size=Range.exactly(4 * bare.low))
     return write_verdict("unknown_request")
 
 
@@ -92,19 +89,7 @@ def _judge_larger_than_all(case: OomCase, request: RequestSize) -> OomVerdict | 
         return write_verdict("larger_than_card", **values)
     if limit is None or want.low <= limit.high:
         return None
-    return _judge_others(case, want) or write_verdict("larger_than_limit", **values)
-
-
-def _judge_others(case: OomCase, want: Range) -> OomVerdict | None:
-    """Blame other processes if they held much of the card when TensorFlow started."""
-    card = case.card
-    if card is None or card.total is None or card.free is None or not case.is_on_card:
-        return None
-    need = want.shifted(case.in_use_bytes or 0)
-    held = find_others(card.total, card.free, Range.exactly(0), need)
-    if held is None:
-        return None
-    return write_verdict("others", held=held, total=card.total, free=card.free)
+    return write_verdict("larger_than_limit", **values)
 
 
 def _judge_driver(case: OomCase, request: RequestSize, room: Range) -> OomVerdict:
@@ -280,7 +265,4 @@ def _describe_figures(figures: dict[str, Range]) -> Iterator[str]:
 
 
 def _describe_library(case: OomCase) -> Iterator[str]:
-    card = case.card
     yield from describe_refusals(case.refusals)
-    if card is not None and card.total is not None and card.free is not None:
-        yield write_reason("free_at_start", free=card.free, total=card.total)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
-from itertools import pairwise
 from typing import Any, Final
 
 from analyzer.model.contract.report.oom_file import OomAdvice, OomSize, OomVerdict
@@ -26,7 +25,6 @@ from analyzer.oom.log_records import (
 _NOTHING: Final = Range.exactly(0)
 _FIRST_BIN: Final = 256  # bytes (``bfc_allocator.h``: ``kMinAllocationSize``)
 _LAST_BIN: Final = 256 << 20  # ``kNumBins`` is 21, and each bin is twice the one before
-_MAP_ERROR: Final = 2  # marks of the map that rounding may add or remove
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,38 +71,23 @@ def compute_state(failure: LoggedFailure, card: LoggedCard | None) -> DumpedStat
         largest_hole=hole,
         holes=holes,
         room=_narrow(dump.left, difference(limit, pool)),
-        waste=_waste(dump, in_use),
-        regions=len(dump.regions) or (len(regions_in_order(dump)) if is_complete else None),
+        waste=_waste(dump),
+        regions=len(dump.regions) or None,
         is_complete=is_complete,
     )
 
 
-def regions_in_order(dump: AllocatorDump) -> list[list[DumpedChunk]]:
-    """Return the chunks of each region in the order of their addresses."""
-    ordered = sorted(dump.chunks, key=lambda chunk: chunk.address)
-    regions = [ordered[:1]] if ordered else []
-    for before, chunk in pairwise(ordered):
-        is_next = before.address + before.size_bytes == chunk.address
-        if not is_next or before.region != chunk.region:
-            regions.append([])
-        regions[-1].append(chunk)
-    return regions
+def chunks_in_order(dump: AllocatorDump) -> list[DumpedChunk]:
+    """Return the chunks in the order of their addresses, as the dump lists those of a region."""
+    return sorted(dump.chunks, key=lambda chunk: chunk.address)
 
 
-def _waste(dump: AllocatorDump, in_use: Range | None) -> Range | None:
-    """Return the bytes in use that were not requested.
-
-    Size classes count them from TensorFlow 1.4; before, each ``x`` of the map is a hundredth of the pool
-    inside a used chunk, beyond its request (``RenderOccupancy``).
-    """
-    if dump.bins:
-        parts = [one.used - one.requested for one in dump.bins if one.used != one.requested]
-        return sum((part.at_least(0) for part in parts), _NOTHING)
-    used, unused = dump.map.count("*"), dump.map.count("x")
-    if in_use is None or unused <= _MAP_ERROR:
+def _waste(dump: AllocatorDump) -> Range | None:
+    """Return the bytes in use that were not requested, which the size classes count."""
+    if not dump.bins:
         return None
-    cell = in_use.middle / (used + unused)
-    return Range(int((unused - _MAP_ERROR) * cell), int((unused + _MAP_ERROR) * cell))
+    parts = [one.used - one.requested for one in dump.bins if one.used != one.requested]
+    return sum((part.at_least(0) for part in parts), _NOTHING)
 
 
 def _in_use(failure: LoggedFailure, used_bytes: int, free_bytes: int) -> Range | None:

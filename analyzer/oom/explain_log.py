@@ -146,17 +146,11 @@ def _explain_failure(case: failure_case.OomCase) -> OomFailure:
 
 def _request_of(case: failure_case.OomCase) -> AskedFor | None:
     request, tensor = case.request, case.failure.tensor
-    bare = failure_case.size_without_type(tensor)
-    if request is None and bare is not None:
-        basis = "the shape, with 4 bytes per element; the log does not give its type"
-        requested, likely_bytes = bare, 4 * bare.low
-        rounded_bytes, dtype = round_up_request(likely_bytes), ""
-    elif request is not None:
-        requested, basis, rounded_bytes = request.requested, request.basis, request.rounded.high
-        likely_bytes = requested.high if requested.width < 256 else requested.middle
-        dtype = numpy_name(request.dtype or tensor.dtype)
-    else:
+    if request is None:
         return None
+    requested, basis, rounded_bytes = request.requested, request.basis, request.rounded.high
+    likely_bytes = requested.high if requested.width < 256 else requested.middle
+    dtype = numpy_name(request.dtype or tensor.dtype)
     return AskedFor(
         requested_bytes=likely_bytes,
         rounded_bytes=rounded_bytes,
@@ -176,7 +170,6 @@ def _card_figures(case: failure_case.OomCase) -> OomCard | None:
     return OomCard(
         name=card.name or None,
         total_bytes=total.middle if total is not None else None,
-        free_at_start_bytes=card.free.middle if card.free else None,
         free_bytes=failure.card_free,
         is_from_catalogue=total is not None and failure.card_total is None and card.total is None,
     )
@@ -240,8 +233,6 @@ def _describe_pool_refusals(runs: list[RefusalRun], cards: list[LoggedCard]) -> 
     words = write_sentence("headline", "refused", times=count, sizes=sizes)
     for card in cards:
         total = failure_case.find_card_memory(card)
-        if card.total is not None and card.free is not None:
-            return words + write_sentence("headline", "free_at_start", free=card.free, total=total)
         if failure_case.is_limited(card.limit, total):
             return words + write_sentence("headline", "low_limit", limit=card.limit, total=total)
     return words

@@ -14,14 +14,12 @@ from typing import Final, NamedTuple
 from analyzer.cards import gpus_named, memory_limit
 from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.choice import Choice
-from analyzer.model.contract.fields import numpy_name
 from analyzer.model.contract.report.oom_file import OomAdvice, OomSize
 from analyzer.model.errors import InputError
 from analyzer.model.ranges import Range
 from analyzer.model.units import format_option_bytes
 from analyzer.oom.dumped_state import DumpedState, find_dominant_size, read_texts, write_advice
 from analyzer.oom.log_records import (
-    ITEM_SIZES,
     FailedAllocator,
     LoggedCard,
     LoggedFailure,
@@ -29,8 +27,8 @@ from analyzer.oom.log_records import (
     RefusalRun,
     RequestedTensor,
     difference,
-    possible_bytes,
     round_up_request,
+    shape_bytes,
 )
 
 _LIMITED_SHARE = 0.8  # of the card's memory: a lower limit was set, or follows from other processes
@@ -143,34 +141,19 @@ class RequestSize:
         return self.requested if self.requested.is_exact else self.rounded
 
 
-def size_without_type(tensor: RequestedTensor) -> Range | None:
-    """Return bounds for a shape whose type the log lacks (TensorFlow 1.4 and before), else None."""
-    if tensor.shape is None or tensor.dtype:
-        return None
-    return Range.spanning(possible_bytes(tensor.shape, ""))
-
-
 def size_by_shape(tensor: RequestedTensor) -> RequestSize | None:
     """Return the size that the shape and the type give, if the printed size agrees."""
-    if tensor.shape is None:
+    size = None if tensor.shape is None else shape_bytes(tensor.shape, tensor.dtype)
+    if size is None:
         return None
-    sizes: list[tuple[int, str, str]] = []
-    if dtype := tensor.dtype or numpy_name(tensor.node_dtype):
-        own = "the shape and the type" if tensor.dtype else "the shape and the op's own type"
-        sizes = [(size, own, dtype) for size in possible_bytes(tensor.shape, dtype)]
-    if not tensor.dtype and (tensor.size, tensor.rounded_bytes) != (None, None):
-        for item in ITEM_SIZES:
-            basis = f"the shape and the printed size, which give {item} bytes per element"
-            sizes.append((math.prod(tensor.shape) * item, basis, "float" if item == 4 else ""))
-    for size, basis, dtype in sizes:
-        rounded = round_up_request(size)
-        if tensor.rounded_bytes is not None:
-            agrees = rounded == tensor.rounded_bytes
-        else:
-            agrees = tensor.size is None or size in tensor.size
-        if agrees:
-            return RequestSize(Range.exactly(size), Range.exactly(rounded), basis, dtype)
-    return None
+    rounded = round_up_request(size)
+    agrees = tensor.size is None or size in tensor.size
+    if tensor.rounded_bytes is not None:
+        agrees = rounded == tensor.rounded_bytes
+    if not agrees:
+        return None
+    exact, chunk = Range.exactly(size), Range.exactly(rounded)
+    return RequestSize(exact, chunk, "the shape and the type", tensor.dtype)
 
 
 def size_by_figures(failure: LoggedFailure) -> RequestSize | None:

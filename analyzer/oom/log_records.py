@@ -22,10 +22,8 @@ _UNITS: Final = "KMGTPE"
 _PRINTED: Final = re.compile(r"(-?)(\d+(?:\.\d+)?)\s?([KMGTPE]?)(?:i?B|BYTES)?", re.IGNORECASE)
 _LONGEST: Final = 40  # characters of a number
 _MOST: Final = 1 << 62  # bytes; the sum of two is still a signed 64-bit number
+_LARGEST_ITEM: Final = 16  # bytes of an element
 MOST_BYTES: Final = 1 << 44  # of a chunk, or of all chunks of one size; more is a damaged line
-
-ITEM_SIZES: Final = (4, 2, 1, 8, 16)
-"""Element sizes to try if the log has no type (TensorFlow 1.4 and before); the likeliest first."""
 
 
 def _match_size(text: str | None) -> tuple[str, str, str] | None:
@@ -84,7 +82,7 @@ def parse_shape(text: str) -> tuple[int, ...] | None:
     if len(axes) > MOST_AXES or any(len(axis) > 18 or not axis.isdigit() for axis in axes):
         return None
     shape = tuple(map(int, axes))
-    return shape if math.prod(shape) * max(ITEM_SIZES) <= _MOST else None
+    return shape if math.prod(shape) * _LARGEST_ITEM <= _MOST else None
 
 
 def round_up_request(size_bytes: int) -> int:
@@ -97,13 +95,10 @@ def difference(whole: Range | None, part: Range | None) -> Range | None:
     return None if whole is None or part is None else (whole - part).at_least(0)
 
 
-def possible_bytes(shape: tuple[int, ...], dtype: str) -> list[int]:
-    """Return the possible sizes: one for a known type, one per element size without a type."""
-    elements = math.prod(shape)
-    if not dtype:
-        return [elements * size for size in ITEM_SIZES]
+def shape_bytes(shape: tuple[int, ...], dtype: str) -> int | None:
+    """Return the bytes of a tensor; None if its type is unknown."""
     item = ITEM_BYTES.get(numpy_name(dtype))
-    return [] if item is None else [math.ceil(elements * item)]
+    return None if item is None else math.ceil(math.prod(shape) * item)
 
 
 class FailedAllocator(Choice):
@@ -181,7 +176,7 @@ class AllocatorDump(Struct):
 
     allocator: str = ""
     bins: list[DumpedBin] = []
-    regions: list[int] = []  # bytes; TensorFlow 1.14 and later
+    regions: list[int] = []  # bytes
     chunks: list[DumpedChunk] = []
     omitted_chunks: int = 0
     summary: list[tuple[int, int]] = []  # bytes and count of the sizes in use
@@ -219,10 +214,9 @@ class RequestedTensor(Struct):
     """The request as the log describes it."""
 
     size: Range | None = None
-    rounded_bytes: int | None = None  # up to 256 bytes; TensorFlow 1.15 and later
+    rounded_bytes: int | None = None  # up to 256 bytes
     shape: tuple[int, ...] | None = None
     dtype: str = ""  # TensorFlow's name (``float``)
-    node_dtype: str = ""  # attribute ``T`` of the op, for errors without a type
 
 
 class LoggedFailure(Struct):
@@ -301,7 +295,6 @@ class LoggedCard(Struct):
     tag: str = ""
     name: str = ""
     total: Range | None = None
-    free: Range | None = None
     limit: Range | None = None
 
 

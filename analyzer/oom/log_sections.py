@@ -18,7 +18,7 @@ from analyzer.model.contract.report.oom_file import (
     OomPlan,
 )
 from analyzer.model.units import format_bytes
-from analyzer.oom.dumped_state import read_texts, regions_in_order
+from analyzer.oom.dumped_state import chunks_in_order, read_texts
 from analyzer.oom.failure_case import OomCase
 from analyzer.oom.log_records import DumpedChunk
 from analyzer.report.render.sections import (
@@ -152,7 +152,6 @@ def _card_words(card: OomCard) -> str:
     source = "{} according to the catalogue" if card.is_from_catalogue else "{}"
     sizes = (
         (card.total_bytes or None, source),
-        (card.free_at_start_bytes, "{} free at the start"),
         (card.free_bytes, "{} free at the failure"),
     )
     parts = [words.format(format_bytes(size)) for size, words in sizes if size is not None]
@@ -223,7 +222,7 @@ _SVG: Final = Markup(
 
 def draw_pool(case: OomCase) -> Drawing | None:
     """Return a failure's pool as a drawing, its regions one after the other; None without chunks."""
-    chunks = [chunk for region in regions_in_order(case.failure.dump) for chunk in region]
+    chunks = chunks_in_order(case.failure.dump)
     *starts, total = accumulate((chunk.size_bytes for chunk in chunks), initial=0)
     if not total:
         return None

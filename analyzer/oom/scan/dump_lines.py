@@ -167,7 +167,7 @@ def add_dump_line(dump: AllocatorDump, text: str) -> bool:
         return _add_sum(dump, text)
     if match := find("dump_bin", text):
         total, used, requested = map(parse_size, match.group("total", "used", "requested"))
-        has_room = match["dot"] and len(dump.bins) < _MOST_BINS
+        has_room = len(dump.bins) < _MOST_BINS
         if has_room and total and used and requested and total.high < 1 << 50:
             least, chunks, in_use = map(parse_count, match.group("bytes", "chunks", "used_chunks"))
             dump.bins.append(DumpedBin(least, chunks, in_use, total, used, requested))
@@ -290,8 +290,6 @@ def take_start_line(records: LogRecords, process: LogProcess, text: str) -> None
             card.name = card.name or match["name"].strip()[:80]
         if match := find("card_size", text):
             card.total = parse_size(match["size"])
-        if match := find("card_free_at_start", text):
-            card.free = parse_size(match["size"])
     if (match := find("xla_budget", text)) and len(records.xla_budgets) < _MOST_CARDS:
         budget, reached = parse_size(match["budget"]), parse_size(match["reached"])
         if budget is not None and reached is not None:

@@ -21,8 +21,8 @@ from analyzer.oom.log_records import (
     XlaBuffers,
     parse_shape,
     parse_size,
-    possible_bytes,
     round_up_request,
+    shape_bytes,
 )
 from analyzer.oom.scan.dump_lines import LogProcess, add_buffer
 from analyzer.oom.scan.lines import LogMessage
@@ -113,12 +113,14 @@ def _may_request(failure: LoggedFailure, shape: tuple[int, ...], dtype: str) -> 
     if is_other or failure.has_error_text:
         return False
     size, rounded = failure.tensor.size, failure.tensor.rounded_bytes
-    sizes = possible_bytes(shape, dtype)
-    if rounded is not None:
-        return any(rounded == round_up_request(size_bytes) for size_bytes in sizes)
-    if size is None:
+    size_bytes = shape_bytes(shape, dtype)
+    if rounded is None and size is None:
         return failure.kind in (FailedAllocator.POOL, FailedAllocator.UNKNOWN)
-    return any(size_bytes in size for size_bytes in sizes)
+    if size_bytes is None:
+        return False
+    if rounded is not None:
+        return rounded == round_up_request(size_bytes)
+    return size is not None and size_bytes in size
 
 
 def _find_module(
@@ -218,9 +220,6 @@ def _take_context(records: LogRecords, process: LogProcess, text: str) -> bool:
     failure = process.error
     if failure is None:
         return False
-    if caused := find("caused_by", text):
-        failure.op = failure.op or caused["name"]
-        return True
     if find("xla_head", text):
         process.is_in_buffers = failure.xla is None
         failure.xla = failure.xla or XlaBuffers()
@@ -262,10 +261,6 @@ def _add_names(failure: LoggedFailure, text: str) -> bool:
         fields = read_groups(node)
         failure.op = failure.op or fields["name"]
         if failure.op == fields["name"]:
-            dtype = find("node_dtype", text)
-            if dtype and not failure.tensor.node_dtype:
-                failure.tensor.node_dtype = dtype["dtype"].lower()
-            failure.op_type = failure.op_type or fields.get("type", "")
             failure.source = fields.get("source", failure.source)
     if eager and not eager["type"].startswith("__") and not failure.op_type:
         failure.op_type = eager["type"]

@@ -173,8 +173,8 @@ def _split_at_prefixes(text: str, number: int) -> Iterator[LogMessage]:
     elif before.strip() and len(before) > len(tag) + 3:
         yield LogMessage(number, tag, "", "", before)
     for head, end in zip(heads, starts[1:], strict=True):
-        file = head["file"] or head["absl_file"] or head["old_file"] or ""
-        stamp = "" if head["old_file"] else head[0]
+        file = head["file"] or head["absl_file"] or head["bare_file"]
+        stamp = "" if head["bare_file"] else head[0]
         yield LogMessage(number, tag, head["thread"] or "", file, text[head.end() : end], stamp)
 
 
@@ -201,7 +201,7 @@ _ZEROS: Final[dict[tuple[bool, ...], str]] = {
 """Encodings by the bytes of four that are zero in English text."""
 _HEAD: Final = re.compile(
     rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d+: [IWEF] "
-    rb"|[IWEF]\d{4} \d\d:\d\d|[IWEF] \S*tensorflow"
+    rb"|[IWEF]\d{4} \d\d:\d\d"
 )
 """Start of a line of TensorFlow's logger."""
 _WIDTHS: Final = range(40, 401)  # columns of a terminal

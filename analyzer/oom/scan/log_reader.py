@@ -108,24 +108,19 @@ class LogReader:
         if find("garbage_collection", text):
             self.records.garbage_collections += 1
             return True
-        match = find_any(("allocator_failed", "eigen_failed"), text)
+        match = find("allocator_failed", text)
         if match is None:
             return False
         fields = match.groupdict("")
-        size, allocator = parse_size(fields["size"]), fields.get("allocator", "")
+        size, allocator = parse_size(fields["size"]), fields["allocator"]
         if find("not_a_failure", text):
             add_tolerated(self.records, allocator, size or Range.exactly(0))
             return True
-        rounded = parse_size(fields.get("rounded"))
+        rounded = parse_size(fields["rounded"])
         tensor = RequestedTensor(size=size, rounded_bytes=rounded.low if rounded else None)
-        before = process.owner(message.thread)
-        if not allocator and before is not None and not before.has_allocator_line:
-            before.tensor, before.has_allocator_line = tensor, True  # the dump came first
-            before.text = text
-            return True
         failure = self._start_failure(process, message, allocator, tensor)
         # a copied line may continue with TensorFlow's advice
-        op = fields.get("op", "").partition("If the cause")[0].strip()
+        op = fields["op"].partition("If the cause")[0].strip()
         failure.requested_by = op.removeprefix("<null>")
         return True
 
@@ -195,7 +190,7 @@ class LogReader:
     def _start_dump(
         self, process: LogProcess, message: LogMessage, allocator: str
     ) -> LoggedFailure:
-        """Add a failure whose dump comes first (TensorFlow 1.0) or is all that the log has."""
+        """Add a failure whose dump is all that the log has."""
         failure = self.add_failure(process, message)
         failure.allocator = allocator
         process.await_dump(message.thread, failure)

@@ -232,31 +232,6 @@ def test_a_library_without_room_is_beside_the_pool() -> None:
     assert failure.told == 3
 
 
-def test_other_processes_at_the_start_are_told() -> None:
-    start = (
-        "2018-03-14 13:07:10.000001: I tensorflow/core/common_runtime/gpu/gpu_device.cc:1212] Found "
-        "device 0 with properties: \nname: GeForce GTX 1080 major: 6 minor: 1\n"
-        "pciBusID: 0000:01:00.0\ntotalMemory: 7.92GiB freeMemory: 190.31MiB\n"
-    )
-    (failure,) = report((start + log_of(PIECES, "1.6")).encode()).document.failures
-    assert failure.card is not None
-    assert failure.card.name == "GeForce GTX 1080"
-    assert failure.card.free_at_start_bytes == pytest.approx(190.31 * (1 << 20), rel=1e-4)
-    (full,) = report((start + log_of(FULL, "1.6")).encode()).document.failures
-    assert full.verdict.id == "held-by-others"
-
-
-def test_old_warnings_are_no_failures_either() -> None:
-    warning = (
-        "W tensorflow/core/common_runtime/bfc_allocator.cc:217] Ran out of memory trying to allocate "
-        "3.54GiB. The caller indicates that this is not a failure, but may mean that there could be "
-        "performance gains if more memory is available.\n"
-    )
-    document = report(warning.encode() * 3).document
-    assert not document.failures
-    assert [each.times for each in document.survived] == [3]
-
-
 def test_refusals_alone_are_told_with_the_card() -> None:
     refused = (
         "2021-08-30 02:23:29.8: I tensorflow/stream_executor/cuda/cuda_driver.cc:775] failed to "

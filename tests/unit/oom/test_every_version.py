@@ -73,9 +73,7 @@ def test_figures_are_those_of_the_pool(scene: Scene, version: str) -> None:
 def test_the_verdict_is_the_same_in_every_version(version: str) -> None:
     pieces, full = (report(log_of(scene, version)).document.failures[0] for scene in (PIECES, FULL))
     assert pieces.verdict.id == "fragmented"
-    # up to 1.0 neither the allocator nor the error says that it is a card's memory
-    is_known = version != "0.8"
-    assert any("cuda_malloc_async" in remedy.action for remedy in pieces.remedies) == is_known
+    assert any("cuda_malloc_async" in remedy.action for remedy in pieces.remedies)
     assert full.verdict.id in ("full", "wasted-in-chunks")
     assert not any("cuda_malloc_async" in remedy.action for remedy in full.remedies)
 

@@ -15,16 +15,6 @@ def document(text: str) -> OomDocument:
     return read_oom_log(io.BytesIO(text.encode()), "a log").document
 
 
-def test_an_eigen_kernels_scratch_ends_the_process() -> None:
-    (failure,) = document(
-        ": E tensorflow/core/common_runtime/bfc_allocator.cc:244] tried to allocate 0 bytes\n"
-        ": F tensorflow/core/common_runtime/gpu/gpu_device.cc:103] EigenAllocator for GPU ran out of"
-        " memory when allocating 4096. See error logs for more detailed info.\nAborted (core dumped)\n"
-    ).failures
-    assert failure.asked is not None
-    assert (failure.asked.requested_bytes, failure.asked.is_exact) == (4096, True)
-
-
 def test_unified_memory_that_the_driver_refuses_is_a_refusal() -> None:
     sizes = (17825792, 16043264, 14439168, 12995328)
     lines = [
@@ -54,18 +44,6 @@ def test_a_source_file_is_no_allocators_name() -> None:
     assert failure.allocator is None
     assert failure.asked is not None
     assert failure.asked.requested_bytes == 281923031072
-
-
-def test_a_shape_without_a_type_is_told_with_the_usual_elements_bytes() -> None:
-    (failure,) = document(
-        "ResourceExhaustedError (see above for traceback): OOM when allocating tensor with"
-        " shape[100,4096,32]\n"
-    ).failures
-    assert failure.asked is not None
-    assert failure.asked.shape == (100, 4096, 32)
-    assert (failure.asked.requested_bytes, failure.asked.is_exact) == (52428800, False)
-    assert failure.asked.dtype is None
-    assert "50.00 MiB" in failure.verdict.title
 
 
 def test_pinned_memory_that_the_machine_refused_is_the_verdict_without_a_dump() -> None:

@@ -61,7 +61,6 @@ class OomCard(ReportRecord, frozen=True):
 
     name: str | None
     total_bytes: int | None
-    free_at_start_bytes: int | None
     free_bytes: int | None
     is_from_catalogue: bool = False
 
