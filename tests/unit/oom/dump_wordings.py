@@ -66,8 +66,36 @@ class Scene:
         return sum(size for size, asked in self.chunks if asked is not None)
 
     @property
+    def waste(self) -> int:
+        return sum(size - asked for size, asked in self.chunks if asked is not None)
+
+    @property
     def largest_hole(self) -> int:
         return max((size for size, asked in self.chunks if asked is None), default=0)
+
+
+MIB = 1 << 20
+PIECES = Scene(
+    regions=(
+        (
+            (1280, 1000),
+            (3 * MIB, 3 * MIB),
+            (3 * MIB, None),
+            *(((2 * MIB + 256), 2 * MIB - 77), (5 * MIB + 512, None)) * 6,
+            (64 * MIB, 64 * MIB),
+        ),
+        ((16 * MIB, 12 * MIB), (7 * MIB, None)),
+    ),
+    shape=(16, 225, 225, 3),
+    limit=128 * MIB + 771,
+)
+"""A pool of two regions with 40 MiB free and no hole over 7 MiB, for a request of 9.27 MiB; the limit
+leaves less than that."""
+FULL = Scene(
+    regions=(((1280, 1024), (90 * MIB, 90 * MIB), (100 * MIB - 1280, 80 * MIB), (10 * MIB, None)),),
+    shape=(128, 225, 225, 3),
+    limit=200 * MIB,
+)
 
 
 def log_of(scene: Scene, version: str, *, with_text: bool = True, level: str = "I") -> str:
@@ -79,7 +107,9 @@ def log_of(scene: Scene, version: str, *, with_text: bool = True, level: str = "
         lines += [("I", "bfc_allocator.cc:643", row) for row in _dump(scene, version)]
     lines.append(("W", "bfc_allocator.cc:277", _map(scene)))
     if with_text:
-        lines.append(("W", "op_kernel.cc:1192", _kernel_text(scene, version)))
+        status = "Resource exhausted" if version == "2.4" else "RESOURCE_EXHAUSTED"
+        kernel = f"OP_REQUIRES failed at conv_ops.cc:446 : {status}: {_error_text(scene)}"
+        lines.append(("W", "op_kernel.cc:1192", kernel))
     text = "".join(_with_prefix(number, line, version) for number, line in enumerate(lines))
     return text + (_traceback(scene, version) if with_text else "")
 
@@ -142,21 +172,15 @@ def _stats(scene: Scene, version: str) -> str:
 
 
 def _map(scene: Scene) -> str:
-    cells = ["_"] * 100
-    offset = 0
-    for size, asked in scene.chunks:
-        for taken, mark in ((size, "x"), (asked or 0, "*")):
-            first = offset * 100 // scene.pool
-            last = min(max((offset + taken) * 100 // scene.pool, first + 1), 100)
-            if asked is not None:
-                cells[first:last] = mark * (last - first)
-        offset += size
-    return "".join(cells)
-
-
-def _kernel_text(scene: Scene, version: str) -> str:
-    status = "Resource exhausted: " if version == "2.4" else "RESOURCE_EXHAUSTED: "
-    return f"OP_REQUIRES failed at conv_ops.cc:446 : {status}{_error_text(scene)}"
+    """Return the pool as 100 marks, each for the byte at its start."""
+    cells = []
+    for place in range(0, scene.pool, scene.pool // 99):
+        offset = 0
+        for size, asked in scene.chunks:
+            if offset <= place < offset + size:
+                cells.append("_" if asked is None else "*")
+            offset += size
+    return "".join(cells)[:100]
 
 
 def _error_text(scene: Scene) -> str:
@@ -169,14 +193,12 @@ def _traceback(scene: Scene, version: str) -> str:
     node = f"[[{{{{node {scene.op}}}}}]]"
     if version == "2.4":
         node = f"[[node {scene.op} (defined at train.py:42) ]]"
-    text = _error_text(scene)
+    error = f"ResourceExhaustedError: {_error_text(scene)}\n\t {node}\n"
     return (
         "Traceback (most recent call last):\n"
         '  File "/home/me/train.py", line 42, in <module>\n    model.fit(data)\n'
-        f"tensorflow.python.framework.errors_impl.ResourceExhaustedError: {text}\n\t {node}\n"
-        "\t [[Adam/update/_12]]\n\n"
-        "During handling of the above exception, another exception occurred:\n\n"
-        f"ResourceExhaustedError: {text}\n\t {node}\n"
+        f"tensorflow.python.framework.errors_impl.{error}\t [[Adam/update/_12]]\n\n"
+        f"During handling of the above exception, another exception occurred:\n\n{error}"
     )
 
 
