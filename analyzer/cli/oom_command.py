@@ -20,7 +20,8 @@ from analyzer.cli.outputs import PageOutputs
 from analyzer.cli.stdout import progress_bar
 from analyzer.model.errors import ExitCode, InputError
 from analyzer.oom import ModelTensor, OomReport, read_oom_log
-from analyzer.oom.failure_case import OomCase, find_fit_call
+from analyzer.oom.advice import find_batch, find_fit_options, write_fit_command
+from analyzer.oom.failures import LoggedFailure
 from analyzer.report.output_files import write_text
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ def _show(report: OomReport, answer: FitAnswer | None, outputs: PageOutputs) -> 
     from analyzer.oom.log_sections import build_sections
     from analyzer.report.render.page_shell import to_page
 
-    def build(cases: Sequence[OomCase] = ()) -> Document:
-        page = build_sections(report.document, cases)
+    def build(failures: Sequence[LoggedFailure] = ()) -> Document:
+        page = build_sections(report.document, failures)
         return page if answer is None else append_answer(page, answer)
 
     if answer is not None:
@@ -83,7 +84,9 @@ def _show(report: OomReport, answer: FitAnswer | None, outputs: PageOutputs) -> 
 
         fields = structs.asdict(report.document) | {"next_command": build().next_command}
         report = replace(report, document=LogAnswer(**fields, fit=answer))
-    outputs.show(report.to_json, lambda path: write_text(path, to_page(build(report.cases))), build)
+    outputs.show(
+        report.to_json, lambda path: write_text(path, to_page(build(report.failures))), build
+    )
 
 
 def _read_log(log: str) -> OomReport:
@@ -113,16 +116,18 @@ def _find_largest(
     from analyzer.fitting.fit_target import FitQuestion, fit_target
     from analyzer.model.contract.capture_request import CaptureOptions
 
-    call = find_fit_call(report.cases[0]) if report.cases else None
-    if call is None or not call.gpu:
-        command = call.command if call else "analyze fit TARGET --gpu CARD"
+    failure = report.failures[0] if report.failures else None
+    options = find_fit_options(failure) if failure else None
+    if failure is None or options is None or not options[0]:
+        command = write_fit_command(failure) if failure else None
+        command = command or "analyze fit TARGET --gpu CARD"
         raise InputError(
             "--fit needs a failure of TensorFlow, and the name of its card in the log.",
             hint=f"Name the card: {command.replace('TARGET', shlex.quote(target))}",
         )
     # the log's batch is a guess from a shape: good to start with, not to judge
-    question = FitQuestion(limit_bytes=call.limit_bytes, wanted=batch_size)
-    settings = _step_settings(report, batch_size or call.batch or None)
+    question = FitQuestion(limit_bytes=options[1], wanted=batch_size)
+    settings = _step_settings(report, batch_size or find_batch(failure) or None)
     chosen = CaptureOptions(device="gpu", **settings)
     with progress_bar(outputs.progress) as progress:
         return fit_target(parse_target(target), chosen, question, progress)
@@ -148,4 +153,4 @@ def _model_tensors(result: Result) -> Iterator[ModelTensor]:
     for variable, tensor, op, category, size in rows.itertuples(index=False, name=None):
         name = str(variable or tensor or op or "")
         if name:
-            yield ModelTensor(name, str(category), str(op or ""), int(size))
+            yield ModelTensor(name, str(category), int(size))
