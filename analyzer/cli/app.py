@@ -9,18 +9,44 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from analyzer.cli.shared_options import TABLES, expand_groups, read_defaults
+from analyzer.cli.shared_options import expand_groups, read_defaults
 from analyzer.model.errors import ExitCode
 from analyzer.model.version import __version__
 
 COMPLETION: Final = "_ANALYZE_COMPLETE"  # by which a shell asks for completions
-_LEAST_PANEL: Final = 80  # columns; in fewer the help has no panels, which would cut options' names
+_LEAST_PANEL: Final = (
+    80  # columns; in fewer the help has no panels, which would cut options' names
+)
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 UsageError: Final[Any] = typer.BadParameter.__base__
 """The exception for wrong arguments: Click's, or that of Typer's own copy of Click."""
 
-COMMANDS: Final = {name: row.help for name, row in TABLES["commands"].items()}
+COMMANDS: Final = {
+    "trace": (
+        "Capture the memory of a step, or open a trace, and explain its use and how "
+        "to reduce it."
+    ),
+    "estimate": (
+        "Predict the memory of a step without running it, and explain its use and how "
+        "to reduce it."
+    ),
+    "fit": "Find the largest batch (or input) that fits a card or a limit.",
+    "sweep": (
+        "Estimate every combination of models, batches, cards and remedies, and show "
+        "them in a table."
+    ),
+    "gpus": "List the cards of the catalogue, all or by search words.",
+    "diff": "Compare two steps, or find the commit that changed a step's peak most.",
+    "oom": (
+        "Explain an out-of-memory log: the request, the cause, and the fixes that its "
+        "numbers support."
+    ),
+    "device": (
+        "Show a card's memory as TensorFlow and as the driver count it, and explain "
+        "each difference."
+    ),
+}
 """The first line of each command's help, in display order."""
 
 
@@ -44,10 +70,14 @@ def load_command(name: str) -> Any:
     paragraphs = cleandoc(run.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     form: Any = "rich" if shutil.get_terminal_size().columns >= _LEAST_PANEL else None
-    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form)
+    alone = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=form
+    )
     alone.command(name=name, help=text, context_settings=_HELP)(run)
     command = typer.main.get_command(alone)
-    command.context_settings["default_map"] = read_defaults(command, run.__annotations__)
+    command.context_settings["default_map"] = read_defaults(
+        command, run.__annotations__
+    )
     return command
 
 
@@ -85,7 +115,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Memory of TensorFlow and Keras steps: its use, the largest batch, and how to reduce it."""

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 from analyzer.cli import shared_options as options
 from analyzer.cli.outputs import PageOutputs
@@ -13,14 +14,40 @@ from analyzer.session.public_calls import diff as compare
 
 
 def diff(
-    a: Path,
-    b: Path,
+    a: Annotated[
+        Path,
+        options.argument(
+            "The older run folder, logdir or .xplane.pb; or a git range, such as "
+            "v1..HEAD.",
+            metavar="A",
+        ),
+    ],
+    b: Annotated[
+        Path,
+        options.argument(
+            "The newer one; with a git range, the target to estimate, such as "
+            "train.py:build_model.",
+            metavar="B",
+        ),
+    ],
     *,
     outputs: PageOutputs,
-    markdown: Path | None = None,
-    fail_on_increase: str | None = None,
-    batch_size: int | None = None,
-    gpu: str = "",
+    markdown: options.Markdown = None,
+    fail_on_increase: Annotated[
+        str | None,
+        options.option(
+            "Exit with 4 if the requested peak grew by more than this, such as 5% or "
+            "100MiB."
+        ),
+    ] = None,
+    batch_size: options.BatchSize = None,
+    gpu: Annotated[
+        str,
+        options.gpu_option(
+            "With a git range: the card to estimate for, such as t4; default the CPU.",
+            panel=options.STEP,
+        ),
+    ] = "",
 ) -> None:
     """Compare two steps, or find the commit that changed a step's peak most.
 
@@ -35,15 +62,17 @@ def diff(
             from analyzer.session.git_range import find_commit
 
             with progress_bar(outputs.progress) as progress:
-                difference = find_commit(str(a), str(b), Path(folder), progress, batch_size, gpu)
+                difference = find_commit(
+                    str(a), str(b), Path(folder), progress, batch_size, gpu
+                )
         else:
             needs = "needs a git range: analyze diff v1..HEAD train.py:build_model"
-            options.refuse_options(needs, "Leave it out.", batch_size=batch_size, gpu=gpu)
+            options.refuse_options(
+                needs, "Leave it out.", batch_size=batch_size, gpu=gpu
+            )
             for path in (a, b):
                 if not path.exists():
-                    hint = (
-                        "Name a run folder, a logdir, an .xplane.pb, or a git range and a target."
-                    )
+                    hint = "Name a run folder, a logdir, an .xplane.pb, or a git range and a target."
                     raise InputError(f"{path} does not exist.", hint=hint)
             difference = compare(a, b)
         outputs.show(

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import structs
@@ -30,11 +30,37 @@ if TYPE_CHECKING:
 
 
 def oom(
-    log: str,
-    target: str = "",
-    trace: Path | None = None,
-    batch_size: int | None = None,
-    fit: bool = False,
+    log: Annotated[
+        str,
+        options.argument(
+            "A log: plain text, .gz, a notebook with output, or a run folder; - is "
+            "standard input.",
+            metavar="LOG",
+        ),
+    ],
+    target: Annotated[
+        str,
+        options.option(
+            "Match sizes to the tensors of this model, estimated as in `analyze "
+            "estimate TARGET`.",
+            metavar="TARGET",
+        ),
+    ] = "",
+    trace: Annotated[
+        Path | None,
+        options.option(
+            "Match sizes to the tensors of this run folder, traced or estimated."
+        ),
+    ] = None,
+    batch_size: options.BatchSize = None,
+    fit: Annotated[
+        bool,
+        options.option(
+            "Also find the largest batch of --target for the card and the limit in "
+            "the log, as `analyze fit` does.",
+            "--fit",
+        ),
+    ] = False,
     *,
     outputs: PageOutputs,
 ) -> None:
@@ -44,12 +70,16 @@ def oom(
     """
     outputs.check(*([] if log == "-" else [Path(log)]))
     if target:
-        options.refuse_options("and --target exclude each other", "Leave one out.", trace=trace)
+        options.refuse_options(
+            "and --target exclude each other", "Leave one out.", trace=trace
+        )
     else:
         hint = "Name the model: --target TARGET."
         options.refuse_options("needs --target", hint, batch_size=batch_size, fit=fit)
     if trace is not None and not trace.exists():
-        raise InputError(f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb.")
+        raise InputError(
+            f"{trace} does not exist.", hint="Name a run folder or an .xplane.pb."
+        )
     report, answer = _read_log(log), None
     if trace is not None:
         from analyzer.session.public_calls import open_trace
@@ -61,7 +91,9 @@ def oom(
 
         with tempfile.TemporaryDirectory(prefix="analyze-") as folder:
             settings = _step_settings(report, batch_size)
-            tensors = _model_tensors(estimate(target, out=Path(folder) / "model", **settings))
+            tensors = _model_tensors(
+                estimate(target, out=Path(folder) / "model", **settings)
+            )
             report = report.with_model(tensors, target, is_target=True)
     _show(report, answer, outputs)
     if answer is not None and not answer.largest:
@@ -81,9 +113,15 @@ def _show(report: OomReport, answer: FitAnswer | None, outputs: PageOutputs) -> 
         from analyzer.fitting.fit_answer import LogAnswer
         from analyzer.fitting.fit_document import append_answer
 
-        fields = structs.asdict(report.document) | {"next_command": build().next_command}
+        fields = structs.asdict(report.document) | {
+            "next_command": build().next_command
+        }
         report = replace(report, document=LogAnswer(**fields, fit=answer))
-    outputs.show(report.to_json, lambda path: write_text(path, to_page(build(report.cases))), build)
+    outputs.show(
+        report.to_json,
+        lambda path: write_text(path, to_page(build(report.cases))),
+        build,
+    )
 
 
 def _read_log(log: str) -> OomReport:
@@ -95,7 +133,9 @@ def _read_log(log: str) -> OomReport:
         if path.is_dir():
             path = path / LOG_FILE
             if not path.is_file():
-                raise InputError(f"{log} is a folder.", hint="Name the log file itself.")
+                raise InputError(
+                    f"{log} is a folder.", hint="Name the log file itself."
+                )
         with path.open("rb") as stream:
             return read_oom_log(stream, str(path))
     except OSError as error:

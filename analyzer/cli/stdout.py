@@ -63,7 +63,9 @@ def printing() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except OSError as error:
-        with contextlib.suppress(OSError, ValueError):  # discard buffered and future output
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # discard buffered and future output
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):  # as of `analyze … | head`
             raise InputError(
@@ -126,7 +128,9 @@ def terminal() -> Console:
     return Terminal(file=cast("IO[str]", _TrimmedStdout()), width=width, no_color=True)
 
 
-ProgressForm = Literal["none", "bar", "lines"]  # ``bar`` shows nothing if stderr is no terminal
+ProgressForm = Literal[
+    "none", "bar", "lines"
+]  # ``bar`` shows nothing if stderr is no terminal
 
 _DELAY_S: Final = 2.0  # a command that ends sooner shows no bar
 
@@ -140,7 +144,11 @@ def progress_bar(form: ProgressForm = "bar") -> Iterator[Callable[[str, float], 
         def print_stage(stage: str, share: float) -> None:
             nonlocal last
             if stage != last:
-                print(f"{time.monotonic() - begin:6.1f} s  {stage}", file=sys.stderr, flush=True)
+                print(
+                    f"{time.monotonic() - begin:6.1f} s  {stage}",
+                    file=sys.stderr,
+                    flush=True,
+                )
             last = stage
 
         yield print_stage
