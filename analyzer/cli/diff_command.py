@@ -17,8 +17,7 @@ def diff(
     a: Annotated[
         Path,
         options.argument(
-            "The older run folder, logdir or .xplane.pb; or a git range, such as "
-            "v1..HEAD.",
+            "The older run folder, logdir or .xplane.pb; or a git range, such as v1..HEAD.",
             metavar="A",
         ),
     ],
@@ -36,8 +35,7 @@ def diff(
     fail_on_increase: Annotated[
         str | None,
         options.option(
-            "Exit with 4 if the requested peak grew by more than this, such as 5% or "
-            "100MiB."
+            "Exit with 4 if the requested peak grew by more than this, such as 5% or 100MiB."
         ),
     ] = None,
     batch_size: options.BatchSize = None,
@@ -62,17 +60,15 @@ def diff(
             from analyzer.session.git_range import find_commit
 
             with progress_bar(outputs.progress) as progress:
-                difference = find_commit(
-                    str(a), str(b), Path(folder), progress, batch_size, gpu
-                )
+                difference = find_commit(str(a), str(b), Path(folder), progress, batch_size, gpu)
         else:
             needs = "needs a git range: analyze diff v1..HEAD train.py:build_model"
-            options.refuse_options(
-                needs, "Leave it out.", batch_size=batch_size, gpu=gpu
-            )
+            options.refuse_options(needs, "Leave it out.", batch_size=batch_size, gpu=gpu)
             for path in (a, b):
                 if not path.exists():
-                    hint = "Name a run folder, a logdir, an .xplane.pb, or a git range and a target."
+                    hint = (
+                        "Name a run folder, a logdir, an .xplane.pb, or a git range and a target."
+                    )
                     raise InputError(f"{path} does not exist.", hint=hint)
             difference = compare(a, b)
         outputs.show(

@@ -33,8 +33,7 @@ class FitOptions:
     batch_size: Annotated[
         int | None,
         options.option(
-            "Say if this batch fits. If --shape contains N, this is the batch of the "
-            "search.",
+            "Say if this batch fits. If --shape contains N, this is the batch of the search.",
             panel=options.STEP,
             least=1,
         ),
@@ -82,13 +81,12 @@ def fit(
     target: Annotated[
         str,
         options.argument(
-            "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or "
-            ".h5 file."
+            "keras:NAME, hub:PRESET, file.py:name, package.module:name, a .keras or .h5 file."
         ),
     ],
     *,
     asked: FitOptions,
-    step: options.StepOptions,
+    step: options.StepFlags,
     outputs: PageOutputs,
 ) -> None:
     """Find the largest batch (or input) that fits a card or a limit.
@@ -104,9 +102,7 @@ def fit(
     if chosen.gpu:
         name_variant(asked.gpu)
     elif not is_all and not outputs.quiet:
-        print(
-            "Answer for this machine's CPU; add --gpu NAME for a card.", file=sys.stderr
-        )
+        print("Answer for this machine's CPU; add --gpu NAME for a card.", file=sys.stderr)
     search = fit_all_cards if is_all else fit_target
     with progress_bar(outputs.progress) as progress:
         answer = search(spec, chosen, question, progress)
@@ -126,7 +122,7 @@ def fit(
 
 
 def _make_question(
-    asked: FitOptions, step: options.StepOptions, is_all: bool
+    asked: FitOptions, step: options.StepFlags, is_all: bool
 ) -> tuple[CaptureOptions, FitQuestion]:
     """Return the options of the captures and the question of the search."""
     card = "" if is_all or not asked.gpu else normalize_cards(asked.gpu)
