@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import structs
@@ -31,11 +31,33 @@ if TYPE_CHECKING:
 
 
 def oom(
-    log: str,
-    target: str = "",
-    trace: Path | None = None,
-    batch_size: int | None = None,
-    fit: bool = False,
+    log: Annotated[
+        str,
+        options.argument(
+            "A log: plain text, .gz, a notebook with output, or a run folder; - is standard input.",
+            metavar="LOG",
+        ),
+    ],
+    target: Annotated[
+        str,
+        options.option(
+            "Match sizes to the tensors of this model, estimated as in `analyze estimate TARGET`.",
+            metavar="TARGET",
+        ),
+    ] = "",
+    trace: Annotated[
+        Path | None,
+        options.option("Match sizes to the tensors of this run folder, traced or estimated."),
+    ] = None,
+    batch_size: options.BatchSize = None,
+    fit: Annotated[
+        bool,
+        options.option(
+            "Also find the largest batch of --target for the card and the limit in "
+            "the log, as `analyze fit` does.",
+            "--fit",
+        ),
+    ] = False,
     *,
     outputs: PageOutputs,
 ) -> None:
@@ -85,7 +107,9 @@ def _show(report: OomReport, answer: FitAnswer | None, outputs: PageOutputs) -> 
         fields = structs.asdict(report.document) | {"next_command": build().next_command}
         report = replace(report, document=LogAnswer(**fields, fit=answer))
     outputs.show(
-        report.to_json, lambda path: write_text(path, to_page(build(report.failures))), build
+        report.to_json,
+        lambda path: write_text(path, to_page(build(report.failures))),
+        build,
     )
 
 
