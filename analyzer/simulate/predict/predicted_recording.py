@@ -20,7 +20,15 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.graph.phases import Phase
+from analyzer.model.recording.attribution import (
+    find_first_births,
+    label_eager,
+    label_graph,
+    match_outputs,
+)
+from analyzer.model.recording.labels import Labels, label_variables
 from analyzer.model.recording.records import Device, Kind, Recording
+from analyzer.model.recording.state_roles import find_roles_of_state
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.executor.node_execution import Assumptions
@@ -37,11 +45,7 @@ from analyzer.simulate.predict.uncertainty.decisions import (
 )
 from analyzer.simulate.predict.uncertainty.gpu_uncertainty import add_gpu_uncertainty
 from analyzer.simulate.predict.uncertainty.stated_range import SENTENCES, state_range
-from analyzer.tracing.measure.attribution import label_eager, label_graph, match_outputs
-from analyzer.tracing.measure.attribution_labels import Labels, label_variables
 from analyzer.tracing.measure.measured_recording import Measured
-from analyzer.tracing.measure.trace_attribution import find_first_births
-from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.sources.graph_join import index_note_graph
 from analyzer.tracing.xla.buffer_plan import BufferPlan

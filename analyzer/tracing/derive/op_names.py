@@ -10,6 +10,7 @@ from typing import Final
 from analyzer.model.contract.graph_note import CONVOLUTIONS, Op
 from analyzer.model.contract.graph_note import PARAMETER_GRADIENTS as PARAMETER_GRADIENTS
 from analyzer.model.graph.phases import ScopeTable, is_in_gradient_scope
+from analyzer.model.recording.attribution import FUSED_INTO
 
 _OPTIMIZER: Final = re.compile(
     r"(adam_?w?|ada_?max|n_?adam|sgd|rm_?s_?prop|ada_?grad|ada_?delta|ada_?factor|ftrl|lion|lamb|muon"
@@ -23,13 +24,8 @@ _NO_LAYERS: Final = ("gradient_tape", "gradients", "ArithmeticOptimizer")
 _LONGEST: Final = 512  # characters of a name's last part; TensorFlow's have about 100
 _GRADIENT_KERNEL: Final = re.compile(r"(\w*?(Grad|GradV\d|Backprop\w*?))(_\d+)?(-|$)")
 """Name of an op type that computes a gradient; the tape opens the forward op's scope around it."""
-FUSED_INTO: Final = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
-"""Names of the ops that Grappler fuses a convolution into (``remapper.cc``)."""
 GUARDS_BYTES: Final = 2 * (8 << 20)
 """Bytes before and after a buffer (``kDefaultRedzoneSize`` in ``redzone_allocator.h``)."""
-FOLDED: Final = "__cf__"
-"""Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
-``GenerateUniqueName``)."""
 LAYOUT: Final = "-LayoutOptimizer"
 """End of the name of a transposition that Grappler adds (``generic_layout_optimizer_transposer.cc``)."""
 

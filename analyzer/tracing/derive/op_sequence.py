@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analyzer.model.recording.attribution import RECEIVED
 from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.wire.plane_names import split_annotation
 from analyzer.tracing.parse.xplane import RawTrace
 
-RECEIVED: Final = "SameWorkerRecvDone"
-"""Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``)."""
 _MOST_LATER: Final = 4
 """Limit of the ops that other threads begin between an op and the free of its input."""
 _COPIES: Final = ("_Send", "_Recv", "_HostSend", "_HostRecv")

@@ -20,10 +20,10 @@ import pandas as pd
 from analyzer.model.contract.graph_note import Op, TensorSpec, split_tensor
 from analyzer.model.graph.graph_index import GraphIndex, build_graph_index
 from analyzer.model.graph.phases import Phase, ScopeTable, is_in_gradient_scope
+from analyzer.model.recording.attribution import FOLDED, RECEIVED
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.timeline import HOST_ALLOCATORS
 from analyzer.tracing.derive.op_names import (
-    FOLDED,
     GUARDS_BYTES,
     LAYOUT,
     PARAMETER_GRADIENTS,
@@ -36,7 +36,7 @@ from analyzer.tracing.derive.op_names import (
     plain_scope,
     read_shape,
 )
-from analyzer.tracing.derive.op_sequence import RECEIVED, OpSequence, find_copies
+from analyzer.tracing.derive.op_sequence import OpSequence, find_copies
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 

@@ -189,19 +189,6 @@ def find_steps(events: pd.DataFrame, markers: Sequence[Span]) -> tuple[Step, ...
     return tuple(steps)
 
 
-def find_steps_of_births(born: np.ndarray, steps: Sequence[Step]) -> pd.arrays.IntegerArray:
-    """Return the index of the step of each birth (an instant), missing outside steps."""
-    full = [step for step in steps if step.last >= step.first]
-    if not full:
-        return pd.arrays.IntegerArray(np.zeros(len(born), np.int64), np.ones(len(born), bool))
-    first, last, index = np.array([(s.first, s.last, s.index) for s in full], dtype=np.int64).T
-    # An instant that belongs to two steps counts for the later one.
-    place = np.searchsorted(first, born, side="right") - 1
-    outside = (place < 0) | (born > last[place])
-    result = index[place]
-    return pd.arrays.IntegerArray(np.where(outside, 0, result), outside)
-
-
 def add_earlier_buffers(
     events: pd.DataFrame, allocations: pd.DataFrame, *known: Mapping[int, int]
 ) -> pd.DataFrame:

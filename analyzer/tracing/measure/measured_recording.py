@@ -18,7 +18,11 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.recording.records import Device, Kind, Recording, Step
-from analyzer.model.recording.timeline import HOST_ALLOCATORS, choose_allocator
+from analyzer.model.recording.timeline import (
+    HOST_ALLOCATORS,
+    choose_allocator,
+    find_steps_of_births,
+)
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.run_steps import find_run_spans, name_card
@@ -26,7 +30,6 @@ from analyzer.tracing.derive.state_buffers import find_parts, take_parts
 from analyzer.tracing.measure.free_pairing import (
     add_earlier_buffers,
     find_steps,
-    find_steps_of_births,
     name_xla_requests,
     pair_frees,
     sort_simultaneous_events,

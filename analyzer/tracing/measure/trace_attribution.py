@@ -9,12 +9,20 @@ import pandas as pd
 from analyzer.model.choice import Category
 from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import ALIVE_ROLE, GRADIENT_ROLE, GraphIndex
+from analyzer.model.graph.host_copies import ITERATOR
+from analyzer.model.recording.attribution import (
+    RECEIVED,
+    Lifetimes,
+    find_first_births,
+    label_eager,
+    label_graph,
+    match_outputs,
+)
+from analyzer.model.recording.labels import BATCH_ROLE, COPIED_BATCH, Labels, Mask, label_variables
 from analyzer.model.recording.records import Step
+from analyzer.model.recording.state_roles import find_roles_of_state
 from analyzer.tracing.derive.op_names import find_gradient_kernel
 from analyzer.tracing.derive.state_buffers import find_state
-from analyzer.tracing.measure.attribution import Lifetimes, label_eager, label_graph, match_outputs
-from analyzer.tracing.measure.attribution_labels import Labels, label_batches, label_variables
-from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.measure.variable_buffers import AddressIndex, find_holdings
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import MARKER_PREFIX, RawTrace, Span
@@ -114,12 +122,6 @@ def find_instants(raw: RawTrace, name: str) -> list[int]:
     return found
 
 
-def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
-    """Return step -> instant of the first birth among the chosen rows, bool, shape ``(n,)``."""
-    first = table[chosen].groupby("step")["born"].min()
-    return {int(step): int(instant) for step, instant in first.items()}
-
-
 def _label_gradients(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNote) -> None:
     """Label the gradients of an eager step, and their sums over micro-batches.
 
@@ -162,3 +164,32 @@ def _label_held(labels: Labels, table: pd.DataFrame, raw: RawTrace, note: RunNot
             if row is not None and labels.is_open(row):
                 category = Category.ACTIVATION if labels.layer[row] else Category.CONSTANT
                 labels.set(row, category, role=f"held by {held.holder}")
+
+
+def label_batches(
+    labels: Labels, allocations: pd.DataFrame, structure: GraphIndex, by_python: Mask
+) -> None:
+    """Label the batches of a data set: made in its own threads, or copied to the card in the step.
+
+    A data set is not in the step's graph, and a copy has no name. So type and shape of the iterator's
+    outputs decide. ``by_python``, shape ``(n,)``: requested on the thread that marks the steps.
+    """
+    outputs = {
+        (spec.dtype, spec.shape_text): f"{op.name}:{index}"
+        for op in structure.ops.values()
+        if op.type == ITERATOR
+        for index, spec in enumerate(op.outputs)
+        if spec.shape
+    }
+    if not outputs:
+        return
+    columns = (allocations[name].astype(object) for name in ("op", "dtype", "shape"))
+    for row, (name, dtype, shape) in enumerate(zip(*columns, strict=True)):
+        open_shape = f"[-1{shape[shape.find(',') :]}"
+        tensor = outputs.get((dtype, shape)) or outputs.get((dtype, open_shape))
+        is_copy = name == RECEIVED
+        if not tensor or not name or name in structure.ops or not labels.is_open(row):
+            continue
+        if is_copy or not by_python[row]:
+            labels.set(row, Category.INPUT, role=COPIED_BATCH if is_copy else BATCH_ROLE)
+            labels.tensor[row] = tensor

@@ -15,11 +15,11 @@ import pandas as pd
 
 from analyzer.model.contract.fields import ITEM_BYTES, MOST_TOTAL
 from analyzer.model.errors import TraceError
+from analyzer.model.recording.labels import Mask
 from analyzer.model.recording.records import CounterCheck, Damage, DamageReason, Integrity, Step
 from analyzer.model.recording.timeline import UNPAIRED, pair_events, running_sum
 from analyzer.model.units import GRANULE_BYTES, format_bytes, round_up
 from analyzer.tracing.derive.op_names import read_shape
-from analyzer.tracing.measure.attribution_labels import Mask
 from analyzer.tracing.measure.trace_attribution import find_instants, find_marks
 from analyzer.tracing.measure.variable_buffers import AddressIndex
 from analyzer.tracing.parse.run_folder import RunNote

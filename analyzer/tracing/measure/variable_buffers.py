@@ -6,7 +6,7 @@ reads it): the old buffer is the variable's until it is freed, then the new one.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -14,17 +14,11 @@ import pandas as pd
 from analyzer.model.contract.graph_note import split_tensor
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.model.graph.graph_index import GraphIndex
+from analyzer.model.recording.labels import Holding
+from analyzer.model.recording.state_roles import find_handles
 from analyzer.tracing.parse.run_folder import RunNote
 
 _ADDS_IN_PLACE: Final = frozenset({"AssignAddVariableOp", "AssignSubVariableOp"})
-
-
-class Holding(NamedTuple):
-    """A buffer that holds a variable."""
-
-    row: int
-    variable: int
-    since: int | None  # instant from which it holds the variable; None for its birth
 
 
 class AddressIndex:
@@ -113,11 +107,6 @@ def _find_by_size(
     pairs = ((rows.get(size_bytes, ()), same) for size_bytes, same in numbers.items())
     equal = (zip(own, same, strict=True) for own, same in pairs if len(own) == len(same))
     return [Holding(int(row), number, None) for one in equal for row, number in one]
-
-
-def find_handles(structure: GraphIndex) -> dict[object, str]:
-    """Return the argument ops by index."""
-    return {op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"}
 
 
 def _find_writers(structure: GraphIndex | None, handle: str) -> list[str]:

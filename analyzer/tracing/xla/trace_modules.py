@@ -22,8 +22,8 @@ from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.errors import AccountingError, TraceError
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import is_in_gradient_scope
+from analyzer.model.recording.attribution import match_output
 from analyzer.tracing.derive.op_names import find_optimizer
-from analyzer.tracing.measure.attribution import match_output
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
 from analyzer.tracing.parse.xplane import RawTrace
 from analyzer.tracing.xla.buffer_plan import BufferPlan, Holder, PlanRegion, ValueUse, build_plan

@@ -12,9 +12,9 @@ import pytest
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
+from analyzer.model.recording.attribution import label_eager
+from analyzer.model.recording.labels import Labels
 from analyzer.model.recording.records import Step
-from analyzer.tracing.measure.attribution import label_eager
-from analyzer.tracing.measure.attribution_labels import Labels
 from analyzer.tracing.xla.buffer_plan import BufferPlan, PlanRegion, ValueUse
 from analyzer.tracing.xla.trace_modules import name_call_requests
 

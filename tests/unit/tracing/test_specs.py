@@ -3,7 +3,7 @@
 import pandas as pd
 
 from analyzer.model.contract.graph_note import TensorSpec
-from analyzer.tracing.measure.attribution_labels import Labels
+from analyzer.model.recording.labels import Labels
 
 
 def test_a_variables_shape_fills_an_empty_one_and_changes_no_other() -> None:

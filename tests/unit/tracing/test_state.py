@@ -5,7 +5,7 @@ from __future__ import annotations
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.contract.run_note import VariableNote
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.tracing.measure.unowned_variables import find_roles_of_state
+from analyzer.model.recording.state_roles import find_roles_of_state
 from analyzer.tracing.parse.run_folder import RunNote
 
 VALUE = TensorSpec("float32", (8,))

@@ -8,7 +8,8 @@ from builders import TraceBuilder, events_of, small_trace
 
 import analyzer
 from analyzer.model.recording.records import Step
-from analyzer.tracing.measure.free_pairing import find_steps, find_steps_of_births
+from analyzer.model.recording.timeline import find_steps_of_births
+from analyzer.tracing.measure.free_pairing import find_steps
 from analyzer.tracing.parse.xplane import Span
 
 
