@@ -74,14 +74,22 @@ def decode_text(content: bytes) -> str:
     return f"{content[:_MOST_BYTES].decode('utf-8', 'replace')}…{digest}"
 
 
-Space: Any = message_class("analyzer.xspace", read_schema("xspace"), "Space")
+_XSPACE: Final = read_schema("xspace")
+
+Space: Any = message_class("analyzer.xspace", _XSPACE, "Space")
 """The message class of a whole ``.xplane.pb`` file."""
 
-_members = Space.DESCRIPTOR.file.message_types_by_name
-Plane: Any = message_factory.GetMessageClass(_members["Plane"])  # the message class of a plane
+_UNREAD_LINES: Final = {
+    **_XSPACE,
+    "Plane": {**_XSPACE["Plane"], "lines": (_XSPACE["Plane"]["lines"][0], "bytes[]")},
+    "Line": {**_XSPACE["Line"], "events": (_XSPACE["Line"]["events"][0], "bytes[]")},
+}
+PlainSpace: Any = message_class("analyzer.plain", _UNREAD_LINES, "Space")
+"""The same with the lines of a plane as bytes."""
 
-ModulePlane: Any = message_factory.GetMessageClass(_members["ModulePlane"])
-"""The message class of the plane ``/host:metadata``, which holds the compiled modules."""
+_members = PlainSpace.DESCRIPTOR.file.message_types_by_name
+PlainLine: Any = message_factory.GetMessageClass(_members["Line"])
+"""The message class of a line, with its events as bytes."""
 
 Event: Any = message_factory.GetMessageClass(_members["Event"])
 """The message class of an event of a line."""

@@ -7,7 +7,7 @@ import numpy as np
 from analyzer.model.recording.schema import TextNumbers
 from analyzer.model.tables import read_table
 from analyzer.tracing.parse.protobuf import decode_text
-from analyzer.tracing.parse.wire.wire_fields import Positions
+from analyzer.tracing.parse.wire.event_block import Positions
 
 MARKER_PREFIX: Final = "analyzer:"
 """Prefix of the marks that the capture of this package writes into the trace."""
