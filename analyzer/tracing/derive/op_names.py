@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from analyzer.model.contract.graph_note import CONVOLUTIONS, Op
 from analyzer.model.contract.graph_note import PARAMETER_GRADIENTS as PARAMETER_GRADIENTS
+from analyzer.model.contract.graph_note import Op
 from analyzer.model.graph.phases import ScopeTable, is_in_gradient_scope
 from analyzer.model.recording.attribution import FUSED_INTO
 
@@ -36,53 +36,28 @@ def find_gradient_kernel(name: str) -> str:
     return found[1] if found is not None else ""
 
 
-def make_type_finder(
-    annotated: Mapping[str, str],
-    requesters: Collection[str],
-    guarded: Iterable[str],
-    copies: Collection[str],
-) -> Callable[[str], str]:
+def make_type_finder(annotated: Mapping[str, str], guarded: Iterable[str]) -> Callable[[str], str]:
     """Return a function from an op's name to its type; empty if unknown.
 
-    An op of the tape implies its forward op's type: ``gradient_tape/a/b/Conv2DBackpropFilter`` that
-    of ``a/b``. If ``a/b`` did not run, Grappler fused it into another op of ``a`` (``remapper.cc``).
-    Only convolutions request ``guarded`` buffers (``RedzoneAllocator``).
+    The type is in the annotation of a kernel, or else the name's last part. Only convolutions request
+    ``guarded`` buffers (``RedzoneAllocator``).
     """
-    implied = {
-        name: "_FusedConv2D" if name.rpartition("/")[2] in FUSED_INTO else "Conv2D"
-        for name in guarded
-    }
-    types: dict[str, set[str]] = {}
-    for name in {*requesters, *annotated}:
-        kernel = find_gradient_kernel(name) if "/" in name else ""
-        if kernel and is_in_gradient_scope(name):
-            op_type = re.sub(r"(Grad(V\d)?$|Backprop.*)", "", kernel)
-            types.setdefault(plain_scope(name), set()).add(op_type)
-    inside: dict[str, list[str]] = {}
-    for name in requesters:
-        inside.setdefault(name.rpartition("/")[0], []).append(name)
-    for scope, found in types.items():
-        # An op inside the scope may have one of the types: ``separable_conv2d/depthwise``.
-        for op_type in sorted(found) if len(found) > 1 else ():
-            lasts = {name: name.rpartition("/")[2].lower() for name in inside.get(scope, ())}
-            inner = [name for name, last in lasts.items() if op_type.lower().startswith(last)]
-            implied.update(dict.fromkeys(inner, op_type))
-            found -= {op_type} if inner else set()
-        if len(found) == 1:
-            implied[scope] = min(found)
-        if CONVOLUTIONS & found and scope not in requesters:
-            layer = scope.rpartition("/")[0]
-            fused = {f"{layer}/{last}" for last in FUSED_INTO}.intersection(requesters)
-            implied.update(dict.fromkeys(fused, "_FusedConv2D"))
-    known = {**implied, **annotated, **dict.fromkeys(copies, "_Recv")}
+    known = {}
+    for name in guarded:
+        is_fused = name.rpartition("/")[2] in FUSED_INTO
+        known[name] = "_FusedConv2D" if is_fused else "Conv2D"
+    known.update(annotated)
 
     @cache
     def find_type(name: str) -> str:
         plain = name.partition("#")[0]
+        if plain in known:
+            return known[plain]
+
         last = _SUFFIX.sub("", plain.rpartition("/")[2][-_LONGEST:])
         if LAYOUT in plain and "Transpose" in plain:
-            last = "Transpose"
-        return known.get(plain) or (last if last[:1].isupper() else "")
+            return "Transpose"
+        return last if last[:1].isupper() else ""
 
     return find_type
 

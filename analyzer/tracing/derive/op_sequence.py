@@ -103,29 +103,3 @@ def _launcher(annotation: str) -> str:
     """Return the op in a kernel's annotation; empty for a copy between devices or no op."""
     found = split_annotation(annotation)
     return "" if found is None or found[1] in _COPIES else found[0]
-
-
-def find_copies(table: pd.DataFrame, raw: RawTrace) -> dict[int, tuple[str, str, str]]:
-    """Return row -> name, source op and reader of each buffer that a copy from the host fills.
-
-    The thread that allocates the buffer launches the copy next.
-    """
-    received = np.flatnonzero(
-        (table["op"] == RECEIVED).to_numpy() & (table["born"] >= 0).to_numpy()
-    )
-    kernels = raw.kernels[raw.kernels["annotation"].astype(str).str.contains("#from=")]
-    launches = {
-        thread: (rows["start_ps"].to_numpy(), rows["annotation"].astype(str).tolist())
-        for thread, rows in kernels.groupby("thread")
-    }
-    births = raw.events.iloc[table["born"].to_numpy()[received]]
-    found = {}
-    for row, time, thread in zip(received.tolist(), births.time_ps, births.thread, strict=True):
-        starts, texts = launches.get(thread, (np.zeros(0, np.int64), []))
-        at = int(np.searchsorted(starts, time))
-        op = split_annotation(texts[at]) if at < len(texts) else None
-        if op is not None:
-            fields = texts[at].partition("#from=")[2].partition("#")[0]
-            source, _, reader = fields.partition(",to=")
-            found[row] = op[0], source, reader
-    return found

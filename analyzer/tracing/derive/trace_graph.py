@@ -1,9 +1,8 @@
 """The graph of a trace without a capture note.
 
 Ops come from the names of allocations and kernels, their outputs from the allocations, and edges from
-three sources: the op before a buffer's free is its last user (``free``, or ``order`` if another thread
-frees), a copy names its source and reader (``copy``), and an op of the gradient tape contains the name
-of its forward op (``name``).
+two sources: the op before a buffer's free is its last user (``free``, or ``order`` if another thread
+frees), and an op of the gradient tape contains the name of its forward op (``name``).
 """
 
 from __future__ import annotations
@@ -33,10 +32,9 @@ from analyzer.tracing.derive.op_names import (
     find_scopes,
     is_apply,
     make_type_finder,
-    plain_scope,
     read_shape,
 )
-from analyzer.tracing.derive.op_sequence import OpSequence, find_copies
+from analyzer.tracing.derive.op_sequence import OpSequence
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.parse.xplane import RawTrace
 
@@ -88,7 +86,7 @@ class _Building:
     Attributes:
         outputs, inputs: Op -> its outputs, and the tensors that it uses.
         tensors: Row of the allocations table -> the tensor that the buffer holds.
-        renamed: Row -> its op, for copies and eager runs.
+        renamed: Row -> its op, for eager runs.
         edges: Input (tensor or op) and op of each edge -> its source.
     """
 
@@ -97,7 +95,6 @@ class _Building:
     ) -> None:
         self._raw = raw
         names = table["op"].astype(object).to_numpy()
-        self._copies = find_copies(table, raw)
         named = (names != "") & (names != RECEIVED) & (table["born"] >= 0).to_numpy()
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
         in_function &= np.array([FOLDED not in name for name in names], bool)
@@ -113,9 +110,6 @@ class _Building:
         times, threads = (raw.events[name].to_numpy(np.int64) for name in ("time_ps", "thread"))
         born = table["born"].to_numpy()[is_eager]
         names[is_eager] = [name for name, _ in sequence.before(threads[born], times[born] + 1)]
-        for row, (name, _, _) in self._copies.items():
-            names[row] = name
-        in_function[list(self._copies)] = True
         self._rows = np.flatnonzero(in_function | is_eager)
         self._table = table.iloc[self._rows]
         self._size: dict[int, int] = self._table["requested_bytes"].to_dict()
@@ -133,13 +127,11 @@ class _Building:
         # Other ops free the results of MLIR's kernels, which are requested in the same way.
         raws = zip(self._rows[is_raw.to_numpy()].tolist(), dies[is_raw.to_numpy()], strict=True)
         guarded = [str(names[row]) for row, freed in raws if self._is_scratch(row, int(freed))]
-        renamed = (row for row in self._size if row in self._copies or "#" in names[row])
-        self.renamed = {row: names[row] for row in renamed}
+        self.renamed = {row: names[row] for row in self._size if "#" in names[row]}
         self._sizes: dict[str, set[int]] = {}
         for row, size in self._size.items():
             self._sizes.setdefault(names[row], set()).add(size)
-        copied = {name for name, _, _ in self._copies.values()}
-        self._find_type = make_type_finder(raw.op_types, self._sizes, guarded, copied)
+        self._find_type = make_type_finder(raw.op_types, guarded)
         self.outputs: dict[str, list[TensorSpec]] = {}
         self.inputs: dict[str, list[str]] = {}
         self.tensors: dict[int, str] = {}
@@ -152,11 +144,6 @@ class _Building:
             tensor = self.tensors.get(row)
             if tensor is not None and split_tensor(tensor)[0] != user:
                 self._connect(tensor, user, "free" if is_own else "order")
-        for row, (_, source, reader) in self._copies.items():
-            self._connect(f"{source}:0", self._names[row], "copy")
-            self.outputs.setdefault(source, [TensorSpec("", None)])
-            if reader and row in self.tensors:
-                self._connect(self.tensors[row], reader, "copy")
 
     def _connect(self, tensor: str, op: str, source: str) -> None:
         if (tensor, op) not in self.edges:
@@ -178,7 +165,7 @@ class _Building:
                 burst, used = (int(threads[at]), name), 0
             outputs = self.outputs.setdefault(name, [])
             is_scratch = self._is_scratch(row, dies)
-            is_copy = region == "dynamic" and row not in self._copies
+            is_copy = region == "dynamic"
             if is_copy or (region != "output" and is_scratch) or used >= _MOST_OUTPUTS:
                 continue
             if used == len(outputs):
@@ -266,7 +253,7 @@ class _Building:
     def _find_eager_phase(self, name: str) -> Phase:
         """Return the phase of an eager op by the order of the step's ops."""
         time = self._first.get(name, 0)
-        backward, update = self._eager_bounds.get(self._step_at(time), (_NEVER, _NEVER))
+        backward, update = self._eager_kernels.get(self._step_at(time), (_NEVER, _NEVER))
         if time >= update:
             return Phase.UPDATE
         return Phase.BACKWARD if time >= backward else Phase.FORWARD
@@ -292,32 +279,6 @@ class _Building:
         return bounds
 
     @cached_property
-    def _eager_bounds(self) -> dict[int, tuple[int, int]]:
-        """Start of the backward pass and of the update by step.
-
-        The backward pass begins after the loss, the last result before the first gradient kernel that
-        survives until the update; the tape caches zeros. An optimizer begins with scalars, such as
-        powers of its constants.
-        """
-        times = self._raw.events["time_ps"].to_numpy()
-        dies = times[np.minimum(self._table["dies"].to_numpy(), len(times) - 1)]
-        losses, last = dict[int, int](), dict[int, int]()
-        for row, freed in zip(self._rows.tolist(), dies.tolist(), strict=True):
-            name = str(self._names[row])
-            time = self._first.get(name, 0)
-            step = self._step_at(time)
-            backward, update = self._eager_kernels.get(step, (_NEVER, _NEVER))
-            is_scalar = self._size[row] <= _SCALAR_BYTES
-            if time < backward and update < freed and self._find_type(name) != "Fill":
-                losses[step] = max(time, losses.get(step, 0))
-            if time < update and (not is_scalar or find_gradient_kernel(name)):
-                last[step] = max(time, last.get(step, 0))
-        return {
-            step: (losses.get(step, backward - 1) + 1, min(update, last.get(step, update) + 1))
-            for step, (backward, update) in self._eager_kernels.items()
-        }
-
-    @cached_property
     def gradients(self) -> frozenset[str]:
         """The tape's tensors that an optimizer uses, and results of gradient kernels."""
         found = set()
@@ -330,46 +291,13 @@ class _Building:
             if not (is_backward or op_type == "AddN"):
                 continue
             user, is_own = self._users.get(row, ("", False))
-            shape = self.outputs[name][index].shape
             # An op that requests memory for each gradient requests as much as the gradient.
             fits = user not in self._sizes or self._size[row] in self._sizes[user]
-            if (
-                (op_type in PARAMETER_GRADIENTS and not index)
-                or (is_own and fits and self._is_update(user))
-                or (is_eager and shape != () and self._is_used_by_update(row))
-                or (op_type == "MatMul" and not is_eager and self._is_of_matrix(name, shape))
+            if (op_type in PARAMETER_GRADIENTS and not index) or (
+                is_own and fits and self._is_update(user)
             ):
                 found.add(tensor)
         return frozenset(found)
-
-    def _is_used_by_update(self, row: int) -> bool:
-        """Say whether an eager step's buffer is alive when the step's update begins."""
-        times = self._raw.events["time_ps"].to_numpy()
-        born, dies = (int(self._table[name].loc[row]) for name in ("born", "dies"))
-        update = self._eager_kernels.get(self._step_at(times[born]), (0, _NEVER))[1]
-        return bool(times[born] < update < times[min(dies, len(times) - 1)])
-
-    def _is_of_matrix(self, name: str, shape: tuple[int, ...] | None) -> bool:
-        """Say whether a product of the tape is the gradient of a layer's matrix.
-
-        The layer's result is ``[batch, units]``. The gradient of the matrix is ``[inputs, units]``, the
-        other one ``[batch, inputs]``.
-        """
-        if shape is None or len(shape) != 2:
-            return False
-        scope = plain_scope(name).rpartition("/")[0]
-        return bool(self._batches.get((scope, shape[1]), set()) - {shape[0]})
-
-    @cached_property
-    def _batches(self) -> dict[tuple[str, int], set[int]]:
-        """First axes of the matrices by scope and last axis."""
-        batches: dict[tuple[str, int], set[int]] = {}
-        for name, outputs in self.outputs.items():
-            for spec in outputs:
-                if spec.shape is not None and len(spec.shape) == 2:
-                    key = name.rpartition("/")[0], spec.shape[1]
-                    batches.setdefault(key, set()).add(spec.shape[0])
-        return batches
 
     def _is_update(self, name: str) -> bool:
         return bool(find_optimizer(name)) or is_apply(self._find_type(name))

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.fields import tensor_bytes
 from analyzer.model.errors import AccountingError
-from analyzer.tracing.parse.hlo import BufferAllocation, HeapEvent, Hlo, Instruction, Slice
+from analyzer.tracing.parse.hlo import FREE, SHARE, Hlo, Instruction
 from analyzer.tracing.xla.compile_trials import CompileTrial
 
 ARGUMENTS: Final = "XLA_Args"
@@ -143,7 +143,7 @@ def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
     root = hlo.instructions[hlo.roots[hlo.entry]]
     indexes = [(part,) for part in range(root.parts)] if root.shapes[()][0] == "tuple" else [()]
     makers = [_find_maker(hlo, root, index) for index in indexes]
-    buffers = {(one.instruction, one.shape_index): number for number, one in hlo.buffers.items()}
+    buffers = {value: number for number, value in hlo.buffers.items()}
     results: dict[int, list[int]] = {}
     for result, (maker, index) in enumerate(makers):
         if (maker.id, index) in buffers:
@@ -153,7 +153,11 @@ def build_plan(hlo: Hlo, *, platform: str) -> BufferPlan:
         for one in hlo.instructions.values()
         if one.computation == hlo.entry and one.parameter is not None
     )
-    sizes = {one.parameter: one.size_bytes for one in hlo.allocations if one.parameter is not None}
+    sizes = {
+        one.parameter_number: one.size
+        for one in hlo.allocations
+        if one.is_entry_computation_parameter
+    }
     handed_on = {
         result: parameter
         for result, parameter in hlo.aliases.items()
@@ -196,33 +200,31 @@ def _find_maker(
     return found, index
 
 
-def _make_region(
-    hlo: Hlo, allocation: BufferAllocation, results: Mapping[int, list[int]]
-) -> PlanRegion:
+def _make_region(hlo: Hlo, allocation: Any, results: Mapping[int, list[int]]) -> PlanRegion:
     uses = {
-        ValueUse.PARAMETER: allocation.parameter is not None,
+        ValueUse.PARAMETER: allocation.is_entry_computation_parameter,
         ValueUse.CONSTANT: allocation.is_constant,
         ValueUse.THREAD_LOCAL: allocation.is_thread_local,
-        ValueUse.OUTPUT: allocation.is_live_out,
+        ValueUse.OUTPUT: allocation.maybe_live_out,
         ValueUse.TEMPORARY: True,
     }
     use = next(use for use, holds in uses.items() if holds)
-    values = {part.buffer for part in allocation.slices}
+    values = {part.logical_buffer_id for part in allocation.assigned}
     own = values if len(values) == 1 else values & results.keys()
     dtype, shape, op_name = "", None, ""
     if len(own) == 1 and not allocation.is_tuple:
-        one = hlo.buffers[next(iter(own))]
-        maker = hlo.instructions[one.instruction]
-        dtype, shape = maker.shapes.get(one.shape_index, ("", ()))
+        instruction, index = hlo.buffers[next(iter(own))]
+        maker = hlo.instructions[instruction]
+        dtype, shape = maker.shapes.get(index, ("", ()))
         is_result = use is ValueUse.OUTPUT
         op_name = (_find_named_instruction(hlo, maker) if is_result else maker).op_name
     holders, moments = _find_holders(hlo, allocation) if use is ValueUse.TEMPORARY else ((), 0)
     return PlanRegion(
         index=allocation.index,
-        size_bytes=allocation.size_bytes,
+        size_bytes=allocation.size,
         use=use,
         results=tuple(sorted(result for value in values for result in results.get(value, ()))),
-        is_live_out=allocation.is_live_out,
+        is_live_out=allocation.maybe_live_out,
         is_tuple=allocation.is_tuple,
         dtype=dtype,
         shape=shape,
@@ -232,15 +234,15 @@ def _make_region(
     )
 
 
-def _find_holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder, ...], int]:
+def _find_holders(hlo: Hlo, allocation: Any) -> tuple[tuple[Holder, ...], int]:
     """Return the values in a temporary allocation, and the number of moments.
 
     The heap trace is in the order of the schedule. Its allocations may have been merged since, so they
     are identified by their values instead of their numbers.
     """
-    place = {part.buffer: part for part in allocation.slices}
-    events = [event for trace in hlo.traces for event in trace if event.buffer in place]
-    traced = {event.buffer for event in events}
+    place = {part.logical_buffer_id: part for part in allocation.assigned}
+    events = [event for event in hlo.heap_events if event.buffer_id in place]
+    traced = {event.buffer_id for event in events}
     moments = max(len(events), 1)
     replayed, group = _replay_events(events)
     spans = [(buffer, 0, moments) for buffer in _find_untraced(allocation, traced)]
@@ -252,14 +254,14 @@ def _find_holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder,
     spans.sort(key=lambda span: (span[1], span[0]))
     holders = []
     for buffer, first, last in spans:
-        value = hlo.buffers[buffer]
-        maker = hlo.instructions[value.instruction]
-        dtype, shape = maker.shapes.get(value.shape_index, ("", ()))
+        instruction, index = hlo.buffers[buffer]
+        maker = hlo.instructions[instruction]
+        dtype, shape = maker.shapes.get(index, ("", ()))
         named = _find_named_instruction(hlo, maker)
         holders.append(
             Holder(
-                size_bytes=place[buffer].size_bytes,
-                offset_bytes=place[buffer].offset_bytes,
+                size_bytes=place[buffer].size,
+                offset_bytes=place[buffer].offset,
                 first=first,
                 last=last,
                 until=until[group.get(buffer, buffer), first],
@@ -276,7 +278,7 @@ def _find_holders(hlo: Hlo, allocation: BufferAllocation) -> tuple[tuple[Holder,
 
 
 def _replay_events(
-    events: Sequence[HeapEvent],
+    events: Sequence[Any],
 ) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
     """Return the spans (buffer, first moment, last moment) in which buffers hold their memory.
 
@@ -287,9 +289,10 @@ def _replay_events(
     alive: dict[int, list[int]] = {}
     since: dict[int, int] = {}
     for moment, event in enumerate(events):
-        buffer, shared = event.buffer, event.shares_with
-        if event.begins:
-            group[buffer] = buffer if shared is None else group.get(shared, shared)
+        buffer = event.buffer_id
+        if event.kind != FREE:
+            shared = event.share_with_canonical_id
+            group[buffer] = group.get(shared, shared) if event.kind == SHARE else buffer
             members = alive.setdefault(group[buffer], [])
             if members:
                 spans.append((members[-1], since.pop(members[-1]), moment))
@@ -307,20 +310,21 @@ def _replay_events(
     return spans, group
 
 
-def _find_untraced(allocation: BufferAllocation, traced: set[int]) -> list[int]:
+def _find_untraced(allocation: Any, traced: set[int]) -> list[int]:
     """Return the values without heap trace; of overlapping ones the largest.
 
     They lie in allocations that were merged into this one. Lifetimes are unknown: they are always alive.
     """
-    found: list[Slice] = []
-    parts = [part for part in allocation.slices if part.buffer not in traced]
-    for part in sorted(parts, key=lambda part: (-part.size_bytes, part.offset_bytes)):
-        if all(
-            part.end_bytes <= other.offset_bytes or part.offset_bytes >= other.end_bytes
+    found: list[Any] = []
+    parts = [part for part in allocation.assigned if part.logical_buffer_id not in traced]
+    for part in sorted(parts, key=lambda part: (-part.size, part.offset)):
+        overlaps = (
+            part.offset + part.size > other.offset and part.offset < other.offset + other.size
             for other in found
-        ):
+        )
+        if not any(overlaps):
             found.append(part)
-    return [part.buffer for part in found]
+    return [part.logical_buffer_id for part in found]
 
 
 def _find_named_instruction(hlo: Hlo, instruction: Instruction) -> Instruction:
