@@ -127,7 +127,7 @@ def _measured(
         uncertainty = add_gpu_uncertainty(uncertainty, prediction, chosen.played, limit)
     names = [prediction.prepared.wiring.ops[node].name for node in schedule.nodes]
     table, events, options = place(table, chosen.played.instants, target.options)
-    shown = divide_temporaries(
+    allocations, events, steps = divide_temporaries(
         table,
         events,
         chosen.played.steps,
@@ -137,7 +137,7 @@ def _measured(
         infer=note.step.infers,
     )
     if compiled:
-        sharing = Sharing(structure, find_step_tensors(shown.allocations))
+        sharing = Sharing(structure, find_step_tensors(allocations))
     limit_of = options if target.gpu is None else target.options
     recording = Recording(
         kind=Kind.ESTIMATE,
@@ -148,10 +148,10 @@ def _measured(
             memory_limit_bytes=limit_of.memory_limit_bytes,
         ),
         step_config=note.step,
-        events=shown.events,
-        allocations=shown.allocations,
+        events=events,
+        allocations=allocations,
         allocator=target.device.allocator,
-        steps=shown.steps,
+        steps=steps,
         make_graph=partial(build_graph, structure),
         make_tensor_links=structure.tensor_links,
         warnings=(

@@ -137,19 +137,21 @@ def measure(
     modules, sharing = _label_buffers(table, raw, note, structure, steps, main)
     table, plans = modules.table, modules.plans
     infer = note is not None and note.step.infers
-    shown = divide_temporaries(table, events, steps, plans, structure, allocator=main, infer=infer)
+    shown, events_shown, steps_shown = divide_temporaries(
+        table, events, steps, plans, structure, allocator=main, infer=infer
+    )
     if plans and structure is not None:
-        sharing = Sharing(structure, find_step_tensors(shown.allocations))
+        sharing = Sharing(structure, find_step_tensors(shown))
     phantom = note.phantom if note is not None else None
     recording = Recording(
         kind=Kind.TRACE if phantom is None else Kind.PHANTOM,
         target=_target(note, named or path, path),
         device=_device(events, main, raw, note),
         step_config=modules.step_config,
-        events=shown.events,
-        allocations=shown.allocations,
+        events=events_shown,
+        allocations=shown,
         allocator=main,
-        steps=shown.steps,
+        steps=steps_shown,
         make_graph=partial(build_graph, structure) if structure is not None else None,
         make_tensor_links=structure.tensor_links if structure is not None else None,
         warnings=(

@@ -20,10 +20,9 @@ from analyzer.model.recording.records import CounterCheck, Damage, DamageReason,
 from analyzer.model.recording.timeline import UNPAIRED, pair_events, running_sum
 from analyzer.model.units import GRANULE_BYTES, format_bytes, round_up
 from analyzer.tracing.derive.op_names import read_shape
-from analyzer.tracing.measure.trace_attribution import find_instants, find_marks
-from analyzer.tracing.measure.variable_buffers import AddressIndex
+from analyzer.tracing.measure.trace_attribution import find_marks
 from analyzer.tracing.parse.run_folder import RunNote
-from analyzer.tracing.parse.xplane import RawTrace, Span
+from analyzer.tracing.parse.xplane import RawTrace
 
 _LARGEST_BYTES: Final = 1 << 44  # a size above this (16 TiB) is a damaged number
 _LATE_SHARE, _LATE_RUNS = 0.05, 2
@@ -60,7 +59,7 @@ def check_trace(
                 damages.append(Damage(reason=reason, count=int(wrong.sum()), allocator=name))
     found = [*_check_steps(raw, steps, note)]
     if note is not None and note.snapshots:
-        found += _check_capture(raw, allocations, steps, note)
+        found += _check_capture(raw, steps, note)
     damages += [Damage(reason=reason, count=count) for reason, count in found if count]
     return Integrity(counters=tuple(counters), damages=tuple(damages))
 
@@ -168,15 +167,12 @@ def _count_cut_steps(events: pd.DataFrame, steps: Sequence[Step]) -> int:
     return cut
 
 
-def _check_capture(
-    raw: RawTrace, allocations: pd.DataFrame, steps: Sequence[Step], note: RunNote
-) -> Iterator[_Found]:
+def _check_capture(raw: RawTrace, steps: Sequence[Step], note: RunNote) -> Iterator[_Found]:
     """Yield contradictions between the trace and the note of the capture."""
     inverted = sum(mark.end_ps < mark.start_ps for mark in raw.markers)
     yield DamageReason.CAPTURE_MARKS, inverted
     snapshots = find_marks(raw.markers, "snapshot")
-    lost = abs(len(note.snapshots) - len(snapshots))
-    yield DamageReason.CAPTURE_MARKS, lost
+    yield DamageReason.CAPTURE_MARKS, abs(len(note.snapshots) - len(snapshots))
     taken = len(note.eager_gradients)  # each right after a backward pass, or before an update
     gradients, phases = (len(find_marks(raw.markers, name)) for name in ("gradients", "phase"))
     yield DamageReason.CAPTURE_MARKS, abs(taken - gradients) + max(taken - phases, 0)
@@ -184,51 +180,3 @@ def _check_capture(
     done = len(note.snapshots) - 1 if note.watch is None else note.steps_done
     is_failed_step_marked = note.error is not None and len(steps) == done + 1
     yield DamageReason.STEP_MARKS, 0 if is_failed_step_marked else abs(done - len(steps))
-    if note.watch is not None and note.watch.whole_run:
-        return
-    yield DamageReason.CAPTURE_MARKS, _count_misplaced_marks(raw, steps, snapshots)
-    if not lost:
-        yield DamageReason.VARIABLES, len(_find_moved_variables(raw, allocations, steps, note))
-
-
-def _count_misplaced_marks(raw: RawTrace, steps: Sequence[Step], snapshots: Sequence[Span]) -> int:
-    """Count snapshots inside a step, and marks of phases and gradients between or after steps."""
-    bounds = [(step.start_ps or 0, step.end_ps or 0) for step in steps]
-
-    def is_inside(span: Span) -> bool:
-        return any(start <= span.start_ps and span.end_ps <= end for start, end in bounds)
-
-    misplaced = sum(
-        any(span.start_ps < end and start < span.end_ps for start, end in bounds)
-        for span in snapshots
-    )
-    if any(map(is_inside, raw.markers)):
-        marks = (*find_marks(raw.markers, "phase"), *find_marks(raw.markers, "gradients"))
-        late = (span for span in marks if span.start_ps >= bounds[0][0])
-        misplaced += sum(not is_inside(span) for span in late)
-    return misplaced
-
-
-def _find_moved_variables(
-    raw: RawTrace, allocations: pd.DataFrame, steps: Sequence[Step], note: RunNote
-) -> set[str]:
-    """Return variables with a buffer of another size, or with another buffer at the next step.
-
-    A variable may be a slice of a larger buffer, but hardly one that leaves less than 256 bytes.
-    """
-    index, instants = AddressIndex(allocations), find_instants(raw, "snapshot")
-    requested = allocations["requested_bytes"].to_numpy()
-    moved = set()
-    for turn, (instant, addresses) in enumerate(zip(instants, note.snapshots, strict=True)):
-        is_followed = turn < len(steps) and (note.watch is None or not turn)
-        begin = steps[turn].first - 1 if is_followed else instant
-        for address, variable in zip(addresses, note.variables, strict=False):
-            size = variable.size_bytes
-            if address is None or not size:
-                continue
-            row = index.at(address, instant)
-            held = int(requested[row]) if row is not None else size
-            fits = held == size or round_up(held) > round_up(size)
-            if row != index.at(address, begin) or not fits:
-                moved.add(variable.path)
-    return moved

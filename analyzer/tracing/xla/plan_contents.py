@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -56,21 +56,11 @@ _NAMELESS: Final = ("", ARGUMENTS, "XLA_Retvals")
 """tf2xla's names for parameters and results, and no name."""
 
 
-class _Division(NamedTuple):
-    """A buffer to divide: its row, its region, and the columns of each holder."""
+_Division: TypeAlias = tuple[int, PlanRegion, Sequence[Mapping[str, str]]]
+"""A buffer to divide: its row, its region, and the columns of each holder."""
 
-    row: int
-    region: PlanRegion
-    labels: Sequence[Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Divided:
-    """The tables and steps with moments and parts."""
-
-    allocations: pd.DataFrame
-    events: pd.DataFrame
-    steps: tuple[Step, ...]
+Divided: TypeAlias = tuple[pd.DataFrame, pd.DataFrame, tuple[Step, ...]]
+"""Allocations, events and steps, with moments and parts."""
 
 
 def build_plans(note: RunNote | None, structure: GraphIndex | None = None) -> dict[str, BufferPlan]:
@@ -142,7 +132,7 @@ def divide_temporaries(
             graph = structure if any(find_inlined(name, known) for name in names) else None
             forward = infer or (graph is None and not runs_backward(plans[op]))
             labels[op, region.index] = label_holders(region, graph, infer=forward)
-        divisions.append(_Division(int(row), region, labels[op, region.index]))
+        divisions.append((int(row), region, labels[op, region.index]))
     return _divide(allocations, events, steps, divisions)
 
 
@@ -248,15 +238,17 @@ def _divide(
     chosen: list[_Division] = []
     room = _MOST_PARTS
     for division in reversed(divisions):
-        room -= 2 * len(division.region.holders) + division.region.moments
+        region = division[1]
+        room -= 2 * len(region.holders) + region.moments
         if chosen and room < 0:
             break
         chosen.insert(0, division)
     if not chosen:
-        return Divided(allocations, events, tuple(steps))
+        return allocations, events, tuple(steps)
+
     born = allocations["born"].to_numpy()
-    at = np.asarray([born[division.row] for division in chosen], dtype=np.int64)
-    count = np.asarray([division.region.moments for division in chosen], dtype=np.int64)
+    at = np.array([born[row] for row, _, _ in chosen], np.int64)
+    count = np.array([region.moments for _, region, _ in chosen], np.int64)
     before = np.concatenate([[0], np.cumsum(count)])
 
     def shift(instants: Any) -> Any:
@@ -269,32 +261,34 @@ def _divide(
         dies=shift(allocations["dies"].to_numpy()),
         turns_at=turns + (shift(known_turns) - known_turns),
     )
-    parts = [
-        _list_parts(table, division, int(shift(instant)) + 1)
-        for division, instant in zip(chosen, at, strict=True)
-    ]
+    parts = []
+    for (row, region, labels), instant in zip(chosen, at, strict=True):
+        parts.append(_list_parts(table, row, region, labels, int(shift(instant)) + 1))
     joined = pd.concat([table.astype(object), *parts], ignore_index=True)
-    return Divided(
-        conform(joined, ALLOCATIONS),
-        _insert_moments(events, at, count),
-        tuple(
-            replace(step, first=int(shift(step.first)), last=int(shift(step.last)))
-            for step in steps
-        ),
-    )
+
+    moved = []
+    for step in steps:
+        first, last = int(shift(step.first)), int(shift(step.last))
+        moved.append(replace(step, first=first, last=last))
+    return conform(joined, ALLOCATIONS), _insert_moments(events, at, count), tuple(moved)
 
 
-def _list_parts(table: pd.DataFrame, division: _Division, first: int) -> pd.DataFrame:
-    """Return the rows inside one buffer; its first moment is instant ``first``."""
-    whole = table.loc[division.row]
-    region = division.region
+def _list_parts(
+    table: pd.DataFrame,
+    row: int,
+    region: PlanRegion,
+    labels: Sequence[Mapping[str, str]],
+    first: int,
+) -> pd.DataFrame:
+    """Return the rows inside the buffer of a row; its first moment is instant ``first``."""
+    whole = table.loc[row]
     last = int(whole["dies"])
     common = {
         **{name: "" for name, column in ALLOCATIONS.items() if column.dtype == "category"},
         **{name: whole[name] for name in ("allocator", "step", "run_id")},
         **dict.fromkeys(("address", "born_ps", "dies_ps", "turns_at"), pd.NA),
         "region": "temp",
-        "part_of": division.row,
+        "part_of": row,
     }
     rows = [
         {
@@ -309,7 +303,7 @@ def _list_parts(table: pd.DataFrame, division: _Division, first: int) -> pd.Data
             "instruction": holder.instruction,
             **label,
         }
-        for holder, label in zip(region.holders, division.labels, strict=True)
+        for holder, label in zip(region.holders, labels, strict=True)
     ]
     surplus = max(int(whole["allocated_bytes"]) - region.size_bytes, 0)
     occupied = [0, *occupied_bytes(region)]  # entry 0: before the module begins
