@@ -35,6 +35,8 @@ _SUM_SETS_PARAMETER: Final = ("sgd", "ada_delta", "adadelta")
 _PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
 _SLOT: Final = (Category.OPTIMIZER_STATE, "slot: size of its parameter's gradient")
 _NEW_PARAMETER: Final = (Category.PARAMETER, "new value of a parameter")
+_OLD_PARAMETER: Final = (Category.PARAMETER, "old value of a parameter")
+_OLD_SLOT: Final = (Category.OPTIMIZER_STATE, "old value of a slot")
 _NEW_SLOT: Final = (Category.OPTIMIZER_STATE, "new value of a slot")
 
 _SLOTS, _IN_PLACE = (
@@ -80,7 +82,7 @@ def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
     for role, size, op, dtype, shape in zip(*(new[name] for name in names), strict=True):
         made.setdefault((role, size), {})[op] = dtype, shape
     parts = []
-    for size, variables in _find_updated(structure).items():
+    for size, variables in _find_updated(made, structure).items():
         copies = filter(_is_sum, made.get((_NEW_SLOT[1], size), ()))
         own = len(made.get((_NEW_PARAMETER[1], size), ()))
         for kind, text, known in ((_PARAMETER, "", own), (_SLOT, " slot {}", len(list(copies)))):
@@ -99,10 +101,11 @@ _Made: TypeAlias = dict[tuple[str, int], dict[str, tuple[str, str]]]
 """New values: role and bytes -> op -> dtype and shape."""
 
 
-def _find_updated(structure: GraphIndex) -> dict[int, list[_Variable]]:
+def _find_updated(made: _Made, structure: GraphIndex) -> dict[int, list[_Variable]]:
     """Return the variables that the steps update, by bytes.
 
-    A parameter has the size of its gradient.
+    A parameter has the size of its gradient or of its new value. If an optimizer writes slots of another
+    size, at least one parameter has this size.
     """
     slots = _count_slots(structure)
     found: dict[int, list[_Variable]] = {}
@@ -113,6 +116,14 @@ def _find_updated(structure: GraphIndex) -> dict[int, list[_Variable]]:
             name = f"{layer or tensor} {spec.shape_text}"
             variable = name, slots, (layer, spec.dtype, spec.shape_text)
             found.setdefault(spec.size_bytes or 0, []).append(variable)
+
+    for (role, size), ops in made.items():
+        known = found.setdefault(size, [])
+        count = len(ops) if role == _NEW_PARAMETER[1] else 1
+        if size >= _LEAST_BYTES and len(known) < count:
+            dtype, shape = next(iter(ops.values()))
+            variable = f"variable {shape}", slots, ("", dtype, shape)
+            known += [variable] * (count - len(known))
     return found
 
 
@@ -149,7 +160,7 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
 
 
 def find_state(
-    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step]
+    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step], freers: np.ndarray
 ) -> dict[int, tuple[Category, str]]:
     """Return category and role of the rows that hold parameters and optimizer state."""
     if not steps:
@@ -158,7 +169,7 @@ def find_state(
     held = _find_held(
         table, structure, steps[0], {int(table["requested_bytes"].iloc[row]) for row in new}
     )
-    return held | new
+    return held | _find_old_values(table, freers) | new
 
 
 def _find_held(
@@ -203,6 +214,17 @@ def _find_new_values(table: pd.DataFrame, steps: Sequence[Step]) -> dict[int, tu
         # Keras 2 assigns new values of both, in a scope inside the optimizer's.
         if root and is_value and ops[row].lower().count(f"{root}/") == 1:
             found[row] = _NEW_PARAMETER if _sets_parameter(ops[row]) else _NEW_SLOT
+    return found
+
+
+def _find_old_values(table: pd.DataFrame, freers: np.ndarray) -> dict[int, tuple[Category, str]]:
+    """Return the rows from before the trace that an assignment in the optimizer's scope frees."""
+    found = {}
+    is_old = (table["born"] < 0) & table["address"].notna() & table["dies_ps"].notna()
+    for row in np.flatnonzero(is_old.to_numpy()).tolist():
+        freer = freers[row]
+        if find_optimizer(freer) and freer.rpartition("/")[2].startswith("Assign"):
+            found[row] = _OLD_PARAMETER if _sets_parameter(freer) else _OLD_SLOT
     return found
 
 

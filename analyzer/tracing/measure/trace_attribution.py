@@ -50,7 +50,7 @@ def attribute(
     if note is not None:
         _label_noted(labels, table, raw, note, structure)
     if structure is not None and (note is None or not note.snapshots):
-        for held, kind in find_state(table, structure, steps).items():
+        for held, kind in find_state(table, structure, steps, freers).items():
             labels.set(held, kind[0], role=kind[1])
     # Buffers that were requested on a thread that marked steps.
     marked = np.isin(raw.events["thread"].to_numpy(), [mark.thread for mark in raw.step_markers])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,25 +56,6 @@ def test_variables_are_known_by_their_addresses(name: str) -> None:
     # THEN parameters and optimizer state are the same bytes
     assert late["parameter"] == full["parameter"] > 0
     assert late["optimizer_state"] == full["optimizer_state"]
-
-
-def test_values_outside_the_allocator_are_not_taken_for_inside(tmp_path: Path) -> None:
-    # GIVEN a run that began late, whose variables would not fit in what was in use before
-    folder = tmp_path / "run"
-    shutil.copytree(sample_folder("infer"), folder)
-    note = read_run(folder / "run.json")
-    rows = tuple(dataclasses.replace(row, shape=(10_000_000,)) for row in note.variables)
-    raw = read_trace(sample_trace("infer"))
-    start = next(span.start_ps for span in raw.markers if span.name == "analyzer:snapshot")
-    events = raw.events[raw.events["time_ps"] >= start].reset_index(drop=True)
-    # WHEN it is measured
-    note = dataclasses.replace(note, variables=rows)
-    recording = measure(
-        dataclasses.replace(raw, events=events), note, sample_trace("infer")
-    ).recording
-    # THEN all that was in use is counted once, without names
-    line = timeline(main_allocator_rows(recording), len(recording.events))
-    assert np.array_equal(line.allocated[1:], recording.events["in_use_bytes"].to_numpy())
 
 
 @pytest.mark.parametrize("name", ["cnn", "infer"])

@@ -64,18 +64,6 @@ def test_a_traced_graph_gives_edges_to_a_trace(tmp_path: Path) -> None:
     assert measured.structure.evidence[edge] == "tensorboard"
 
 
-def test_the_executed_graph_is_preferred(tmp_path: Path) -> None:
-    metadata: Any = graph_join._RunMetadata()
-    metadata.function_graphs.add().partition_graphs.add().node.add(name=b"ran", op=b"Relu")
-    event: Any = graph_join._Event()
-    value = event.summary.value.add()
-    value.metadata.plugin_data.plugin_name = b"graph_run_metadata_graph"
-    value.tensor.string_val.append(metadata.SerializeToString())
-    traced = graph(("traced", "Relu", ()), in_function=False)
-    path = write_events(tmp_path, traced, event.SerializeToString())
-    assert [op.name for op in read_event_ops(path)] == ["ran"]
-
-
 def test_a_damaged_event_file_gives_no_graph(tmp_path: Path) -> None:
     path = write_events(tmp_path, b"\xff\xff no event")
     assert read_event_ops(path) == ()

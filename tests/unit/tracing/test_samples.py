@@ -16,7 +16,6 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.model.choice import Category
 from analyzer.model.contract.run_note import Failure
-from analyzer.model.recording.timeline import alive_at, sum_by_category
 
 STEADY = [name for name in SAMPLES if name != "oom"]
 ITEM_BYTES = {"float32": 4, "int32": 4, "int64": 8, "uint32": 4, "bool": 1}
@@ -76,14 +75,6 @@ def test_categories_add_up_to_the_peak(name: str) -> None:
     assert categories["unattributed"] <= 0.01 * total
 
 
-@pytest.mark.parametrize("name", STEADY)
-def test_categories_add_up_at_every_tenth_instant(name: str) -> None:
-    analysis = opened(name).analysis
-    for instant in range(-1, len(analysis.line.requested) - 1, 211):
-        alive = alive_at(analysis.rows, instant)
-        assert sum(sum_by_category(alive).values()) == analysis.line.requested[instant + 1]
-
-
 @pytest.mark.parametrize("name", SAMPLES)
 def test_parameters_and_optimizer_state_equal_the_variables(name: str) -> None:
     # GIVEN the variables that the capture listed with dtype and shape
@@ -99,19 +90,6 @@ def test_parameters_and_optimizer_state_equal_the_variables(name: str) -> None:
     assert sorted(held["variable"]) == sorted(row["path"] for row in parameters + state)
     sizes = {row["path"]: bytes_of([row]) for row in parameters + state}
     assert dict(zip(held["variable"], held["requested_bytes"], strict=True)) == sizes
-
-
-@pytest.mark.parametrize(
-    ("name", "slots"), [("cnn", 2), ("transformer", 2), ("jit", 2), ("eager", 2), ("lstm", 1)]
-)
-def test_slots_are_as_large_as_what_is_trained(name: str, slots: int) -> None:
-    trained = bytes_of([row for row in variables(name) if row["trainable"]])
-    scalars = bytes_of(
-        [r for r in variables(name) if r["category"] == "optimizer_state" and r["shape"] == []]
-    )
-    assert opened(name).document["categories_at_peak"]["optimizer_state"] == (
-        slots * trained + scalars
-    )
 
 
 def test_accumulators_are_gradients() -> None:
@@ -199,17 +177,3 @@ def test_a_request_fails_after_the_allocator_has_waited_for_memory() -> None:
     assert failure.requested_bytes == 7 << 29
     assert failure.instant == waits
     assert failure.in_use_bytes == analysis.line.at(waits)[1] < window.max()
-
-
-def test_a_wait_before_more_is_in_use_is_no_requests() -> None:
-    """As where a step is compiled and then runs."""
-    analysis = opened("jit").analysis
-    failure = failure_of(waiting_after(analysis, analysis.first))
-    assert failure is not None
-    assert failure.in_use_bytes == analysis.line.allocated[analysis.first + 1 :].max()
-
-
-def test_requests_of_xla_steps_are_no_ones_in_particular() -> None:
-    alive = opened("jit").analysis.alive
-    block = alive[alive["category"] == "temporary"].nlargest(1, "requested_bytes").iloc[0]
-    assert block["role"].startswith("XLA's buffer")
