@@ -2,8 +2,8 @@
 
 An op's inputs are released when its kernel has been launched (``ExecutorState::Process`` in
 ``executor.cc``), on the same thread. So the op before a free on that thread is the buffer's last user,
-unless the thread runs ops without any event. If other threads began several ops since then, the op that
-began last shows only the time of the free.
+unless the thread runs ops without any event. Before the thread's first op, the op that any thread began
+last shows only the time of the free.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,6 @@ from analyzer.model.recording.schema import TextNumbers
 from analyzer.tracing.parse.wire.plane_names import split_annotation
 from analyzer.tracing.parse.xplane import RawTrace
 
-_MOST_LATER: Final = 4
-"""Limit of the ops that other threads begin between an op and the free of its input."""
 _COPIES: Final = ("_Send", "_Recv", "_HostSend", "_HostRecv")
 
 
@@ -74,21 +72,18 @@ class OpSequence:
     ) -> list[tuple[str, bool]]:
         """Return the op before each free (empty for none), and whether it is the freeing thread's."""
         found = [("", False)] * len(thread)
-        begun = np.sort(self._time)
         latest = self._op[np.argsort(self._time, kind="stable")]
-        count = np.searchsorted(begun, time, side="left")
+        begun = np.searchsorted(np.sort(self._time), time, side="left")
+
         for number in np.unique(thread).tolist():
             first, last = np.searchsorted(self._thread, [number, number + 1])
-            if first == last:
-                continue
-            rows = np.flatnonzero(thread == number)
-            place = first + np.searchsorted(self._time[first:last], time[rows], side="left") - 1
-            later = count[rows] - np.searchsorted(begun, self._time[place], side="right")
-            is_own = (place >= first) & (later < _MOST_LATER)
-            ops = np.where(is_own, self._op[place], latest[np.maximum(count[rows], 1) - 1])
-            ops[~is_own & (count[rows] == 0)] = 0
-            for row, op, own in zip(rows.tolist(), ops.tolist(), is_own.tolist(), strict=True):
-                found[row] = self._names[op], own
+            own_times = self._time[first:last]
+            for row in np.flatnonzero(thread == number).tolist():
+                place = int(np.searchsorted(own_times, time[row], side="left"))
+                if place:
+                    found[row] = self._names[self._op[first + place - 1]], True
+                elif last > first and begun[row]:
+                    found[row] = self._names[latest[begun[row] - 1]], False
         return found
 
     def first_times(self) -> dict[str, int]:

@@ -128,9 +128,6 @@ class _Building:
         raws = zip(self._rows[is_raw.to_numpy()].tolist(), dies[is_raw.to_numpy()], strict=True)
         guarded = [str(names[row]) for row, freed in raws if self._is_scratch(row, int(freed))]
         self.renamed = {row: names[row] for row in self._size if "#" in names[row]}
-        self._sizes: dict[str, set[int]] = {}
-        for row, size in self._size.items():
-            self._sizes.setdefault(names[row], set()).add(size)
         self._find_type = make_type_finder(raw.op_types, guarded)
         self.outputs: dict[str, list[TensorSpec]] = {}
         self.inputs: dict[str, list[str]] = {}
@@ -291,11 +288,7 @@ class _Building:
             if not (is_backward or op_type == "AddN"):
                 continue
             user, is_own = self._users.get(row, ("", False))
-            # An op that requests memory for each gradient requests as much as the gradient.
-            fits = user not in self._sizes or self._size[row] in self._sizes[user]
-            if (op_type in PARAMETER_GRADIENTS and not index) or (
-                is_own and fits and self._is_update(user)
-            ):
+            if (op_type in PARAMETER_GRADIENTS and not index) or (is_own and self._is_update(user)):
                 found.add(tensor)
         return frozenset(found)
 
