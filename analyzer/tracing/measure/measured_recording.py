@@ -48,7 +48,6 @@ from analyzer.tracing.sources.graph_join import (
     find_event_graph,
     find_graph,
 )
-from analyzer.tracing.xla.module_variables import label_module_variables
 from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
 from analyzer.tracing.xla.trace_modules import (
@@ -188,8 +187,7 @@ def _label_buffers(
         return ModuleBuffers(table, plans, note.step), sharing
     if structure is not None:
         table = take_parts(table, find_parts(table[table["allocator"] == main], structure), main)
-    found = name_module_buffers(table, raw)
-    return replace(found, table=label_module_variables(found.table, found.modules, main)), sharing
+    return name_module_buffers(table, raw), sharing
 
 
 def _describe_graph(

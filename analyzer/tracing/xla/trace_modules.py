@@ -45,7 +45,6 @@ class ModuleBuffers:
     plans: Mapping[str, BufferPlan]
     step_config: StepConfig  # inference if no module has ops of a backward pass; else unknown
     warnings: tuple[str, ...] = ()  # sentences about buffers that cannot be named
-    modules: tuple[Hlo, ...] = ()
 
 
 def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
@@ -80,7 +79,7 @@ def name_module_buffers(table: pd.DataFrame, raw: RawTrace) -> ModuleBuffers:
         old.loc[labels.index] = labels
         table = table.assign(**{name: pd.Categorical(old[name]) for name in old})
     config = StepConfig(mode="" if backward else "infer", is_jax=is_jax)
-    return ModuleBuffers(table, plans, config, warnings, tuple(modules.values()))
+    return ModuleBuffers(table, plans, config, warnings)
 
 
 def _find_warnings(raw: RawTrace, unreadable: int) -> Iterator[str]:

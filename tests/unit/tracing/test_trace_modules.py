@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ from builders import TraceBuilder, raw_name
 
 import analyzer
 from analyzer.tracing.parse.hlo import read_hlo
-from analyzer.tracing.parse.run_folder import read_run
 from analyzer.tracing.parse.xplane import read_trace
-from analyzer.tracing.xla.module_variables import find_variables
 
 PLAN = Path(__file__).parents[1] / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
 GIB = 1 << 30
@@ -144,38 +141,6 @@ def test_buffers_of_a_module_have_its_names(tmp_path: Path) -> None:
     assert len(parts) > 10
     assert {"activation", "temporary"} <= set(parts["category"].astype(str))
     assert (parts["layer"].astype(str) != "").mean() > 0.5
-
-
-def variable_bytes(category: str) -> int:
-    """Bytes of the arrays among the variables of the step that the module was compiled from."""
-    variables = read_run(PLAN.parent / "run.json").variables
-    chosen = [one for one in variables if one.category == category and one.shape]
-    return sum(4 * prod(one.shape or ()) for one in chosen)
-
-
-def test_readers_of_a_modules_parameters_name_the_variables() -> None:
-    found = find_variables(read_hlo(gzip.decompress(PLAN.read_bytes())))
-    arrays = found[found["shape"] != "[]"]
-    sums = arrays.groupby("category")["requested_bytes"].sum()
-    assert sums.to_dict() == {
-        "parameter": variable_bytes("parameter"),
-        "optimizer_state": variable_bytes("optimizer_state"),
-    }
-    named = arrays.loc[arrays["category"] == "parameter", "layer"]
-    assert named.tolist() == [f"mlp_1/{name}" for name in LAYERS for _ in ("kernel", "bias")]
-
-
-def test_memory_from_before_a_compiled_step_is_divided(tmp_path: Path) -> None:
-    # GIVEN the variables and 1 MiB more before the first event
-    variables = variable_bytes("parameter") + variable_bytes("optimizer_state")
-    trace = jax_trace(with_module=True, before=variables + (1 << 20))
-    # WHEN the trace is opened
-    rows = analyzer.open_trace(trace.write(tmp_path / "host.xplane.pb")).recording.allocations
-    # THEN they are parameters and slots, and the remainder stays unknown
-    earlier = rows[rows["born"] < 0].groupby("category", observed=True)["requested_bytes"].sum()
-    assert earlier["parameter"] == variable_bytes("parameter")
-    assert abs(earlier["optimizer_state"] - variable_bytes("optimizer_state")) <= 8
-    assert abs(earlier["unattributed"] - (1 << 20)) < 4096
 
 
 def test_a_trace_without_its_modules_says_so(tmp_path: Path) -> None:
