@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
-from analyzer.model.contract.graph_note import PARAMETER_GRADIENTS as PARAMETER_GRADIENTS
+from analyzer.model.contract.graph_note import (
+    PARAMETER_GRADIENTS as PARAMETER_GRADIENTS,
+)
 from analyzer.model.contract.graph_note import Op
 from analyzer.model.graph.phases import ScopeTable, is_in_gradient_scope
 from analyzer.model.recording.attribution import FUSED_INTO
@@ -36,7 +38,9 @@ def find_gradient_kernel(name: str) -> str:
     return found[1] if found is not None else ""
 
 
-def make_type_finder(annotated: Mapping[str, str], guarded: Iterable[str]) -> Callable[[str], str]:
+def make_type_finder(
+    annotated: Mapping[str, str], guarded: Iterable[str]
+) -> Callable[[str], str]:
     """Return a function from an op's name to its type; empty if unknown.
 
     The type is in the annotation of a kernel, or else the name's last part. Only convolutions request
@@ -46,6 +50,7 @@ def make_type_finder(annotated: Mapping[str, str], guarded: Iterable[str]) -> Ca
     for name in guarded:
         is_fused = name.rpartition("/")[2] in FUSED_INTO
         known[name] = "_FusedConv2D" if is_fused else "Conv2D"
+
     known.update(annotated)
 
     @cache
@@ -84,7 +89,10 @@ def find_forward_op(name: str, known: set[str]) -> str:
         return ""
     scope = plain_scope(name)
     last, own = scope.rpartition("/")[2], name.rpartition("/")[2]
-    is_prefix = bool(last) and own.lower().startswith(re.sub(r"_\d+$", "", last).lower())
+    is_prefix = bool(last) and own.lower().startswith(
+        re.sub(r"_\d+$", "", last).lower()
+    )
+
     return scope if scope in known or is_prefix or find_gradient_kernel(name) else ""
 
 
@@ -104,7 +112,10 @@ def find_scopes(ops: Sequence[Op], known: set[str]) -> ScopeTable:
             owners[root] = ("layer", root)
         elif scope:
             is_in_op = op.type == "_Recv" or find_forward_op(op.name, known)
-            owners.setdefault(scope, ("layer", scope.rpartition("/")[0] if is_in_op else scope))
+            owners.setdefault(
+                scope, ("layer", scope.rpartition("/")[0] if is_in_op else scope)
+            )
+
     return ScopeTable(owners)
 
 
@@ -115,5 +126,8 @@ def read_shape(text: str) -> tuple[int, ...] | None:
     if axes == text:
         return None
     parts = axes.split(",") if axes else []
-    is_known = all(part.isascii() and part.isdigit() and len(part) < 16 for part in parts)
+    is_known = all(
+        part.isascii() and part.isdigit() and len(part) < 16 for part in parts
+    )
+
     return tuple(int(part) for part in parts) if is_known else None

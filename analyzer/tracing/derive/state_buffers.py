@@ -29,7 +29,9 @@ PART_COLUMNS: Final = [*_TEXTS, "requested_bytes", "allocated_bytes"]
 _SCATTERS: Final = re.compile("Scatter|Sparse")
 _INITIALIZER: Final = "/Initializer/"
 """Part of the name of an op that makes the first value of an optimizer's slot."""
-_LEAST_BYTES: Final = 1024  # size below which other buffers are often as large as a gradient
+_LEAST_BYTES: Final = (
+    1024  # size below which other buffers are often as large as a gradient
+)
 _SUM_SETS_PARAMETER: Final = ("sgd", "ada_delta", "adadelta")
 """Optimizers that add to a parameter."""
 _PARAMETER: Final = (Category.PARAMETER, "size of its gradient")
@@ -46,28 +48,39 @@ _SLOTS, _IN_PLACE = (
 """Optimizer -> its number of slots; the file describes both tables."""
 
 
-def take_parts(table: pd.DataFrame, parts: pd.DataFrame, allocator: str) -> pd.DataFrame:
+def take_parts(
+    table: pd.DataFrame, parts: pd.DataFrame, allocator: str
+) -> pd.DataFrame:
     """Return the table with ``parts`` taken from the sum of the memory from before the trace.
 
     They are taken whole or not at all: without the slots if those exceed the sum (``PART_COLUMNS``).
     """
-    sums = (table["allocator"] == allocator) & table["address"].isna() & (table["born"] < 0)
+    sums = (
+        (table["allocator"] == allocator)
+        & table["address"].isna()
+        & (table["born"] < 0)
+    )
     if sums.sum() != 1:
         return table
     whole = table[sums].iloc[0]
+
     for chosen in (parts, parts[parts["category"] == Category.PARAMETER.value]):
         left = int(whole["allocated_bytes"] - chosen["allocated_bytes"].sum())
         if len(chosen) and left >= 0:
             break
     else:
         return table
+
     more = pd.DataFrame([whole.to_dict()] * len(chosen), chosen.index).assign(**chosen)
     table = table.assign(
         requested_bytes=table["requested_bytes"].mask(sums, left),
         allocated_bytes=table["allocated_bytes"].mask(sums, left),
     )
     rest = table if left else table[~sums]
-    plain = rest.astype({name: object for name in rest if str(rest[name].dtype) == "category"})
+    plain = rest.astype(
+        {name: object for name in rest if str(rest[name].dtype) == "category"}
+    )
+
     return conform(pd.concat([plain, more], ignore_index=True), ALLOCATIONS)
 
 
@@ -79,19 +92,34 @@ def find_parts(table: pd.DataFrame, structure: GraphIndex) -> pd.DataFrame:
     made: _Made = {}
     names = "role", "requested_bytes", "op", "dtype", "shape"
     new = table[table["role"].isin([_NEW_PARAMETER[1], _NEW_SLOT[1]])]
-    for role, size, op, dtype, shape in zip(*(new[name] for name in names), strict=True):
+    for role, size, op, dtype, shape in zip(
+        *(new[name] for name in names), strict=True
+    ):
         made.setdefault((role, size), {})[op] = dtype, shape
     parts = []
+
     for size, variables in _find_updated(made, structure).items():
         copies = filter(_is_sum, made.get((_NEW_SLOT[1], size), ()))
         own = len(made.get((_NEW_PARAMETER[1], size), ()))
-        for kind, text, known in ((_PARAMETER, "", own), (_SLOT, " slot {}", len(list(copies)))):
+
+        for kind, text, known in (
+            (_PARAMETER, "", own),
+            (_SLOT, " slot {}", len(list(copies))),
+        ):
             found = [
-                (kind[0].value, kind[1], name + text.format(number), *facts, size, round_up(size))
+                (
+                    kind[0].value,
+                    kind[1],
+                    name + text.format(number),
+                    *facts,
+                    size,
+                    round_up(size),
+                )
                 for name, slots, facts in variables
                 for number in range(1, 1 + (slots if text else 1))
             ]
             parts += found[known:]
+
     return pd.DataFrame(parts, columns=PART_COLUMNS)
 
 
@@ -109,6 +137,7 @@ def _find_updated(made: _Made, structure: GraphIndex) -> dict[int, list[_Variabl
     """
     slots = _count_slots(structure)
     found: dict[int, list[_Variable]] = {}
+
     for tensor in find_gradients(structure).values():
         spec = structure.spec(tensor)
         if spec is not None:
@@ -120,10 +149,12 @@ def _find_updated(made: _Made, structure: GraphIndex) -> dict[int, list[_Variabl
     for (role, size), ops in made.items():
         known = found.setdefault(size, [])
         count = len(ops) if role == _NEW_PARAMETER[1] else 1
+
         if size >= _LEAST_BYTES and len(known) < count:
             dtype, shape = next(iter(ops.values()))
             variable = f"variable {shape}", slots, ("", dtype, shape)
             known += [variable] * (count - len(known))
+
     return found
 
 
@@ -132,11 +163,15 @@ def _count_slots(structure: GraphIndex) -> int:
 
     They follow from the type of its ops, without these from the optimizer's scope.
     """
-    types = {_APPLY.sub("", op.type) for op in structure.ops.values() if is_apply(op.type)}
+    types = {
+        _APPLY.sub("", op.type) for op in structure.ops.values() if is_apply(op.type)
+    }
     if types:
         return _SLOTS.get(types.pop(), 0) if len(types) == 1 else 0
 
-    scopes = {re.sub(r"_|\d", "", find_optimizer(name)) for name in structure.ops} - {""}
+    scopes = {re.sub(r"_|\d", "", find_optimizer(name)) for name in structure.ops} - {
+        ""
+    }
     return _IN_PLACE.get(scopes.pop(), 0) if len(scopes) == 1 else 0
 
 
@@ -153,22 +188,32 @@ def find_gradients(structure: GraphIndex) -> dict[tuple[str, int, int], str]:
             users = structure.consumers.get(tensor, ())
             if any(_SCATTERS.search(structure.ops[user].type) for user in users):
                 continue
-            applied = next((user for user in users if is_apply(structure.ops[user].type)), "")
+            applied = next(
+                (user for user in users if is_apply(structure.ops[user].type)), ""
+            )
             owner = applied or structure.layers.get(name, "") or name
             found.setdefault((owner, 0 if applied else index, spec.size_bytes), tensor)
+
     return found
 
 
 def find_state(
-    table: pd.DataFrame, structure: GraphIndex, steps: Sequence[Step], freers: np.ndarray
+    table: pd.DataFrame,
+    structure: GraphIndex,
+    steps: Sequence[Step],
+    freers: np.ndarray,
 ) -> dict[int, tuple[Category, str]]:
     """Return category and role of the rows that hold parameters and optimizer state."""
     if not steps:
         return {}
     new = _find_new_values(table, steps)
     held = _find_held(
-        table, structure, steps[0], {int(table["requested_bytes"].iloc[row]) for row in new}
+        table,
+        structure,
+        steps[0],
+        {int(table["requested_bytes"].iloc[row]) for row in new},
     )
+
     return held | _find_old_values(table, freers) | new
 
 
@@ -181,32 +226,50 @@ def _find_held(
     named, the parameters of a size are the first buffers, and the others are slots if each gradient
     has the same number of them.
     """
-    counts = Counter(size for _, _, size in find_gradients(structure) if size >= _LEAST_BYTES)
+    counts = Counter(
+        size for _, _, size in find_gradients(structure) if size >= _LEAST_BYTES
+    )
     born, dies = table["born"].to_numpy(), table["dies"].to_numpy()
     is_held = (born >= 0) & (born < first.first) & (dies > first.first)
     rows = np.flatnonzero(is_held)[np.argsort(born[is_held], kind="stable")].tolist()
     ops, all_sizes = table["op"].astype(str).tolist(), table["requested_bytes"].tolist()
-    found = {row: _SLOT for row in rows if _INITIALIZER in ops[row] and find_optimizer(ops[row])}
+    found = {
+        row: _SLOT
+        for row in rows
+        if _INITIALIZER in ops[row] and find_optimizer(ops[row])
+    }
     begin = min((born[row] for row in found), default=None)
     alike: dict[int, list[int]] = {}
+
     for row in rows:
-        if all_sizes[row] in sizes | counts.keys() and dies[row] > first.last and row not in found:
+        if (
+            all_sizes[row] in sizes | counts.keys()
+            and dies[row] > first.last
+            and row not in found
+        ):
             alike.setdefault(all_sizes[row], []).append(row)
+
     for size, group in alike.items():
-        count = counts[size] if begin is None else sum(born[row] < begin for row in group)
+        count = (
+            counts[size] if begin is None else sum(born[row] < begin for row in group)
+        )
         found.update(dict.fromkeys(group[:count], _PARAMETER))
         if begin is None and count and len(group) % count == 0:
             found.update(dict.fromkeys(group[count:], _SLOT))
+
     return found
 
 
-def _find_new_values(table: pd.DataFrame, steps: Sequence[Step]) -> dict[int, tuple[Category, str]]:
+def _find_new_values(
+    table: pd.DataFrame, steps: Sequence[Step]
+) -> dict[int, tuple[Category, str]]:
     """Return the rows that a step's update leaves behind."""
     ops = table["op"].astype(str).tolist()
     sizes, dies = table["requested_bytes"].tolist(), table["dies"].to_numpy()
     ends = np.array([step.last for step in steps])
     number = table["step"].fillna(-1).to_numpy(dtype=np.int64)
     found = {}
+
     for row in np.flatnonzero((number >= 0) & (dies > ends[number])).tolist():
         root = find_optimizer(ops[row])
         # An op that adds to a variable requests memory only for a copy of it.
@@ -214,17 +277,22 @@ def _find_new_values(table: pd.DataFrame, steps: Sequence[Step]) -> dict[int, tu
         # Keras 2 assigns new values of both, in a scope inside the optimizer's.
         if root and is_value and ops[row].lower().count(f"{root}/") == 1:
             found[row] = _NEW_PARAMETER if _sets_parameter(ops[row]) else _NEW_SLOT
+
     return found
 
 
-def _find_old_values(table: pd.DataFrame, freers: np.ndarray) -> dict[int, tuple[Category, str]]:
+def _find_old_values(
+    table: pd.DataFrame, freers: np.ndarray
+) -> dict[int, tuple[Category, str]]:
     """Return the rows from before the trace that an assignment in the optimizer's scope frees."""
     found = {}
     is_old = (table["born"] < 0) & table["address"].notna() & table["dies_ps"].notna()
+
     for row in np.flatnonzero(is_old.to_numpy()).tolist():
         freer = freers[row]
         if find_optimizer(freer) and freer.rpartition("/")[2].startswith("Assign"):
             found[row] = _OLD_PARAMETER if _sets_parameter(freer) else _OLD_SLOT
+
     return found
 
 

@@ -62,7 +62,9 @@ def derive_graph(
     building.connect()
     known = {*building.outputs, *building.inputs, *raw.op_types}
     ops = building.list_ops(known)
-    names, tensors = (table[name].astype(object).to_numpy().copy() for name in ("op", "tensor"))
+    names, tensors = (
+        table[name].astype(object).to_numpy().copy() for name in ("op", "tensor")
+    )
     tensors[list(building.tensors)] = list(building.tensors.values())
     names[list(building.renamed)] = list(building.renamed.values())
     table = table.assign(tensor=pd.Categorical(tensors), op=pd.Categorical(names))
@@ -75,6 +77,7 @@ def derive_graph(
         scopes=ScopeTable(noted) if noted else find_scopes(ops, known),
     )
     phases = building.find_phases([op.name for op in ops])
+
     return table, replace(
         index, phases=phases, evidence=building.edges, early=building.find_early(phases)
     )
@@ -91,7 +94,12 @@ class _Building:
     """
 
     def __init__(
-        self, table: pd.DataFrame, raw: RawTrace, steps: Sequence[Step], *, with_eager: bool
+        self,
+        table: pd.DataFrame,
+        raw: RawTrace,
+        steps: Sequence[Step],
+        *,
+        with_eager: bool,
     ) -> None:
         self._raw = raw
         names = table["op"].astype(object).to_numpy()
@@ -99,17 +107,30 @@ class _Building:
         in_function = (table["run_id"] != 0).to_numpy() & named & _is_in_graph(table)
         in_function &= np.array([FOLDED not in name for name in names], bool)
         scoped = np.array(["/" in name for name in names], bool)
-        is_eager = named & ~scoped & ~in_function & table["step"].notna().to_numpy() & with_eager
+        is_eager = (
+            named
+            & ~scoped
+            & ~in_function
+            & table["step"].notna().to_numpy()
+            & with_eager
+        )
         self._starts = np.array([step.start_ps or 0 for step in steps], np.int64)
-        eager = {*names[is_eager], *(op for op in raw.op_types if is_apply(op) and is_eager.any())}
+        eager = {
+            *names[is_eager],
+            *(op for op in raw.op_types if is_apply(op) and is_eager.any()),
+        }
         sequence = OpSequence(raw, frozenset(eager), self._starts)
         self._first = sequence.first_times()
         self._names = names = names.copy()
         self._freers = raw.events["op"].astype(object).to_numpy()
         self._has_freers = bool(((raw.events["kind"] < 0) & (self._freers != "")).any())
-        times, threads = (raw.events[name].to_numpy(np.int64) for name in ("time_ps", "thread"))
+        times, threads = (
+            raw.events[name].to_numpy(np.int64) for name in ("time_ps", "thread")
+        )
         born = table["born"].to_numpy()[is_eager]
-        names[is_eager] = [name for name, _ in sequence.before(threads[born], times[born] + 1)]
+        names[is_eager] = [
+            name for name, _ in sequence.before(threads[born], times[born] + 1)
+        ]
         self._rows = np.flatnonzero(in_function | is_eager)
         self._table = table.iloc[self._rows]
         self._size: dict[int, int] = self._table["requested_bytes"].to_dict()
@@ -122,11 +143,17 @@ class _Building:
             for row, user in zip(self._rows[freed].tolist(), users, strict=True)
             if user[0]
         }
-        is_raw = (self._table["region"] == "") & (self._table["requested_bytes"] >= GUARDS_BYTES)
+        is_raw = (self._table["region"] == "") & (
+            self._table["requested_bytes"] >= GUARDS_BYTES
+        )
         is_raw &= ~self._table["allocator"].isin(list(HOST_ALLOCATORS))
         # Other ops free the results of MLIR's kernels, which are requested in the same way.
-        raws = zip(self._rows[is_raw.to_numpy()].tolist(), dies[is_raw.to_numpy()], strict=True)
-        guarded = [str(names[row]) for row, freed in raws if self._is_scratch(row, int(freed))]
+        raws = zip(
+            self._rows[is_raw.to_numpy()].tolist(), dies[is_raw.to_numpy()], strict=True
+        )
+        guarded = [
+            str(names[row]) for row, freed in raws if self._is_scratch(row, int(freed))
+        ]
         self.renamed = {row: names[row] for row in self._size if "#" in names[row]}
         self._find_type = make_type_finder(raw.op_types, guarded)
         self.outputs: dict[str, list[TensorSpec]] = {}
@@ -150,11 +177,14 @@ class _Building:
     def _add_outputs(self) -> None:
         """Find the tensors of the buffers: outputs outlive the op that requested them."""
         events = self._raw.events
-        columns = (self._table[name].tolist() for name in ("dies", "region", "dtype", "shape"))
+        columns = (
+            self._table[name].tolist() for name in ("dies", "region", "dtype", "shape")
+        )
         facts = list(zip(*columns, strict=True))
         threads = events["thread"].to_numpy()[self._table["born"].to_numpy()]
         burst: tuple[int, str] = (-1, "")
         used = 0
+
         for at in np.lexsort((self._table["born"].to_numpy(), threads)).tolist():
             row = int(self._rows[at])
             name, (dies, region, dtype, shape) = str(self._names[row]), facts[at]
@@ -185,14 +215,20 @@ class _Building:
         updates = {name for name in self._first if is_apply(self._find_type(name))}
         names = {*self.outputs, *self.inputs, *updates}
         ops = []
-        for name in sorted(names, key=lambda name: (self._first.get(name, _NEVER), name)):
+
+        for name in sorted(
+            names, key=lambda name: (self._first.get(name, _NEVER), name)
+        ):
             forward = find_forward_op(name, known)
             controls = (forward,) if forward in self.outputs else ()
             if controls:
                 self.edges[forward, name] = "name"
             inputs, outputs = self.inputs.get(name, ()), self.outputs.get(name, ())
             op_type = self._find_type(name)
-            ops.append(Op(name, op_type, tuple(inputs), controls, outputs=tuple(outputs)))
+            ops.append(
+                Op(name, op_type, tuple(inputs), controls, outputs=tuple(outputs))
+            )
+
         return ops
 
     def find_phases(self, names: Sequence[str]) -> dict[str, Phase]:
@@ -200,25 +236,35 @@ class _Building:
         phases = {name: self._find_phase(name) for name in names}
         begin = self._find_gradient_start(phases)
         readers: dict[str, set[Phase]] = {}
+
         for tensor, reader in self.edges:
             if tensor not in phases and reader in phases:
                 readers.setdefault(split_tensor(tensor)[0], set()).add(phases[reader])
+
         for name in names:
             inputs = self.inputs.get(name, ())
             makers = {phases.get(split_tensor(tensor)[0]) for tensor in inputs}
-            is_copy = LAYOUT in name and (makers == {Phase.FORWARD} or _COPY_OF_INPUT.search(name))
+            is_copy = LAYOUT in name and (
+                makers == {Phase.FORWARD} or _COPY_OF_INPUT.search(name)
+            )
             if is_copy and self._first.get(name, 0) < begin:
-                phases[name] = Phase.FORWARD  # shared with the backward op that it is named after
+                phases[name] = (
+                    Phase.FORWARD
+                )  # shared with the backward op that it is named after
             if phases[name] is not Phase.FORWARD or is_in_gradient_scope(name):
                 continue
+
             if self.gradients.intersection(inputs):
                 phases[name] = Phase.UPDATE  # such as clipping
             elif self._first.get(name, 0) > begin:
                 # The tape adds gradients outside its scope, as does the layout optimizer.
                 plain = name[_CALLS.match(name).end() :]  # type: ignore[union-attr]
-                is_near = "/" not in plain and Phase.BACKWARD in makers | readers.get(name, set())
+                is_near = "/" not in plain and Phase.BACKWARD in makers | readers.get(
+                    name, set()
+                )
                 if is_near or _SUM.match(plain):
                     phases[name] = Phase.BACKWARD
+
         return phases
 
     def _find_gradient_start(self, phases: Mapping[str, Phase]) -> int:
@@ -230,14 +276,21 @@ class _Building:
         forward = [op for (op, _), source in self.edges.items() if source == "name"]
         loss = max((self._first.get(op, 0) for op in forward), default=_NEVER)
         backward = (name for name, phase in phases.items() if phase is Phase.BACKWARD)
-        kernels = (name for name in backward if find_gradient_kernel(name) and LAYOUT not in name)
+        kernels = (
+            name
+            for name in backward
+            if find_gradient_kernel(name) and LAYOUT not in name
+        )
+
         return min([loss, *(self._first.get(name, 0) for name in kernels)])
 
     def find_early(self, phases: Mapping[str, Phase]) -> frozenset[str]:
         """Return the ops of the tape that began before any gradient existed."""
         start = self._find_gradient_start(phases)
         names = filter(is_in_gradient_scope, phases)
-        return frozenset(name for name in names if self._first.get(name, _NEVER) < start)
+        return frozenset(
+            name for name in names if self._first.get(name, _NEVER) < start
+        )
 
     def _find_phase(self, name: str) -> Phase:
         if "#" in name:
@@ -245,14 +298,18 @@ class _Building:
         if self._is_update(name):
             return Phase.UPDATE
         is_backward = is_in_gradient_scope(name) or f"{name}:0" in self.gradients
+
         return Phase.BACKWARD if is_backward else Phase.FORWARD
 
     def _find_eager_phase(self, name: str) -> Phase:
         """Return the phase of an eager op by the order of the step's ops."""
         time = self._first.get(name, 0)
-        backward, update = self._eager_kernels.get(self._step_at(time), (_NEVER, _NEVER))
+        backward, update = self._eager_kernels.get(
+            self._step_at(time), (_NEVER, _NEVER)
+        )
         if time >= update:
             return Phase.UPDATE
+
         return Phase.BACKWARD if time >= backward else Phase.FORWARD
 
     def _step_at(self, time: int) -> int:
@@ -268,11 +325,14 @@ class _Building:
             step = self._step_at(time)
             backward, update = bounds.get(step, (_NEVER, _NEVER))
             op_type = self._find_type(name)
+
             if is_apply(op_type):
                 update = min(update, time)
             elif find_gradient_kernel(op_type) == op_type != "":
                 backward = min(backward, time)
+
             bounds[step] = backward, update
+
         return bounds
 
     @cached_property
@@ -288,8 +348,11 @@ class _Building:
             if not (is_backward or op_type == "AddN"):
                 continue
             user, is_own = self._users.get(row, ("", False))
-            if (op_type in PARAMETER_GRADIENTS and not index) or (is_own and self._is_update(user)):
+            if (op_type in PARAMETER_GRADIENTS and not index) or (
+                is_own and self._is_update(user)
+            ):
                 found.add(tensor)
+
         return frozenset(found)
 
     def _is_update(self, name: str) -> bool:
@@ -299,6 +362,14 @@ class _Building:
 def _is_in_graph(table: pd.DataFrame) -> np.ndarray:
     """Return which buffers a function requested, and no eager op with a run of its own."""
     ops = table["op"].astype(object).groupby(table["run_id"])
-    scoped = table["op"].astype(object).str.contains("/", regex=False).groupby(table["run_id"])
-    found: np.ndarray = (scoped.transform("any") | (ops.transform("nunique") > 2)).to_numpy()
+    scoped = (
+        table["op"]
+        .astype(object)
+        .str.contains("/", regex=False)
+        .groupby(table["run_id"])
+    )
+    found: np.ndarray = (
+        scoped.transform("any") | (ops.transform("nunique") > 2)
+    ).to_numpy()
+
     return found

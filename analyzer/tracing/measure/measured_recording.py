@@ -34,12 +34,21 @@ from analyzer.tracing.measure.free_pairing import (
     pair_frees,
     sort_simultaneous_events,
 )
-from analyzer.tracing.measure.trace_attribution import attribute, find_instants, find_marks
+from analyzer.tracing.measure.trace_attribution import (
+    attribute,
+    find_instants,
+    find_marks,
+)
 from analyzer.tracing.measure.trace_checks import check_trace
 from analyzer.tracing.measure.values_read import warn_about_values
 from analyzer.tracing.measure.variable_buffers import AddressIndex
 from analyzer.tracing.measure.workspaces import label_workspaces
-from analyzer.tracing.parse.logdir import GRAPH_FILE, RUN_FILE, find_run_file, find_traces
+from analyzer.tracing.parse.logdir import (
+    GRAPH_FILE,
+    RUN_FILE,
+    find_run_file,
+    find_traces,
+)
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 from analyzer.tracing.parse.xplane import WATCHED_STEP, RawTrace, Span, read_trace
 from analyzer.tracing.sources.graph_join import (
@@ -48,7 +57,11 @@ from analyzer.tracing.sources.graph_join import (
     find_event_graph,
     find_graph,
 )
-from analyzer.tracing.xla.plan_contents import build_plans, divide_temporaries, find_step_tensors
+from analyzer.tracing.xla.plan_contents import (
+    build_plans,
+    divide_temporaries,
+    find_step_tensors,
+)
 from analyzer.tracing.xla.recompilation import find_recompiled_functions
 from analyzer.tracing.xla.trace_modules import (
     ModuleBuffers,
@@ -95,7 +108,9 @@ def open_measured(
         raise TraceError(f"The run has no host {host!r}.", hint=f"It has {names}.")
     warnings: list[str] = []
     if len(chosen) > 1:
-        warnings.append(f"The run has several hosts ({names}); this is {chosen[0].name}.")
+        warnings.append(
+            f"The run has several hosts ({names}); this is {chosen[0].name}."
+        )
     raw = read_trace(chosen[0], progress=progress)
     note_path = find_run_file(chosen[0])
     note = read_run(note_path) if note_path is not None else None
@@ -103,8 +118,15 @@ def open_measured(
         warnings.append(_TEXTS["no_note"].format(graph.parent, RUN_FILE))
     if note is None and source is None:
         source = find_event_graph(chosen[0])
+
     return measure(
-        raw, note, chosen[0], named=path, allocator=allocator, warnings=warnings, source=source
+        raw,
+        note,
+        chosen[0],
+        named=path,
+        allocator=allocator,
+        warnings=warnings,
+        source=source,
     )
 
 
@@ -126,7 +148,9 @@ def measure(
     events = name_xla_requests(events, raw.op_runs, raw.op_types)
     main = choose_allocator(events, allocator)
     raw = replace(raw, events=events)
-    raw = replace(raw, step_markers=_find_step_marks(raw, note) or find_run_spans(raw, main))
+    raw = replace(
+        raw, step_markers=_find_step_marks(raw, note) or find_run_spans(raw, main)
+    )
     table = pair_frees(events)
     steps = find_steps(events, raw.step_markers)
     table = add_earlier_buffers(events, table, *_find_earlier_buffers(table, raw, note))
@@ -161,13 +185,16 @@ def measure(
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
-        recompiled_functions=find_recompiled_functions(note, plans) if note is not None else (),
+        recompiled_functions=find_recompiled_functions(note, plans)
+        if note is not None
+        else (),
         integrity=integrity,
         notes=_describe_graph(note, structure, join),
         phantom=_describe_phantom(phantom) if phantom is not None else None,
         phantom_run=phantom,
         watch=note.watch if note is not None else None,
     )
+
     return Measured(recording, structure, sharing, raw.op_runs, note, join, raw.ran_xla)
 
 
@@ -186,7 +213,10 @@ def _label_buffers(
     if note is not None:
         return ModuleBuffers(table, plans, note.step), sharing
     if structure is not None:
-        table = take_parts(table, find_parts(table[table["allocator"] == main], structure), main)
+        table = take_parts(
+            table, find_parts(table[table["allocator"] == main], structure), main
+        )
+
     return name_module_buffers(table, raw), sharing
 
 
@@ -194,9 +224,13 @@ def _describe_graph(
     note: RunNote | None, structure: GraphIndex | None, join: JoinedGraph | None
 ) -> tuple[str, ...]:
     """Return the notes of the capture, and the source of the graph."""
-    says = (*(note.notes if note is not None else ()), *((join.says,) if join is not None else ()))
+    says = (
+        *(note.notes if note is not None else ()),
+        *((join.says,) if join is not None else ()),
+    )
     if says or structure is None or not structure.evidence:
         return says
+
     return (
         f"The graph of {len(structure.ops):,} ops is derived from op names, kernels and frees: "
         "the op before a tensor's free counts as its last user.",
@@ -209,9 +243,15 @@ def _find_step_marks(raw: RawTrace, note: RunNote | None) -> tuple[Span, ...]:
         return raw.step_markers
     if note.watch.whole_run:
         last_ps = int(raw.events["time_ps"].max())
-        ends = [(span.start_ps, span.thread) for span in find_marks(raw.markers, "snapshot")]
+        ends = [
+            (span.start_ps, span.thread) for span in find_marks(raw.markers, "snapshot")
+        ]
         end_ps, thread = max(ends, default=(last_ps, 0))
-        return (Span(name=WATCHED_STEP, start_ps=0, end_ps=end_ps, thread=thread, stats={}),)
+
+        return (
+            Span(name=WATCHED_STEP, start_ps=0, end_ps=end_ps, thread=thread, stats={}),
+        )
+
     own = tuple(mark for mark in raw.step_markers if mark.name == WATCHED_STEP)
     return own or raw.step_markers
 
@@ -238,9 +278,12 @@ def _find_earlier_buffers(
 
     sizes = (variable.size_bytes for variable in note.variables)
     variables = choose(zip(note.snapshots[0], sizes, strict=False))
-    inputs = choose((one.address, tensor_bytes(one.dtype, one.shape)) for one in note.inputs)
+    inputs = choose(
+        (one.address, tensor_bytes(one.dtype, one.shape)) for one in note.inputs
+    )
     # An input may lie in NumPy's memory at any address; chunks begin at multiples of 256 bytes.
     places = set((raw.events["address"] % GRANULE_BYTES).tolist())
+
     return variables, {
         address: size
         for address, size in inputs.items()
@@ -268,14 +311,21 @@ def _target(note: RunNote | None, named: Path, trace: Path) -> TargetNote:
     return TargetNote(text=str(named), kind="trace", name=name, trace=str(trace))
 
 
-def _device(events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote | None) -> Device:
+def _device(
+    events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote | None
+) -> Device:
     last = events[events["allocator"] == allocator].iloc[-1]
     available = int(last["available_bytes"])
     is_host = allocator in HOST_ALLOCATORS
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
-    own = (card for card in raw.cards if str(card["plane"]).endswith(plane) or len(raw.cards) == 1)
+    own = (
+        card
+        for card in raw.cards
+        if str(card["plane"]).endswith(plane) or len(raw.cards) == 1
+    )
     named = "host" if is_host else next(map(name_card, own), "")
+
     return Device(
         kind="cpu" if is_host else "gpu",
         name=(note.device.name if note is not None else "") or named or allocator,
@@ -294,12 +344,20 @@ def _find_warnings(
     warnings = []
     watch = note.watch if note is not None else None
     if watch is not None and watch.is_cut and watch.whole_run:
-        warnings.append("The trace ends before the program does; its part counts as the step.")
+        warnings.append(
+            "The trace ends before the program does; its part counts as the step."
+        )
     if not steps:
         warnings.append(_TEXTS["no_steps"])
-    unknown = table["address"].isna() & (table["category"] == Category.UNATTRIBUTED.value)
+    unknown = table["address"].isna() & (
+        table["category"] == Category.UNATTRIBUTED.value
+    )
     unseen = table.loc[unknown & (table["allocator"] == main), "allocated_bytes"]
-    before, most = int(unseen.sum()), int(events["in_use_bytes"][events["allocator"] == main].max())
+    before, most = (
+        int(unseen.sum()),
+        int(events["in_use_bytes"][events["allocator"] == main].max()),
+    )
     if before > _NOTABLE * most:
         warnings.append(_TEXTS["before"].format(before / most, format_bytes(before)))
+
     return warnings

@@ -17,7 +17,9 @@ _SIZED: Final = _TYPES["sized_by_values"]
 
 _DECIDE: Final = {
     **dict.fromkeys(("Switch", "RefSwitch"), 1),
-    **dict.fromkeys(("LoopCond", "Assert", "If", "StatelessIf", "Case", "StatelessCase"), 0),
+    **dict.fromkeys(
+        ("LoopCond", "Assert", "If", "StatelessIf", "Case", "StatelessCase"), 0
+    ),
     **dict.fromkeys(_SIZED, 0),
 }
 """Op type -> the input whose value decides the control flow or the size."""
@@ -39,6 +41,7 @@ def warn_about_values(structure: GraphIndex | None) -> list[str]:
         return []
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     named = ", ".join(found[:_MOST_NAMED])
+
     return [
         f"Values of the simulated card decide branches, loops or sizes in {named}{more}. No kernel "
         "computed them, so they count as 0 and the memory may be wrong."
@@ -58,10 +61,14 @@ def find_value_dependent_ops(structure: GraphIndex) -> list[str]:
             for source, index in _find_sources(structure, op.inputs[at])
             if source.type not in _KNOWN and source.outputs
         )
+
         if (is_sized and "GPU" in op.device) or any(found_on_card):
             maker = None if is_sized else _find_maker(structure, op.inputs[at])
             named = maker or op
-            found[f"{named.name} at {named.source}" if named.source else named.name] = None
+            found[f"{named.name} at {named.source}" if named.source else named.name] = (
+                None
+            )
+
     return list(found)
 
 
@@ -76,11 +83,16 @@ def _find_sources(structure: GraphIndex, tensor: str) -> Iterator[tuple[Op, int]
         op = _find_maker(structure, name)
         if op is None:
             continue
-        is_truth = op.type in _TRUTHS_IN and op.outputs and op.outputs[0].dtype == "bool"
+        is_truth = (
+            op.type in _TRUTHS_IN and op.outputs and op.outputs[0].dtype == "bool"
+        )
+
         if op.type in _TRANSPARENT:
             queue.extend(op.inputs)
         elif is_truth:
-            queue.extend(op.inputs[at] for at in _TRUTHS_IN[op.type] if at < len(op.inputs))
+            queue.extend(
+                op.inputs[at] for at in _TRUTHS_IN[op.type] if at < len(op.inputs)
+            )
         else:
             yield op, split_tensor(name)[1] if structure.spec(name) is not None else 0
 

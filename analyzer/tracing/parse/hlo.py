@@ -14,13 +14,20 @@ from google.protobuf.message import DecodeError
 
 from analyzer.model.contract.fields import ITEM_BYTES, MOST_BYTES, check_size
 from analyzer.model.errors import TraceError
-from analyzer.tracing.parse.protobuf import TEXTS, decode_text, message_class, read_schema
+from analyzer.tracing.parse.protobuf import (
+    TEXTS,
+    decode_text,
+    message_class,
+    read_schema,
+)
 
 _ELEMENT_TYPES: Final = dict(enumerate(TEXTS["xla_types"].split(), 1))
 """XLA's number of an element type -> TensorFlow's name."""
 
 _MOST_PARAMETERS: Final = 1 << 20  # of one computation
-ALLOC, FREE, SHARE = range(3)  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
+ALLOC, FREE, SHARE = range(
+    3
+)  # kinds of heap events (``HeapSimulatorTrace`` in ``hlo.proto``)
 
 HloProto: Any = message_class("analyzer.hlo", read_schema("hlo"), "Hlo")
 """The message class of a module and, if compiled, its buffer assignment."""
@@ -43,8 +50,12 @@ class Instruction:
     operands: tuple[int, ...]
     calls: tuple[int, ...]
     computation: int
-    fusion_kind: str = ""  # ``kLoop``, ``kInput`` or ``kCustom`` for a fusion; empty for others
-    axes: tuple[int, ...] = ()  # the reduced axes of a reduction, the order of a transposition
+    fusion_kind: str = (
+        ""  # ``kLoop``, ``kInput`` or ``kCustom`` for a fusion; empty for others
+    )
+    axes: tuple[
+        int, ...
+    ] = ()  # the reduced axes of a reduction, the order of a transposition
 
     @property
     def parts(self) -> int:
@@ -80,7 +91,9 @@ class Hlo:
     buffers: Mapping[int, tuple[int, tuple[int, ...]]]
     allocations: tuple[Any, ...]  # messages ``Allocation``, by index
     heap_events: tuple[Any, ...]  # messages ``HeapEvent``, in the order of the schedule
-    aliases: Mapping[int, int]  # result -> the parameter into whose buffer it may be written
+    aliases: Mapping[
+        int, int
+    ]  # result -> the parameter into whose buffer it may be written
 
 
 def read_hlo(content: bytes) -> Hlo:
@@ -94,18 +107,21 @@ def read_hlo(content: bytes) -> Hlo:
             f"The compiled module cannot be read ({type(error).__name__}: {error}).",
             hint="Repeat the estimate.",
         ) from None
+
     return hlo
 
 
 def _read(proto: Any) -> Hlo:
     module, assignment = proto.hlo_module, proto.buffer_assignment
     instructions = {}
+
     for computation in module.computations:
         for raw in computation.instructions:
             instructions[raw.id] = _read_instruction(raw, computation.id)
 
     by_name = {one.name: one.id for one in instructions.values()}
     buffers = {}
+
     for raw in assignment.logical_buffers:
         name = decode_text(raw.defined_at.instruction_name)
         maker = instructions[by_name[name] if name else raw.defined_at.instruction_id]
@@ -117,14 +133,22 @@ def _read(proto: Any) -> Hlo:
         aliases[result] = entry.parameter_number
 
     traces = assignment.heap_simulator_traces
+
     return Hlo(
         name=decode_text(module.name),
         entry=module.entry_computation_id,
-        roots={computation.id: computation.root_id for computation in module.computations},
+        roots={
+            computation.id: computation.root_id for computation in module.computations
+        },
         instructions=instructions,
-        schedule={one.key: tuple(one.value.instruction_ids) for one in module.schedule.sequences},
+        schedule={
+            one.key: tuple(one.value.instruction_ids)
+            for one in module.schedule.sequences
+        },
         buffers=buffers,
-        allocations=tuple(sorted(assignment.buffer_allocations, key=lambda one: one.index)),
+        allocations=tuple(
+            sorted(assignment.buffer_allocations, key=lambda one: one.index)
+        ),
         heap_events=tuple(event for trace in traces for event in trace.events),
         aliases=aliases,
     )
@@ -169,36 +193,51 @@ def _find_faults(hlo: Hlo) -> Iterator[str]:
     for one in hlo.instructions.values():
         yield from _find_faults_of_instruction(hlo, one, seen)
         seen.add(one.id)
-    for number in (*hlo.roots.values(), *(n for order in hlo.schedule.values() for n in order)):
+
+    for number in (
+        *hlo.roots.values(),
+        *(n for order in hlo.schedule.values() for n in order),
+    ):
         if number not in seen:
             yield f"instruction {number}, a result or scheduled, is not there"
+
     if hlo.entry not in hlo.roots:
         yield f"computation {hlo.entry}, the entry, is not there"
     yield from _find_faults_of_buffers(hlo)
     results = max(hlo.instructions[hlo.roots[hlo.entry]].parts, 1)
     parameters = [one.parameter_number for one in hlo.allocations]
     yield from _find_outside("result", hlo.aliases, results)
-    yield from _find_outside("parameter", (*hlo.aliases.values(), *parameters), _MOST_PARAMETERS)
+    yield from _find_outside(
+        "parameter", (*hlo.aliases.values(), *parameters), _MOST_PARAMETERS
+    )
 
 
 def _find_outside(kind: str, numbers: Iterable[int], end: int) -> Iterator[str]:
-    return (f"{kind} {number} is not there" for number in numbers if not 0 <= number < end)
+    return (
+        f"{kind} {number} is not there" for number in numbers if not 0 <= number < end
+    )
 
 
-def _find_faults_of_instruction(hlo: Hlo, one: Instruction, seen: set[int]) -> Iterator[str]:
+def _find_faults_of_instruction(
+    hlo: Hlo, one: Instruction, seen: set[int]
+) -> Iterator[str]:
     for dtype, shape in one.shapes.values():
         if any(axis < 0 for axis in shape):
             yield f"instruction {one.id} has a negative axis"
         check_size(dtype, shape)
+
     for operand in one.operands:
         if operand not in seen:
             yield f"instruction {one.id} reads {operand}, which is not before it"
+
     if not 0 <= (one.parameter or 0) < _MOST_PARAMETERS:
         yield f"instruction {one.id} is parameter {one.parameter}"
     if one.opcode == "tuple" and len(one.operands) != one.parts:
         yield f"tuple {one.id} does not fit its shape"
+
     if one.opcode == "get-tuple-element" and (
-        len(one.operands) != 1 or (one.tuple_index,) not in hlo.instructions[one.operands[0]].shapes
+        len(one.operands) != 1
+        or (one.tuple_index,) not in hlo.instructions[one.operands[0]].shapes
     ):
         yield f"instruction {one.id} reads beyond a tuple"
 
@@ -215,7 +254,9 @@ def _find_faults_of_buffers(hlo: Hlo) -> Iterator[str]:
 
     alive: set[int] = set()
     for event in hlo.heap_events:
-        shared = event.share_with_canonical_id if event.kind == SHARE else event.buffer_id
+        shared = (
+            event.share_with_canonical_id if event.kind == SHARE else event.buffer_id
+        )
         if not {event.buffer_id, shared} <= hlo.buffers.keys():
             yield f"value {event.buffer_id} is not there"
         if (event.kind != FREE) == (event.buffer_id in alive):

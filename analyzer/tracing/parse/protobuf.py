@@ -33,12 +33,19 @@ def message_class(package: str, messages: Messages, root: str) -> Any:
             message.field.add(
                 name=name,
                 number=number,
-                label=_Field.LABEL_OPTIONAL if base == type_name else _Field.LABEL_REPEATED,
-                type=getattr(_Field, "TYPE_MESSAGE" if is_message else f"TYPE_{base.upper()}"),
+                label=_Field.LABEL_OPTIONAL
+                if base == type_name
+                else _Field.LABEL_REPEATED,
+                type=getattr(
+                    _Field, "TYPE_MESSAGE" if is_message else f"TYPE_{base.upper()}"
+                ),
                 type_name=f".{package}.{base}" if is_message else None,
             )
+
     _pool.Add(file)
-    return message_factory.GetMessageClass(_pool.FindMessageTypeByName(f"{package}.{root}"))
+    return message_factory.GetMessageClass(
+        _pool.FindMessageTypeByName(f"{package}.{root}")
+    )
 
 
 TEXTS: Final = read_table("tracing/parse/messages.toml", dict[str, str])
@@ -48,6 +55,7 @@ def read_schema(name: str) -> Messages:
     """Return a schema of ``messages.toml``."""
     messages: dict[str, dict[str, tuple[int, str]]] = {}
     fields: dict[str, tuple[int, str]] = {}
+
     for word in TEXTS[name].split():
         name, is_field, place = word.partition("=")
         if is_field:
@@ -55,6 +63,7 @@ def read_schema(name: str) -> Messages:
             fields[name] = int(number), type_name
         else:
             fields = messages[name] = {}
+
     return messages
 
 

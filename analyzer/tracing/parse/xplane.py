@@ -67,19 +67,35 @@ class RawTrace:
     events: pd.DataFrame  # table with the columns of ``EVENTS``, sorted by time
     step_markers: tuple[Span, ...]
     markers: tuple[Span, ...]
-    op_runs: pd.DataFrame  # on the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, by start
-    op_types: Mapping[str, str]  # op -> type, from names of events and annotations of kernels
-    kernels: pd.DataFrame  # launches of kernels and copies; see ``KernelColumns.kernels``
-    function_runs: pd.DataFrame  # runs of functions; see ``KernelColumns.function_runs``
+    op_runs: (
+        pd.DataFrame
+    )  # on the host: ``op``, ``start_ps``, ``end_ps``, ``thread``, by start
+    op_types: Mapping[
+        str, str
+    ]  # op -> type, from names of events and annotations of kernels
+    kernels: (
+        pd.DataFrame
+    )  # launches of kernels and copies; see ``KernelColumns.kernels``
+    function_runs: (
+        pd.DataFrame
+    )  # runs of functions; see ``KernelColumns.function_runs``
     calls: tuple[Span, ...] = ()
-    cards: tuple[Mapping[str, int | float | str], ...] = ()  # properties such as ``core_count``
-    devices: tuple[str, ...] = ()  # names of the device planes, such as ``/device:GPU:0``
+    cards: tuple[
+        Mapping[str, int | float | str], ...
+    ] = ()  # properties such as ``core_count``
+    devices: tuple[
+        str, ...
+    ] = ()  # names of the device planes, such as ``/device:GPU:0``
     damages: tuple[Damage, ...] = ()
-    modules: Mapping[str, bytes] = field(default_factory=dict)  # name -> compiled HloProto
+    modules: Mapping[str, bytes] = field(
+        default_factory=dict
+    )  # name -> compiled HloProto
     ran_xla: bool = False  # whether any event names an HLO module
 
 
-def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -> RawTrace:
+def read_trace(
+    path: Path, *, progress: Callable[[float], None] | None = None
+) -> RawTrace:
     """Read one ``.xplane.pb`` or ``.xplane.pb.gz``; ``progress`` gets the share done, 0 to 1.
 
     A TraceError says that it is no trace, is truncated, or holds no memory events.
@@ -91,6 +107,7 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
                 f"{path} holds no profiler planes.",
                 hint="Expected the .xplane.pb of tf.profiler; repeat the trace.",
             )
+
         raw = _Reading(space, progress or (lambda share: None)).trace()
     except DecodeError:
         raise TraceError(
@@ -101,8 +118,10 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
         ) from None
     except ValueError as error:
         raise TraceError(
-            f"{path} is damaged: it holds {error}.", hint="Copy the file or repeat the trace."
+            f"{path} is damaged: it holds {error}.",
+            hint="Copy the file or repeat the trace.",
         ) from None
+
     if raw.events.empty:
         raise TraceError(
             f"{path} holds no memory events.",
@@ -110,6 +129,7 @@ def read_trace(path: Path, *, progress: Callable[[float], None] | None = None) -
             "before TensorFlow is imported; cuda_malloc_async records none. `analyze trace MODEL` "
             "captures with the right settings.",
         )
+
     return raw
 
 
@@ -129,11 +149,13 @@ def _read_content(path: Path) -> bytes:
             f"{path} cannot be read: {error}.",
             hint="Copy the file again from its source. A trace has at most 2 GiB.",
         ) from None
+
     if not content:
         raise TraceError(
             f"{path} is empty.",
             hint="The profiler probably stopped before it wrote; repeat the trace.",
         )
+
     return content
 
 
@@ -142,12 +164,22 @@ class _Reading:
 
     def __init__(self, space: Any, progress: Callable[[float], None]) -> None:
         """Start with a ``PlainSpace``."""
-        self._planes, self._size_bytes, self._progress = space.planes, space.ByteSize(), progress
+        self._planes, self._size_bytes, self._progress = (
+            space.planes,
+            space.ByteSize(),
+            progress,
+        )
         has_tpu = any(plane.name.startswith(_TPU) for plane in space.planes)
         self._memory = MemoryColumns("TPU" if has_tpu else "device")
         self._kernels, self._ops = KernelColumns(), TextNumbers()
-        self._runs = ColumnPieces(op=np.int32, start_ps=np.int64, end_ps=np.int64, thread=np.int32)
-        self._spans: dict[str, list[tuple[int, Span]]] = {"marks": [], "steps": [], "calls": []}
+        self._runs = ColumnPieces(
+            op=np.int32, start_ps=np.int64, end_ps=np.int64, thread=np.int32
+        )
+        self._spans: dict[str, list[tuple[int, Span]]] = {
+            "marks": [],
+            "steps": [],
+            "calls": [],
+        }
         self._unnamed = self._events = 0
 
     def trace(self) -> RawTrace:
@@ -163,6 +195,7 @@ class _Reading:
             names = PlaneNames(plane, self._ops, self._memory.texts)
             op_types.update(names.op_types)
             ran_xla |= not XLA_STATS.isdisjoint(names.stats.values())
+
             if plane.name.startswith(b"/device:GPU"):
                 own = _plain_stats(plane.stats, names.stats)
                 cards.append({"plane": decode_text(plane.name), **dict(own)})
@@ -182,6 +215,7 @@ class _Reading:
         base_ps = _find_times(times_ns, filled)
         devices = [decode_text(plane.name) for plane in self._planes]
         lost = self._memory.unreadable + self._unnamed
+
         return RawTrace(
             events=self._memory.table(base_ps),
             step_markers=self._sort("steps", base_ps),
@@ -193,7 +227,9 @@ class _Reading:
             calls=self._sort("calls", base_ps),
             cards=tuple(cards),
             devices=tuple(name for name in devices if name.startswith("/device:")),
-            damages=(Damage(reason=DamageReason.UNREADABLE_EVENTS, count=lost),) if lost else (),
+            damages=(Damage(reason=DamageReason.UNREADABLE_EVENTS, count=lost),)
+            if lost
+            else (),
             modules=_find_modules(self._planes),
             ran_xla=ran_xla,
         )
@@ -218,6 +254,7 @@ class _Reading:
         stat_names[others] = block.stats(others)["name_id"]
         is_step = np.zeros(len(kind), bool)
         step_key = names.stat_key("step_num")
+
         if names.is_host and step_key is not None:
             is_step[block.stat_event[stat_names == step_key]] = True
             is_step &= kind != MARK
@@ -226,6 +263,7 @@ class _Reading:
         for name, rows in found.items():
             for row in np.flatnonzero(rows).tolist():
                 self._spans[name].append((line, _span(block.events[row], line, names)))
+
         if len(self._spans["steps"]) + len(self._spans["calls"]) > _MOST_STEPS:
             raise ValueError(f"more than {_MOST_STEPS:,} step markers")
 
@@ -237,14 +275,19 @@ class _Reading:
             ran = np.flatnonzero((op >= 0) & ~is_memory & (kind != MARK) & ~is_step)
             start = block.offset_ps[ran]
             end = start + block.duration_ps[ran]
-            self._runs.extend(len(ran), op=op[ran], start_ps=start, end_ps=end, thread=line + 1)
+            self._runs.extend(
+                len(ran), op=op[ran], start_ps=start, end_ps=end, thread=line + 1
+            )
 
     def _sort(self, name: str, base_ps: Positions) -> tuple[Span, ...]:
         """Return the spans with a name by time, on the trace's clock."""
         moved = []
         for line, span in self._spans[name]:
             base = int(base_ps[line])
-            moved.append(replace(span, start_ps=span.start_ps + base, end_ps=span.end_ps + base))
+            moved.append(
+                replace(span, start_ps=span.start_ps + base, end_ps=span.end_ps + base)
+            )
+
         return tuple(sorted(moved, key=lambda span: (span.start_ps, -span.end_ps)))
 
     def _op_runs(self, base_ps: Positions) -> pd.DataFrame:
@@ -253,7 +296,12 @@ class _Reading:
         end = self._runs.pop("end_ps") + base_ps[thread - 1]
         order = np.argsort(start, kind="stable")
         op = pd.Categorical.from_codes(self._runs.pop("op")[order], self._ops.texts)
-        columns = {"start_ps": start[order], "end_ps": end[order], "thread": thread[order]}
+        columns = {
+            "start_ps": start[order],
+            "end_ps": end[order],
+            "thread": thread[order],
+        }
+
         return pd.DataFrame({"op": op, **columns}, copy=False)
 
 
@@ -266,6 +314,7 @@ def _find_times(times_ns: Sequence[int], filled: Sequence[int]) -> Positions:
     base_ps = [(time_ns - origin_ns) * 1000 for time_ns in times_ns]
     if any(abs(base) >= _MOST_PS for base in base_ps):
         raise ValueError(_FAR_TIMES)
+
     return np.array(base_ps, np.int64)
 
 
@@ -277,6 +326,7 @@ def _find_modules(planes: Any) -> dict[str, bytes]:
             for stat in entry.value.stats:
                 if stat.bytes_value:
                     modules[decode_text(entry.value.name)] = stat.bytes_value
+
     return modules
 
 
@@ -285,10 +335,13 @@ def _span(content: bytes, line: int, names: PlaneNames) -> Span:
     event = Event.FromString(content)
     name, start = names.events.get(event.metadata_id, ""), event.offset_ps
     stats = dict(_plain_stats(event.stats, names.stats))
+
     return Span(name, start, start + event.duration_ps, line + 1, stats)
 
 
-def _plain_stats(stats: Any, names: dict[int, str]) -> Iterator[tuple[str, int | float | str]]:
+def _plain_stats(
+    stats: Any, names: dict[int, str]
+) -> Iterator[tuple[str, int | float | str]]:
     for stat in stats:
         name = names.get(stat.metadata_id, "")
         if stat.ref_value:

@@ -42,7 +42,9 @@ class CompileTrial:
     operands_bytes: tuple[int, ...]  # bytes of each operand with its guards
     # bytes of each part of the result; requested twice, because the first is kept
     results_bytes: tuple[int, ...]
-    scratch_bytes: int  # workspace, and operands that are computed before a product; 0 for none
+    scratch_bytes: (
+        int  # workspace, and operands that are computed before a product; 0 for none
+    )
 
 
 def find_trials(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ...]:
@@ -54,17 +56,25 @@ def find_trials(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ..
     inside = {called for one in fusions for called in one.calls}
     calls: list[CompileTrial] = []
     others: list[CompileTrial] = []
+
     for one in hlo.instructions.values():
         if one.computation in inside:
             continue
-        operands = [size for at in one.operands for size in hlo.instructions[at].array_bytes]
+        operands = [
+            size for at in one.operands for size in hlo.instructions[at].array_bytes
+        ]
         results, scratch, found = one.array_bytes, 0, calls
         workspace = min(_WORKSPACE_BYTES[capability >= _HOPPER], sum(operands))
+
         if one.opcode == "custom-call" and one.target.startswith(_PRODUCT):
-            results, scratch = results[:1], workspace  # its second part is its workspace
+            results, scratch = (
+                results[:1],
+                workspace,
+            )  # its second part is its workspace
         elif one.opcode == "fusion" and capability >= _TRITON_FROM:
             body = list(_body(members, one))
             opcodes = {part.opcode for part in body}
+
             if "dot" in opcodes:
                 is_plain = opcodes <= {"parameter", "dot", "fusion", "bitcast"}
                 scratch = workspace + (0 if is_plain else sum(operands))
@@ -74,8 +84,10 @@ def find_trials(hlo: Hlo, capability: tuple[int, int]) -> tuple[CompileTrial, ..
                 continue
         elif one.opcode != "custom-call" or not one.target.startswith(CONVOLUTION):
             continue
+
         guarded = tuple(size + 2 * GUARD_BYTES for size in operands)
         found.append(CompileTrial(guarded, tuple(filter(None, results)), scratch))
+
     return tuple(dict.fromkeys((*calls, *others)))
 
 
@@ -93,21 +105,28 @@ def _has_two_ways(
     dtypes = {dtype for part in body for dtype, _ in part.shapes.values()}
     if opcodes & _NOT_IN_TRITON["opcodes"] or dtypes & _NOT_IN_TRITON["dtypes"]:
         return False
-    if not opcodes & ({"transpose"} if fusion.fusion_kind == _CUSTOM else {"reduce", "transpose"}):
+    if not opcodes & (
+        {"transpose"} if fusion.fusion_kind == _CUSTOM else {"reduce", "transpose"}
+    ):
         return False
+
     for part in body:  # ``CanTritonHandleReduce``
         if part.opcode == "reduce" and (
             len(part.axes) != 1 or len(part.operands) != 2 or _reduces_joined(hlo, part)
         ):
             return False
+
     root = hlo.instructions[hlo.roots[fusion.calls[0]]]
 
-    def find_sources(number: int) -> tuple[int, ...]:  # of a value that is computed by element
+    def find_sources(
+        number: int,
+    ) -> tuple[int, ...]:  # of a value that is computed by element
         one = hlo.instructions[number]
         return () if one.opcode in _MOVES else one.operands
 
     return root.opcode != "tuple" or any(
-        reach([last], find_sources).issuperset(root.operands) for last in set(root.operands)
+        reach([last], find_sources).issuperset(root.operands)
+        for last in set(root.operands)
     )
 
 
@@ -115,13 +134,16 @@ def _reduces_joined(hlo: Hlo, reduction: Instruction) -> bool:
     """Say whether a reduced axis comes from a reshape that joined or split axes."""
     queue = [(reduction.operands[0], frozenset(reduction.axes))]
     seen = set(queue)
+
     while queue:
         number, axes = queue.pop()
         one = hlo.instructions[number]
         shape = one.shape
+
         for operand in one.operands:
             before = hlo.instructions[operand].shape
             onto = axes
+
             if one.opcode in ("bitcast", "reshape"):
                 if before != shape and sorted(before) == sorted(shape):
                     continue  # another order of the same axes
@@ -131,9 +153,11 @@ def _reduces_joined(hlo: Hlo, reduction: Instruction) -> bool:
                 onto = found
             elif before != shape:
                 continue
+
             if (operand, onto) not in seen:
                 seen.add((operand, onto))
                 queue.append((operand, onto))
+
     return False
 
 
@@ -142,11 +166,16 @@ def _find_axes_before(
 ) -> frozenset[int] | None:
     """Return the axes of a reshaped value that become ``axes``; None if one is no axis of it."""
     places = {
-        (math.prod(before[:axis]), size): axis for axis, size in enumerate(before) if size > 1
+        (math.prod(before[:axis]), size): axis
+        for axis, size in enumerate(before)
+        if size > 1
     }
     long = [axis for axis in axes if axis < len(after) and after[axis] != 1]
     found = [places.get((math.prod(after[:axis]), after[axis])) for axis in long]
-    return None if None in found else frozenset(axis for axis in found if axis is not None)
+
+    return (
+        None if None in found else frozenset(axis for axis in found if axis is not None)
+    )
 
 
 def _body(

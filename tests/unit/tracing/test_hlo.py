@@ -27,7 +27,9 @@ def test_a_module_that_tensorflow_compiled() -> None:
     assert len(hlo.aliases) == 21
     assert hlo.instructions[hlo.roots[hlo.entry]].opcode == "tuple"
     # AND every value lies in an allocation, and every allocation is large enough
-    placed = {part.logical_buffer_id for one in hlo.allocations for part in one.assigned}
+    placed = {
+        part.logical_buffer_id for one in hlo.allocations for part in one.assigned
+    }
     assert placed == set(hlo.buffers)
     # AND the heap trace ends each value that it begins
     begun = [event.buffer_id for event in hlo.heap_events if event.kind != FREE]

@@ -36,6 +36,7 @@ def refusal(read: Callable[[], object]) -> str:
         read()
     except AnalyzerError as error:
         return str(error)
+
     return ""
 
 
@@ -49,7 +50,9 @@ def test_notes_and_graphs_that_are_damaged(part: int, tmp_path: Path) -> None:
     # GIVEN the small samples with values of their JSON replaced, dropped, repeated and moved
     for seed in range(25 * part, 25 * part + 25):
         rng = random.Random(seed)
-        sample = rng.choice([NOTES / "infer", NOTES / "jit", TRACES / "infer", TRACES / "eager"])
+        sample = rng.choice(
+            [NOTES / "infer", NOTES / "jit", TRACES / "infer", TRACES / "eager"]
+        )
         folder = copy_of(sample, tmp_path / str(seed))
         file = folder / rng.choice(["run.json", "graph.json.gz"])
         if not file.is_file():
@@ -59,23 +62,31 @@ def test_notes_and_graphs_that_are_damaged(part: int, tmp_path: Path) -> None:
         _, content = hostile._json(gzip.decompress(content) if packed else content, rng)
         file.write_bytes(gzip.compress(content, 1) if packed else content)
         # THEN the note is read, or refused in one line
-        assert "\n" not in refusal(lambda place=folder: read_run(place / "run.json")), seed
+        assert "\n" not in refusal(lambda place=folder: read_run(place / "run.json")), (
+            seed
+        )
 
 
 def test_modules_that_are_damaged() -> None:
     content = gzip.decompress((NOTES / "jit" / "plan.hlo.pb.gz").read_bytes())
     ended = set()
+
     for seed in range(120):
         rng = random.Random(seed)
         _, damaged = hostile._proto(HloProto.FromString(content), rng)
-        told = refusal(lambda content=damaged: build_plan(read_hlo(content), platform="cpu"))
+        told = refusal(
+            lambda content=damaged: build_plan(read_hlo(content), platform="cpu")
+        )
         assert "\n" not in told, seed
         ended.add(bool(told))
+
     assert ended == {True, False}
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_folders_that_are_damaged_open_or_are_refused(seed: int, tmp_path: Path) -> None:
+def test_folders_that_are_damaged_open_or_are_refused(
+    seed: int, tmp_path: Path
+) -> None:
     hostile.make_case(seed, tmp_path / "run")
     (tmp_path / "out").mkdir()
     assert hostile.open_and_write(tmp_path / "run", tmp_path / "out")
@@ -110,8 +121,12 @@ def test_a_note_beyond_bounds_is_refused(
     assert time.process_time() - started < 5
 
 
-@pytest.mark.parametrize("name", ["graph.json.gz", "plugins/profile/run/host.xplane.pb.gz"])
-def test_what_unpacks_to_a_thousand_times_its_size_is_refused(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["graph.json.gz", "plugins/profile/run/host.xplane.pb.gz"]
+)
+def test_what_unpacks_to_a_thousand_times_its_size_is_refused(
+    name: str, tmp_path: Path
+) -> None:
     folder = copy_of(TRACES / "infer", tmp_path / "run")
     (folder / name).write_bytes(gzip.compress(bytes(200_000_000), 9))
     with pytest.raises(TraceError, match="unpacks to more than"):

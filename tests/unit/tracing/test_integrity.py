@@ -23,13 +23,16 @@ def integrity_of(raw: RawTrace, name: str = "") -> Integrity:
     note = read_run(sample_folder(name) / "run.json") if name else None
     found = measure(raw, note, Path("trace.xplane.pb")).recording.integrity
     assert found is not None
+
     return found
 
 
 def ids(raw: RawTrace, name: str = "") -> set[str]:
     integrity = integrity_of(raw, name)
     reasons = {str(damage.reason) for damage in integrity.damages}
-    return reasons | ({"sums"} if any(one.disagreeing for one in integrity.counters) else set())
+    return reasons | (
+        {"sums"} if any(one.disagreeing for one in integrity.counters) else set()
+    )
 
 
 def altered(raw: RawTrace, change: Callable[[pd.DataFrame], pd.DataFrame]) -> RawTrace:
@@ -51,16 +54,22 @@ def test_history_that_is_not_in_the_trace_is_no_damage(share: float) -> None:
     # GIVEN a trace that begins in the middle of the run, as another's profile does
     raw = read_trace(sample_trace("cnn"))
     late = altered(raw, lambda events: events.iloc[int(share * len(events)) :])
-    late = replace(late, step_markers=late.step_markers[1:], op_runs=late.op_runs.iloc[:0])
+    late = replace(
+        late, step_markers=late.step_markers[1:], op_runs=late.op_runs.iloc[:0]
+    )
     # WHEN it is checked THEN the sum differs by what was there before, which is the same throughout
     assert ids(late) == set()
     # AND events that are lost later are told from it
-    assert "lost-events" in ids(altered(late, lambda events: events.drop(index=[50, 60, 70])))
+    assert "lost-events" in ids(
+        altered(late, lambda events: events.drop(index=[50, 60, 70]))
+    )
 
 
 def test_a_capture_of_ours_that_lacks_its_beginning_is_damaged() -> None:
     raw = read_trace(sample_trace("cnn"))
-    assert "lost-beginning" in ids(altered(raw, lambda events: events.iloc[2000:]), "cnn")
+    assert "lost-beginning" in ids(
+        altered(raw, lambda events: events.iloc[2000:]), "cnn"
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +84,9 @@ def test_a_capture_of_ours_that_lacks_its_beginning_is_damaged() -> None:
         ("address", lambda value: value ^ (1 << 20), "sums"),
     ],
 )
-def test_an_altered_number(column: str, change: Callable[[int], int], expected: str) -> None:
+def test_an_altered_number(
+    column: str, change: Callable[[int], int], expected: str
+) -> None:
     raw = read_trace(sample_trace("infer"))
     at = int(np.flatnonzero((raw.events["kind"] > 0) & (raw.events["run_id"] != 0))[5])
     events = raw.events.copy()
@@ -107,7 +118,9 @@ def test_events_of_one_tick_are_put_in_order(seed: int) -> None:
     # GIVEN a clock that ticks slowly, so that the threads' events of a tick come one after the other
     raw = read_trace(sample_trace("eager"))
     rng = np.random.default_rng(seed)
-    threads = np.repeat(rng.integers(0, 3, len(raw.events)), rng.integers(1, 9, len(raw.events)))
+    threads = np.repeat(
+        rng.integers(0, 3, len(raw.events)), rng.integers(1, 9, len(raw.events))
+    )
     threads = threads[: len(raw.events)]
     ticks = raw.events["time_ps"] // 10_000_000 * 10_000_000
     mixed = raw.events.assign(time_ps=ticks, thread=threads)

@@ -13,7 +13,9 @@ from analyzer.tracing.measure.measured_recording import open_measured
 
 def lives(table: pd.DataFrame) -> list[tuple[int, int, int]]:
     return list(
-        table[["address", "born", "dies"]].astype("int64").itertuples(index=False, name=None)
+        table[["address", "born", "dies"]]
+        .astype("int64")
+        .itertuples(index=False, name=None)
     )
 
 
@@ -32,7 +34,14 @@ def test_every_column_of_an_allocation(tmp_path: Path) -> None:
     # GIVEN a buffer of a step in a trace of others, which has no graph
     trace = TraceBuilder().step(5, 100)
     trace.allocate(
-        10, 64, 512, requested=500, op="net/conv/Conv2D", shape="[5, 25]", data_type=1, run_id=3
+        10,
+        64,
+        512,
+        requested=500,
+        op="net/conv/Conv2D",
+        shape="[5, 25]",
+        data_type=1,
+        run_id=3,
     ).free(20, 64, op="other")
     # WHEN it is measured
     table = open_measured(trace.write(tmp_path / "a.xplane.pb")).recording.allocations
@@ -73,10 +82,22 @@ def test_every_column_of_an_allocation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "found"),
     [
-        ([(1, 16, 256), (1, 32, 512), (-1, 16, 256), (-1, 32, 512)], [(16, 0, 2), (32, 1, 3)]),
-        ([(1, 16, 256), (-1, 16, 256), (1, 16, 512)], [(16, 0, 1), (16, 2, 3)]),  # used again
-        ([(1, 16, 256), (1, 16, 512), (-1, 16, 512)], [(16, 0, 1), (16, 1, 2)]),  # a lost free
-        ([(1, 16, 256), (-1, 16, 256), (-1, 16, 256)], [(16, 0, 1), (16, -1, 2)]),  # freed twice
+        (
+            [(1, 16, 256), (1, 32, 512), (-1, 16, 256), (-1, 32, 512)],
+            [(16, 0, 2), (32, 1, 3)],
+        ),
+        (
+            [(1, 16, 256), (-1, 16, 256), (1, 16, 512)],
+            [(16, 0, 1), (16, 2, 3)],
+        ),  # used again
+        (
+            [(1, 16, 256), (1, 16, 512), (-1, 16, 512)],
+            [(16, 0, 1), (16, 1, 2)],
+        ),  # a lost free
+        (
+            [(1, 16, 256), (-1, 16, 256), (-1, 16, 256)],
+            [(16, 0, 1), (16, -1, 2)],
+        ),  # freed twice
     ],
 )
 def test_a_free_ends_the_buffer_at_its_address(

@@ -10,7 +10,12 @@ import pytest
 from analyzer.model.errors import AccountingError, TraceError
 from analyzer.tracing.measure.measured_recording import open_measured
 from analyzer.tracing.parse.hlo import HloProto, read_hlo
-from analyzer.tracing.xla.buffer_plan import BufferPlan, ValueUse, build_plan, occupied_bytes
+from analyzer.tracing.xla.buffer_plan import (
+    BufferPlan,
+    ValueUse,
+    build_plan,
+    occupied_bytes,
+)
 
 ROOT = Path(__file__).parents[3]
 PLAN = ROOT / "tests" / "unit" / "predict" / "notes" / "jit" / "plan.hlo.pb.gz"
@@ -30,6 +35,7 @@ def made(
     module.name, module.entry_computation_id = b"made", ENTRY
     computation = module.computations.add(id=ENTRY, root_id=max(sizes))
     allocation = proto.buffer_assignment.buffer_allocations.add(index=0, size=total)
+
     for number, (offset, size) in sizes.items():
         shape = {"element_type": 6, "dimensions": [size]}
         computation.instructions.add(
@@ -38,6 +44,7 @@ def made(
         buffer = proto.buffer_assignment.logical_buffers.add(id=number, size=size)
         buffer.defined_at.instruction_id = number
         allocation.assigned.add(logical_buffer_id=number, offset=offset, size=size)
+
     trace = proto.buffer_assignment.heap_simulator_traces.add()
     for kind, number, shared in events:
         trace.events.add(kind=kind, buffer_id=number, share_with_canonical_id=shared)
@@ -71,6 +78,7 @@ def test_every_byte_counts_once() -> None:
         assert region.use is ValueUse.TEMPORARY or not region.holders
         occupied = occupied_bytes(region)
         assert all(0 <= size <= region.size_bytes for size in occupied)
+
         # No two values hold the same byte at one moment.
         for moment in range(0, region.moments, 7):
             held = sorted(
@@ -78,7 +86,10 @@ def test_every_byte_counts_once() -> None:
                 for h in region.holders
                 if h.first <= moment < h.last
             )
-            assert all(end <= start for (_, end), (start, _) in zip(held, held[1:], strict=False))
+            assert all(
+                end <= start
+                for (_, end), (start, _) in zip(held, held[1:], strict=False)
+            )
 
 
 def test_a_value_that_shares_takes_over_and_hands_on() -> None:

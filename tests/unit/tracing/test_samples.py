@@ -41,7 +41,9 @@ def test_bytes_in_use_equal_tensorflows_at_every_event(name: str) -> None:
     own = recording.events[recording.events["allocator"] == recording.allocator]
     ours = line.allocated[1:][own.index.to_numpy()]
     assert np.array_equal(ours, own["in_use_bytes"].to_numpy())
-    assert np.array_equal(np.maximum.accumulate(ours), own["peak_in_use_bytes"].to_numpy())
+    assert np.array_equal(
+        np.maximum.accumulate(ours), own["peak_in_use_bytes"].to_numpy()
+    )
     limit = recording.device.memory_limit_bytes
     assert (own["in_use_bytes"] + own["available_bytes"] == limit).all()
 
@@ -60,7 +62,9 @@ def test_the_peak_and_its_time_equal_tensorflows(name: str) -> None:
     assert document["peak"]["step"] == step.index
     ever = document["peak_ever"]["allocated_bytes"]
     assert ever == recording.events["peak_in_use_bytes"].max()
-    assert document["steps"][-1]["allocated_bytes"] == document["peak"]["allocated_bytes"]
+    assert (
+        document["steps"][-1]["allocated_bytes"] == document["peak"]["allocated_bytes"]
+    )
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -115,13 +119,17 @@ def test_nothing_is_lost_or_doubled(name: str) -> None:
     # THEN every event is the birth or the death of one buffer, and none was there before
     assert (table["born"] >= 0).all()
     assert len(table) == (recording.events["kind"] > 0).sum()
-    assert (table["dies"] < len(recording.events)).sum() == (recording.events["kind"] < 0).sum()
+    assert (table["dies"] < len(recording.events)).sum() == (
+        recording.events["kind"] < 0
+    ).sum()
     assert (table["dies"] > table["born"]).all()
     assert (table["allocated_bytes"] >= table["requested_bytes"]).all()
     assert recording.warnings == ()
 
 
-@pytest.mark.parametrize(("name", "size"), [("cnn", 16), ("infer", 16), ("jit", 64), ("lstm", 8)])
+@pytest.mark.parametrize(
+    ("name", "size"), [("cnn", 16), ("infer", 16), ("jit", 64), ("lstm", 8)]
+)
 def test_inputs_have_the_bytes_of_what_is_fed(name: str, size: int) -> None:
     document = opened(name).document
     run = json.loads((sample_folder(name) / "run.json").read_text())
@@ -142,10 +150,14 @@ def test_layers_and_lines_of_code_are_known() -> None:
 def test_the_step_that_ran_out_of_memory() -> None:
     result = opened("oom")
     assert int(result.exit_code) == 5
-    finding = next(row for row in result.document["findings"] if row["id"] == "out-of-memory")
+    finding = next(
+        row for row in result.document["findings"] if row["id"] == "out-of-memory"
+    )
     assert finding["severity"] == "high"
     asked = 16 * 64 * 64 * 64 * 4
-    assert finding["title"] == "The step ran out of memory: a request for 16.00 MiB failed"
+    assert (
+        finding["title"] == "The step ran out of memory: a request for 16.00 MiB failed"
+    )
     in_use = result.document["peak_ever"]["allocated_bytes"]
     limit = result.document["device"]["memory_limit_bytes"]
     assert limit == 48 * 2**20
@@ -157,12 +169,16 @@ def test_the_step_that_ran_out_of_memory() -> None:
 def waiting_after(analysis: Analysis, instant: int) -> Analysis:
     """Return an analysis of a step that ended without memory, and waited ten seconds at an instant."""
     error = Failure(
-        type="ResourceExhaustedError", message="Out of memory while trying to allocate 3.50GiB."
+        type="ResourceExhaustedError",
+        message="Out of memory while trying to allocate 3.50GiB.",
     )
     times = analysis.recording.events["time_ps"].to_numpy().copy()
     times[instant + 1 :] += 10**13
     events = analysis.recording.events.assign(time_ps=times)
-    return replace(analysis, recording=replace(analysis.recording, error=error, events=events))
+
+    return replace(
+        analysis, recording=replace(analysis.recording, error=error, events=events)
+    )
 
 
 def test_a_request_fails_after_the_allocator_has_waited_for_memory() -> None:

@@ -13,7 +13,11 @@ from analyzer.tracing.measure.workspaces import find_algorithm
 KIB = 1024
 GPU = "/device:GPU:0"
 RUN = 77
-FORWARD, BACKWARD, UPDATE = "net/conv/Conv2D", "gradient_tape/net/conv/Conv2D/", "Adam/Adam/update/"
+FORWARD, BACKWARD, UPDATE = (
+    "net/conv/Conv2D",
+    "gradient_tape/net/conv/Conv2D/",
+    "Adam/Adam/update/",
+)
 
 
 class Card(TraceBuilder):
@@ -26,7 +30,13 @@ class Card(TraceBuilder):
     def launch(self, time_ns: int, kernel: str, annotation: str) -> None:
         self.numbers += 1
         self.event(kernel, time_ns, correlation_id=self.numbers)
-        self.event(kernel, time_ns, plane=GPU, correlation_id=self.numbers, annotation=annotation)
+        self.event(
+            kernel,
+            time_ns,
+            plane=GPU,
+            correlation_id=self.numbers,
+            annotation=annotation,
+        )
 
 
 def training(start: int = 0, run: int = RUN) -> Card:
@@ -45,11 +55,18 @@ def add_training(trace: Card, start: int, run: int) -> Card:
     trace.event("ExecutorState::Process", at(1), duration_ns=900, id=run)
     copy = "IteratorGetNext/_4:_Recv#from=IteratorGetNext,to=net/conv/Conv2D#::#edge_name=e#"
     trace.allocate(
-        at(5), place(1), 8 * KIB, op="SameWorkerRecvDone", region="dynamic", shape="[2048]"
+        at(5),
+        place(1),
+        8 * KIB,
+        op="SameWorkerRecvDone",
+        region="dynamic",
+        shape="[2048]",
     )
     trace.launch(at(6), "MemcpyH2D", copy)
     trace.allocate(at(10), place(2), 32 * KIB, op=FORWARD, shape="[8,1024]", **facts)
-    trace.allocate(at(11), place(3), 4 * KIB, op=FORWARD, region="temp", shape="[4,4,8,8]", **facts)
+    trace.allocate(
+        at(11), place(3), 4 * KIB, op=FORWARD, region="temp", shape="[4,4,8,8]", **facts
+    )
     trace.allocate(at(12), place(4), 64 * KIB, op=FORWARD, region="temp", shape="[65536]",
                    data_type=4, run_id=run)  # fmt: skip
     trace.launch(at(13), "fft2d_r2c_32x32", f"{FORWARD}:Conv2D")
@@ -63,10 +80,15 @@ def add_training(trace: Card, start: int, run: int) -> Card:
     trace.launch(at(31), "EigenMetaKernel", f"{relu}:ReluGrad")
     trace.free(at(32), place(5))
     trace.allocate(at(40), place(7), 16 * KIB, op=gradient, shape="[4096]", **facts)
-    trace.launch(at(41), "maxwell_scudnn_winograd_128x128", f"{gradient}:Conv2DBackpropFilter")
+    trace.launch(
+        at(41), "maxwell_scudnn_winograd_128x128", f"{gradient}:Conv2DBackpropFilter"
+    )
     trace.free(at(42), place(1)).free(at(43), place(6))
-    trace.launch(at(50), "ApplyAdamKernel", f"{UPDATE}ResourceApplyAdam:ResourceApplyAdam")
+    trace.launch(
+        at(50), "ApplyAdamKernel", f"{UPDATE}ResourceApplyAdam:ResourceApplyAdam"
+    )
     trace.free(at(51), place(7))
+
     return trace
 
 
@@ -77,7 +99,11 @@ def measured(trace: TraceBuilder, folder: Path) -> Measured:
 def labels_of(result: Measured) -> dict[tuple[str, str], tuple[str, str, str]]:
     table = result.recording.allocations
     return {
-        (str(row["op"]), str(row["region"])): (row["category"], row["role"], row["layer"])
+        (str(row["op"]), str(row["region"])): (
+            row["category"],
+            row["role"],
+            row["layer"],
+        )
         for _, row in table.iterrows()
     }
 
@@ -98,14 +124,22 @@ def test_a_run_of_a_function_is_a_step(tmp_path: Path) -> None:
 def test_names_kernels_and_frees_give_category_and_layer(tmp_path: Path) -> None:
     found = labels_of(measured(training(), tmp_path))
     assert found["SameWorkerRecvDone", "dynamic"][0] == "input"
-    assert found[FORWARD, "output"] == ("activation", "read in the forward pass only", "net/conv")
+    assert found[FORWARD, "output"] == (
+        "activation",
+        "read in the forward pass only",
+        "net/conv",
+    )
     assert found[FORWARD, "temp"] == ("workspace", "layout copy", "net/conv")
     assert found[FORWARD, "workspace"] == (
         "workspace",
         "forward workspace, FFT with tiles",
         "net/conv",
     )
-    assert found["net/Relu", "output"] == ("activation", "kept for the backward pass", "net")
+    assert found["net/Relu", "output"] == (
+        "activation",
+        "kept for the backward pass",
+        "net",
+    )
     assert found["gradient_tape/net/ReluGrad", "output"] == (
         "gradient",
         "gradient read in the backward pass",
@@ -150,5 +184,7 @@ def test_kernels_name_the_algorithm(kernels: list[str], expected: str) -> None:
         pytest.param({}, "", id="no figures"),
     ],
 )
-def test_the_properties_of_a_plane_name_the_card(facts: dict[str, int], expected: str) -> None:
+def test_the_properties_of_a_plane_name_the_card(
+    facts: dict[str, int], expected: str
+) -> None:
     assert name_card(facts) == expected

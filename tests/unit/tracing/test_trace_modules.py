@@ -54,15 +54,22 @@ def tpu_trace() -> TpuTrace:
     trace = TpuTrace()
     trace.reserved = {"0": 0, "1": 0}
     trace.line(plane="/device:TPU:0")
+
     for time in range(0, 300, 100):
         for number, core in enumerate("01"):
-            trace.allocate(time + number, 0x1000, 4 * GIB, op="", region="", allocator=core)
+            trace.allocate(
+                time + number, 0x1000, 4 * GIB, op="", region="", allocator=core
+            )
             trace.reserved[core] = GIB
-            trace.allocate(time + 10 + number, 0x2000, 3 * GIB, op="", region="", allocator=core)
+            trace.allocate(
+                time + 10 + number, 0x2000, 3 * GIB, op="", region="", allocator=core
+            )
+
         for number, core in enumerate("01"):
             trace.reserved[core] = 0
             trace.free(time + 20 + number, 0x1000, allocator=core)
             trace.free(time + 30 + number, 0x2000, allocator=core)
+
     return trace
 
 
@@ -88,9 +95,11 @@ def jax_trace(*, with_module: bool, before: int = 0) -> TraceBuilder:
     """
     content = gzip.decompress(PLAN.read_bytes())
     trace = TraceBuilder()
+
     if before:
         trace.allocate(0, 1, before)
         del trace.line().events[:]
+
     trace.event("Execute", 0, hlo_module="jit_step")
     if with_module:
         plane = trace.space.planes.add(name=b"/host:metadata")
@@ -100,20 +109,30 @@ def jax_trace(*, with_module: bool, before: int = 0) -> TraceBuilder:
             entry.value.SerializeToString() + _stat(content)
         )
         entry.value.CopyFrom(module)
+
     sizes = [
         one.size
         for one in read_hlo(content).allocations
-        if not (one.is_entry_computation_parameter or one.is_constant or one.is_thread_local)
+        if not (
+            one.is_entry_computation_parameter or one.is_constant or one.is_thread_local
+        )
     ]
     for run in range(2):
         start = 1000 * run
         for number, size in enumerate(sizes):
             chunk = max(-(-size // 256) * 256, 256)
             trace.allocate(
-                start + number, 1 << (20 + number), chunk, requested=size, op="", region=""
+                start + number,
+                1 << (20 + number),
+                chunk,
+                requested=size,
+                op="",
+                region="",
             )
+
         for number in range(len(sizes)):
             trace.free(start + 500 + number, 1 << (20 + number))
+
     return trace
 
 
@@ -155,4 +174,6 @@ def test_an_unreadable_module_is_counted(tmp_path: Path) -> None:
     value = plane.event_metadata.add(key=1).value
     value.CopyFrom(type(value).FromString(_stat(b"\xff\xff damaged")))
     report = analyzer.open_trace(trace.write(tmp_path / "host.xplane.pb")).report
-    assert any("1 HLO modules of the trace cannot be read" in line for line in report.warnings)
+    assert any(
+        "1 HLO modules of the trace cannot be read" in line for line in report.warnings
+    )

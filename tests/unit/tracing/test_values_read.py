@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from analyzer.model.contract.graph_note import Op, TensorSpec
 from analyzer.model.graph.graph_index import build_graph_index
-from analyzer.tracing.measure.values_read import find_value_dependent_ops, warn_about_values
+from analyzer.tracing.measure.values_read import (
+    find_value_dependent_ops,
+    warn_about_values,
+)
 
 
 def op(name: str, kind: str, *inputs: str, dtype: str = "bool", source: str = "") -> Op:
-    return Op(name, kind, inputs=inputs, outputs=(TensorSpec(dtype, ()),), source=source)
+    return Op(
+        name, kind, inputs=inputs, outputs=(TensorSpec(dtype, ()),), source=source
+    )
 
 
 def test_a_loss_that_decides_is_named_with_its_line() -> None:

@@ -39,7 +39,10 @@ def table(*rows):
             id="where there was no room for a copy each workspace is needed",
         ),
         pytest.param(
-            [("tanh", "Tanh", "", 64 * MIB, 0, 9), ("tanh", "Tanh", "", 16 * MIB, 1, 2)],
+            [
+                ("tanh", "Tanh", "", 64 * MIB, 0, 9),
+                ("tanh", "Tanh", "", 16 * MIB, 1, 2),
+            ],
             [],
             id="only convolutions try algorithms on a copy",
         ),

@@ -36,7 +36,9 @@ def test_every_column_of_an_event(tmp_path: Path) -> None:
     events = read_trace(trace.write(tmp_path / "a.xplane.pb")).events
     # THEN each column is what was written
     assert list(events.columns) == list(EVENTS)
-    assert [str(dtype) for dtype in events.dtypes] == [column.dtype for column in EVENTS.values()]
+    assert [str(dtype) for dtype in events.dtypes] == [
+        column.dtype for column in EVENTS.values()
+    ]
     assert events.iloc[0].to_dict() == {
         "time_ps": 7000,
         "kind": 1,
@@ -55,7 +57,9 @@ def test_every_column_of_an_event(tmp_path: Path) -> None:
         "shape": "[5,25]",
         "thread": 1,
     }
-    assert events.iloc[1][["kind", "in_use_bytes", "op", "shape", "region"]].tolist() == [
+    assert events.iloc[1][
+        ["kind", "in_use_bytes", "op", "shape", "region"]
+    ].tolist() == [
         -1,
         0,
         "other",
@@ -64,11 +68,15 @@ def test_every_column_of_an_event(tmp_path: Path) -> None:
     ]
 
 
-def test_threads_are_merged_by_time_and_equal_times_keep_their_order(tmp_path: Path) -> None:
+def test_threads_are_merged_by_time_and_equal_times_keep_their_order(
+    tmp_path: Path,
+) -> None:
     trace = TraceBuilder()
     trace.allocate(30, 3, 256, op="c", thread=1)
     trace.allocate(10, 1, 256, op="a", thread=2)
-    trace.allocate(20, 2, 256, op="b1", thread=2).allocate(20, 4, 256, op="b2", thread=2)
+    trace.allocate(20, 2, 256, op="b1", thread=2).allocate(
+        20, 4, 256, op="b2", thread=2
+    )
     events = read_trace(trace.write(tmp_path / "a.pb")).events
     assert events["op"].tolist() == ["a", "b1", "b2", "c"]
     assert events["thread"].tolist() == [2, 2, 2, 1]
@@ -83,7 +91,10 @@ def test_step_markers_op_runs_devices_and_notes(tmp_path: Path) -> None:
     # WHEN it is read
     raw = read_trace(trace.write(tmp_path / "a.pb"))
     # THEN each is where it belongs
-    assert [(span.stats["step_num"], span.start_ps, span.end_ps) for span in raw.step_markers] == [
+    assert [
+        (span.stats["step_num"], span.start_ps, span.end_ps)
+        for span in raw.step_markers
+    ] == [
         (0, 100_000, 200_000),
         (1, 300_000, 400_000),
     ]
@@ -98,21 +109,28 @@ def test_events_without_an_address_are_counted(tmp_path: Path) -> None:
     trace = small_trace()
     trace.event("MemoryAllocation", 500, bytes_allocated=1, allocator_name="x")
     raw = read_trace(trace.write(tmp_path / "a.pb"))
-    assert [(str(one.reason), one.count) for one in raw.damages] == [("unreadable-events", 1)]
+    assert [(str(one.reason), one.count) for one in raw.damages] == [
+        ("unreadable-events", 1)
+    ]
     assert len(raw.events) == 8
 
 
 def test_packed_and_plain_are_the_same(tmp_path: Path) -> None:
     path = tmp_path / "a.xplane.pb"
     path.write_bytes(gzip.decompress(sample_trace("infer").read_bytes()))
-    pd.testing.assert_frame_equal(read_trace(path).events, read_trace(sample_trace("infer")).events)
+    pd.testing.assert_frame_equal(
+        read_trace(path).events, read_trace(sample_trace("infer")).events
+    )
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "is empty"),
-        (b"step 1 loss 0.3\nstep 2 loss 0.2\n", "is not a profiler trace, or is truncated"),
+        (
+            b"step 1 loss 0.3\nstep 2 loss 0.2\n",
+            "is not a profiler trace, or is truncated",
+        ),
         (b"\x1f\x8b", "cannot be read: it is"),
         (gzip.compress(b"", mtime=0), "is empty"),
         (TraceBuilder().event("x", 1) and b"\x22\x03box", "holds no profiler planes"),
@@ -137,6 +155,7 @@ def test_a_trace_cut_anywhere_is_read_or_refused(tmp_path: Path) -> None:
     rows = len(read_trace(sample_trace("infer")).events)
     path = tmp_path / "cut.xplane.pb"
     chance = random.Random(1)
+
     for length in [*range(1, 40), *(chance.randrange(len(whole)) for _ in range(120))]:
         path.write_bytes(whole[:length])
         # WHEN it is read THEN it is refused, or is a shorter trace
@@ -144,6 +163,7 @@ def test_a_trace_cut_anywhere_is_read_or_refused(tmp_path: Path) -> None:
             events = read_trace(path).events
         except TraceError:
             continue
+
         assert 0 < len(events) <= rows
 
 
@@ -151,25 +171,32 @@ def test_flipped_bytes_are_read_or_refused(tmp_path: Path) -> None:
     whole = small_trace().bytes()
     chance = np.random.default_rng(3)
     path = tmp_path / "damaged.xplane.pb"
+
     for _ in range(400):
         content = bytearray(whole)
         for position in chance.integers(0, len(content), 3):
             content[position] = int(chance.integers(0, 256))
         path.write_bytes(bytes(content))
+
         try:
             events = read_trace(path).events
         except TraceError:
             continue
+
         assert list(events.columns) == list(EVENTS)
 
 
-def test_names_longer_than_any_of_tensorflows_are_cut_and_stay_apart(tmp_path: Path) -> None:
+def test_names_longer_than_any_of_tensorflows_are_cut_and_stay_apart(
+    tmp_path: Path,
+) -> None:
     """A report of it can be written, and read again."""
     long = "n" * 200_000
     trace = small_trace(op=long + "a")
     trace.allocate(315, 0x4000, 512, op=long + "b").free(316, 0x4000)
     result = analyzer.open_trace(trace.write(tmp_path / "host.xplane.pb"))
-    names = {op for op in result.analysis.recording.events["op"].unique() if op[:1] == "n"}
+    names = {
+        op for op in result.analysis.recording.events["op"].unique() if op[:1] == "n"
+    }
     assert len(names) == 2
     assert max(map(len, names)) < 1 << 15
     result.to_json(tmp_path / "report.json")
@@ -182,7 +209,11 @@ def test_names_longer_than_any_of_tensorflows_are_cut_and_stay_apart(tmp_path: P
         ({"region": "(null)"}, "region", ""),  # TensorFlow 2.18 and 2.19
         ({"shape": "[5, 25]"}, "shape", "[5,25]"),
         ({"data_type": 14}, "dtype", "bfloat16"),
-        ({"allocator": "gpu_host_bfc", "plane": "/host:other"}, "allocator", "gpu_host_bfc"),
+        (
+            {"allocator": "gpu_host_bfc", "plane": "/host:other"},
+            "allocator",
+            "gpu_host_bfc",
+        ),
     ],
 )
 def test_what_an_event_means(

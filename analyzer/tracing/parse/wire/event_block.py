@@ -74,7 +74,9 @@ class EventBlock:
                 columns["text_end"][rows[here]] = end[here]
 
         unsigned = columns.pop("unsigned")
-        columns["integer"] = np.where(columns["integer"] != 0, columns["integer"], unsigned)
+        columns["integer"] = np.where(
+            columns["integer"] != 0, columns["integer"], unsigned
+        )
         return {"event": event, **columns}
 
 
@@ -102,7 +104,9 @@ def _read_block(events: Sequence[bytes]) -> EventBlock:
             column[rows[here]] = value[here]
 
     none = np.zeros(0, np.int64)
-    stat_columns = [np.concatenate(part) for part in zip((none, none, none), *stats, strict=True)]
+    stat_columns = [
+        np.concatenate(part) for part in zip((none, none, none), *stats, strict=True)
+    ]
     return EventBlock(events, fields, *numbers, *stat_columns)
 
 
@@ -117,7 +121,9 @@ class FieldReader:
         words = len(content) + _PADDING - 7
         self._words = np.ndarray((words,), "<u8", buffer=self._bytes, strides=(1,))
 
-    def walk(self, start: Positions, end: Positions) -> Iterator[tuple[Positions, Columns]]:
+    def walk(
+        self, start: Positions, end: Positions
+    ) -> Iterator[tuple[Positions, Columns]]:
         """Yield the next field of each message that has one, with its row, until all are read.
 
         Columns are key, position of the value, value (the varint, the 8 bytes or the number of bytes)
@@ -157,6 +163,7 @@ class FieldReader:
         if is_sized.any():
             start = np.where(is_sized, end, start)
             end = np.where(is_sized, end + value, end)
+
         if ((key < 8) | (end <= at) | (end > len(self.content))).any():
             raise DecodeError
         return key, start, value, end
@@ -175,7 +182,12 @@ class FieldReader:
         stops = ~word & _HIGH_BITS
         inside = stops ^ (stops - _ONE)  # all bits up to the first stop, or all bits
         value = word & inside & _LOW_BITS
-        for bits, low in ((1, 0x007F007F007F007F), (2, 0x00003FFF00003FFF), (4, 0x0FFFFFFF)):
+
+        for bits, low in (
+            (1, 0x007F007F007F007F),
+            (2, 0x00003FFF00003FFF),
+            (4, 0x0FFFFFFF),
+        ):
             mask = np.uint64(low)
             high = np.uint64(low << (8 * bits))
             value = (value & mask) | ((value & high) >> np.uint64(bits))
@@ -195,4 +207,5 @@ class FieldReader:
             last_bit = np.where(goes_on, tenth & 1, 0)
             number[long] |= (ninth & 127) << 56 | last_bit << 63
             end[long] = at[long] + 9 + goes_on
+
         return number, end

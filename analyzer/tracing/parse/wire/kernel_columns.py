@@ -19,9 +19,13 @@ class KernelColumns:
         self._texts = TextNumbers("")
         self._kernels = ColumnPieces(number=np.int64, op=np.int32, kernel=np.int32)
         self._launches = ColumnPieces(number=np.int64, start=np.int64, line=np.int32)
-        self._runs = ColumnPieces(run=np.int64, start=np.int64, end=np.int64, line=np.int32)
+        self._runs = ColumnPieces(
+            run=np.int64, start=np.int64, end=np.int64, line=np.int32
+        )
 
-    def add(self, block: EventBlock, stat_names: Positions, line: int, names: PlaneNames) -> None:
+    def add(
+        self, block: EventBlock, stat_names: Positions, line: int, names: PlaneNames
+    ) -> None:
         """Add the events of one block; ``stat_names`` are the keys of its statistics' names."""
         number = names.stat_key("correlation_id")
         if number is None:
@@ -36,6 +40,7 @@ class KernelColumns:
         stats = block.stats(is_wanted)
         numbered = stats["name_id"] == number
         events, numbers = stats["event"][numbered], stats["integer"][numbered]
+
         if names.is_host:
             start = block.offset_ps[events]
             self._launches.extend(len(events), number=numbers, start=start, line=line)
@@ -45,16 +50,25 @@ class KernelColumns:
         for key in op_keys:
             here = (stats["name_id"] == key) & (stats["ref"] != 0)
             ops[stats["event"][here]] = self._number(stats["ref"][here], names.stats)
-        kernels = self._number(block.name_id[events], names.events)
-        self._kernels.extend(len(events), number=numbers, op=ops[events], kernel=kernels)
 
-    def _number(self, keys: Positions, names: Mapping[int, str]) -> npt.NDArray[np.int32]:
+        kernels = self._number(block.name_id[events], names.events)
+        self._kernels.extend(
+            len(events), number=numbers, op=ops[events], kernel=kernels
+        )
+
+    def _number(
+        self, keys: Positions, names: Mapping[int, str]
+    ) -> npt.NDArray[np.int32]:
         known, places = np.unique(keys, return_inverse=True)
         numbers = [self._texts.of(names.get(key, "")) for key in known.tolist()]
         return np.array(numbers, np.int32)[places]
 
     def add_runs(
-        self, block: EventBlock, rows: npt.NDArray[np.bool_], line: int, names: PlaneNames
+        self,
+        block: EventBlock,
+        rows: npt.NDArray[np.bool_],
+        line: int,
+        names: PlaneNames,
     ) -> None:
         """Add the executor's events, a mask of shape ``(n,)``."""
         stats = block.stats(rows[block.stat_event])
@@ -96,5 +110,8 @@ class KernelColumns:
                 "end_ps": self._runs.pop("end") + base,
             }
         )
-        runs = table.groupby("run_id", as_index=False).agg({"start_ps": "min", "end_ps": "max"})
+        runs = table.groupby("run_id", as_index=False).agg(
+            {"start_ps": "min", "end_ps": "max"}
+        )
+
         return runs.sort_values("start_ps", kind="stable", ignore_index=True)

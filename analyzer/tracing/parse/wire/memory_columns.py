@@ -64,7 +64,11 @@ class MemoryColumns:
         self.unreadable = 0
 
     def add(
-        self, block: EventBlock, kind: npt.NDArray[np.int8], line: int, names: PlaneNames
+        self,
+        block: EventBlock,
+        kind: npt.NDArray[np.int8],
+        line: int,
+        names: PlaneNames,
     ) -> None:
         """Append a block's memory events; ``kind`` is 1 for an allocation, -1 for a free, else 0."""
         rows = np.flatnonzero(kind)
@@ -82,9 +86,16 @@ class MemoryColumns:
         unreadable[owner[is_unknown]] = True
 
         texts = np.where(has_ref, names.text[text_place], 0)
-        is_text = np.isin(column_of, [COLUMNS.index(name) for name in TEXT_STATS.values()])
-        for one in np.flatnonzero(is_text & ~has_ref & (stats["text_end"] > 0)).tolist():
-            text = block.fields.content[stats["text_start"][one] : stats["text_end"][one]]
+        is_text = np.isin(
+            column_of, [COLUMNS.index(name) for name in TEXT_STATS.values()]
+        )
+
+        for one in np.flatnonzero(
+            is_text & ~has_ref & (stats["text_end"] > 0)
+        ).tolist():
+            text = block.fields.content[
+                stats["text_start"][one] : stats["text_end"][one]
+            ]
             texts[one] = self.texts.of(decode_text(text))
 
         columns = {name: np.zeros(len(rows), dtype) for name, dtype in _TYPES.items()}
@@ -92,9 +103,11 @@ class MemoryColumns:
         columns["kind"] = kind[rows]
         columns["line"][:] = line
         has_address = np.zeros(len(rows), bool)
+
         for number, name in enumerate(COLUMNS[1:], 1):
             here = np.flatnonzero(column_of == number)
             values: npt.NDArray[Any] = stats["integer"][here]
+
             if name in TEXT_STATS.values():
                 values = texts[here]
             elif name in REAL_STATS.values():
@@ -104,6 +117,7 @@ class MemoryColumns:
                 values = values + 1  # 0 is none
             elif name == "address":
                 has_address[owner[here]] = True
+
             columns[name][owner[here]] = values
 
         nameless = np.where(columns["allocator"] == 0, columns["device"], 0)
@@ -124,18 +138,27 @@ class MemoryColumns:
         time_ps = self._table.pop("time_ps") + base_ps[line]
         order = np.argsort(time_ps, kind="stable")
         texts = ["" if text == _NULL else text for text in self.texts.texts]
-        columns: dict[str, Any] = {"time_ps": time_ps[order], "thread": line[order] + np.int64(1)}
+        columns: dict[str, Any] = {
+            "time_ps": time_ps[order],
+            "thread": line[order] + np.int64(1),
+        }
 
         for name, column in EVENTS.items():
             if name in columns:
                 continue
             numbers = self._table.pop(name)[order]
+
             if name == "dtype":
-                known = [DTYPE_NAMES.get(number, "") for number in range(max(DTYPE_NAMES) + 1)]
+                known = [
+                    DTYPE_NAMES.get(number, "")
+                    for number in range(max(DTYPE_NAMES) + 1)
+                ]
                 is_known = (numbers >= 0) & (numbers < len(known))
                 columns[name] = text_category(np.where(is_known, numbers, 0), known)
             elif name == "shape":  # some writers put spaces between the axes
-                columns[name] = text_category(numbers, [text.replace(" ", "") for text in texts])
+                columns[name] = text_category(
+                    numbers, [text.replace(" ", "") for text in texts]
+                )
             elif column.dtype == "category":
                 columns[name] = text_category(numbers, texts)
             else:
@@ -153,12 +176,15 @@ def _with_reserved(events: pd.DataFrame, reserved: Positions) -> pd.DataFrame:
     ``reserved`` are the reserved bytes after each event, shape ``(n,)``.
     """
     in_use = events["in_use_bytes"].to_numpy()
-    rows = [events.assign(in_use_bytes=in_use + reserved, at=2.0 * np.arange(len(events)))]
+    rows = [
+        events.assign(in_use_bytes=in_use + reserved, at=2.0 * np.arange(len(events)))
+    ]
 
     for number, name in enumerate(events["allocator"].cat.categories):
         own = np.flatnonzero(events["allocator"] == name)
         changed = own[1:][np.diff(reserved[own]) != 0]
         before = own[np.searchsorted(own, changed) - 1]
+
         for kind, sizes in ((-1, reserved[before]), (1, reserved[changed])):
             some = np.flatnonzero(sizes)
             total = in_use[before] + np.where(kind > 0, sizes, 0)
