@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from analyzer.model.choice import Category
@@ -70,46 +71,10 @@ def attribute(
     if structure is not None:
         tensors = match_outputs(table, structure, freers)
         sharing = Sharing(structure, {tensors[row] for row in np.flatnonzero(in_steps)})
-        # Shapes and constants of the tape run early, its kernels do not.
-        kernels = [
-            op.name for op in structure.ops.values() if find_gradient_kernel(op.type)
-        ]
-        starts = find_first_births(
-            table, table["op"].isin(kernels).to_numpy() & in_steps
-        )
-        label_graph(
-            labels,
-            table,
-            structure,
-            sharing,
-            tensors,
-            infer=infer,
-            backward_starts=starts,
-        )
-        lives = Lifetimes(table, steps, {})
-        is_scalar = (table["shape"].astype(str) == "[]").to_numpy()
-        results = (labels.role == ALIVE_ROLE) & is_scalar  # such as a metric
-        results |= labels.role == "forward temporary"
-        labels.fill(
-            results & lives.inside & ~lives.short,
-            Category.TEMPORARY,
-            "outlives the step",
-        )
+        _label_by_graph(labels, table, structure, sharing, tensors, steps, infer=infer)
         label_batches(labels, table, structure, python)
 
-    born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
-    phases = np.zeros(len(table), dtype=np.int8)
-
-    for span in find_marks(raw.markers, "phase"):
-        number = _PHASES.get(str(span.stats.get("phase")), 0)
-        phases[(born_ps >= span.start_ps) & (born_ps <= span.end_ps)] = number
-
-    # The innermost call of a layer decides.
-    for span in sorted(
-        find_marks(raw.markers, "layer"), key=lambda one: one.start_ps - one.end_ps
-    ):
-        inside = (born_ps >= span.start_ps) & (born_ps <= span.end_ps)
-        labels.layer[inside & (labels.variable == "")] = str(span.stats.get("path", ""))
+    phases = _label_marked(labels, table, raw)
 
     if note is not None:
         _label_gradients(labels, table, raw, note)
@@ -127,6 +92,54 @@ def attribute(
         is_captured=note is not None,
     )
     return labels.apply(table), sharing
+
+
+def _label_by_graph(
+    labels: Labels,
+    table: pd.DataFrame,
+    structure: GraphIndex,
+    sharing: Sharing,
+    tensors: Sequence[str],
+    steps: Sequence[Step],
+    *,
+    infer: bool,
+) -> None:
+    """Label the buffers of the graph's ops, and results of the step that outlive it."""
+    # Shapes and constants of the tape run early, its kernels do not.
+    ops = structure.ops.values()
+    kernels = [op.name for op in ops if find_gradient_kernel(op.type)]
+    of_kernels = (table["op"].isin(kernels) & table["step"].notna()).to_numpy()
+    starts = find_first_births(table, of_kernels)
+    label_graph(
+        labels, table, structure, sharing, tensors, infer=infer, backward_starts=starts
+    )
+
+    lives = Lifetimes(table, steps, {})
+    is_scalar = (table["shape"].astype(str) == "[]").to_numpy()
+    results = (labels.role == ALIVE_ROLE) & is_scalar  # such as a metric
+    results |= labels.role == "forward temporary"
+    outliving = results & lives.inside & ~lives.short
+    labels.fill(outliving, Category.TEMPORARY, "outlives the step")
+
+
+def _label_marked(
+    labels: Labels, table: pd.DataFrame, raw: RawTrace
+) -> npt.NDArray[np.int8]:
+    """Label the layers that the capture marked; return the phase of each buffer's birth."""
+    born_ps = table["born_ps"].fillna(-1).to_numpy(dtype=np.int64)
+    phases = np.zeros(len(table), dtype=np.int8)
+    for span in find_marks(raw.markers, "phase"):
+        number = _PHASES.get(str(span.stats.get("phase")), 0)
+        phases[(born_ps >= span.start_ps) & (born_ps <= span.end_ps)] = number
+
+    # The innermost call of a layer decides.
+    calls = find_marks(raw.markers, "layer")
+    for span in sorted(calls, key=lambda one: one.start_ps - one.end_ps):
+        inside = (born_ps >= span.start_ps) & (born_ps <= span.end_ps)
+        path = str(span.stats.get("path", ""))
+        labels.layer[inside & (labels.variable == "")] = path
+
+    return phases
 
 
 def _label_noted(

@@ -175,13 +175,7 @@ def label_holders(
     labels = []
 
     for holder, phase in zip(region.holders, phases, strict=True):
-        name, layer = "", find_jax_layer(holder.op_name)
-        if structure is not None:
-            name = holder.op_name  # XLA may add callers' names as prefix
-            while name and name not in structure.ops:
-                name = name.partition("/")[2]
-            layer = structure.layers.get(name, "")
-
+        name, layer = _name_op(holder.op_name, structure)
         op = structure.ops.get(name) if structure is not None else None
         outputs = op.outputs if op is not None else ()
         own = TensorSpec(holder.dtype, holder.shape)
@@ -225,6 +219,17 @@ def label_holders(
         )
 
     return labels
+
+
+def _name_op(op_name: str, structure: GraphIndex | None) -> tuple[str, str]:
+    """Return the graph's op in XLA's name of it, and its layer; empty if unknown."""
+    if structure is None:
+        return "", find_jax_layer(op_name)
+
+    name = op_name  # XLA may add callers' names as prefix
+    while name and name not in structure.ops:
+        name = name.partition("/")[2]
+    return name, structure.layers.get(name, "")
 
 
 def _find_phases(region: PlanRegion, structure: GraphIndex | None) -> list[Phase]:
