@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from analyzer.explain.buffer_uses import BufferUse
 from analyzer.model.contract.report.limit_figures import NO_FACTS, PoolFacts, VerdictFigures
 from analyzer.model.contract.report.subject import CardUse
 from analyzer.model.errors import AccountingError
@@ -29,7 +30,6 @@ from analyzer.model.recording.timeline import (
     undivided_rows,
 )
 from analyzer.model.units import round_up
-from analyzer.tracing.measure.buffer_uses import BufferUse
 
 Instants = npt.NDArray[np.int64]
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from analyzer.explain.buffer_uses import BufferUse
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import Cell, EvidenceRow
 from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.model.contract.watch_note import HeldTensors
 from analyzer.model.graph.graph_index import PASSING_ROLES
 from analyzer.model.tables import read_table
-from analyzer.tracing.measure.buffer_uses import BufferUse
 
 if TYPE_CHECKING:
     import pandas as pd

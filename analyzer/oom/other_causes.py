@@ -8,7 +8,13 @@ import re
 from typing import Final
 
 from analyzer.model.ranges import Range
-from analyzer.oom.failures import FRAMEWORKS, FailedAllocator, Log, LoggedFailure, Process
+from analyzer.oom.failures import (
+    FRAMEWORKS,
+    FailedAllocator,
+    Log,
+    LoggedFailure,
+    Process,
+)
 from analyzer.oom.lines import LogLine
 from analyzer.oom.wordings import (
     OTHER_CAUSES,
@@ -54,7 +60,9 @@ def take_unknown_cause(log: Log, process: Process, line: LogLine) -> None:
         _add_report(log, process, line, "unknown", match)
 
 
-def _add_report(log: Log, process: Process, line: LogLine, name: str, match: re.Match[str]) -> None:
+def _add_report(
+    log: Log, process: Process, line: LogLine, name: str, match: re.Match[str]
+) -> None:
     """Add a failure, or a line that reports the last one again."""
     row = OTHER_CAUSES[name]
     last = log.latest_of(process)
@@ -91,7 +99,11 @@ def _is_same(last: LoggedFailure, row: Wording, name: str, text: str) -> bool:
 
 
 def _name_cause(
-    failure: LoggedFailure, process: Process, line: LogLine, name: str, match: re.Match[str]
+    failure: LoggedFailure,
+    process: Process,
+    line: LogLine,
+    name: str,
+    match: re.Match[str],
 ) -> None:
     """Note the component that failed."""
     row, groups = OTHER_CAUSES[name], read_groups(match)

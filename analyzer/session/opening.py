@@ -208,11 +208,11 @@ def explain(measured: Measured, what_if: WhatIf, *, search: bool) -> Analysis:
     """Compute peak, pool and findings of a recording; ``search`` also finds the least limit."""
     from analyzer.explain.all_findings import collect
     from analyzer.explain.analysis import analyse
+    from analyzer.explain.buffer_uses import find_uses
     from analyzer.explain.judgement import judge
     from analyzer.explain.pool_facts import add_pool
     from analyzer.explain.run_range import with_run_range
     from analyzer.explain.verdict import with_assumed_settings
-    from analyzer.tracing.measure.buffer_uses import find_uses
 
     analysis = analyse(measured.recording)
     uses = find_uses(

@@ -29,9 +29,9 @@ from analyzer.model.contract.fields import EvidenceRow
 from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.model.contract.watch_note import WatchNote
 from analyzer.model.graph.host_copies import MOVES, SCALES
+from analyzer.model.recording.attribution import HOST_COPY_ROLE
 from analyzer.model.recording.records import Finding, Severity, Step
 from analyzer.model.units import format_bytes
-from analyzer.tracing.measure.attribution import HOST_COPY_ROLE
 
 _ROWS: Final = 10
 _GRADIENT_ROWS: Final = 20

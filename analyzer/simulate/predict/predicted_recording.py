@@ -20,7 +20,15 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.graph.phases import Phase
+from analyzer.model.recording.attribution import (
+    find_first_births,
+    label_eager,
+    label_graph,
+    match_outputs,
+)
+from analyzer.model.recording.labels import Labels, label_variables
 from analyzer.model.recording.records import Device, Kind, Recording
+from analyzer.model.recording.state_roles import find_roles_of_state
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.executor.node_execution import Assumptions
@@ -37,11 +45,7 @@ from analyzer.simulate.predict.uncertainty.decisions import (
 )
 from analyzer.simulate.predict.uncertainty.gpu_uncertainty import add_gpu_uncertainty
 from analyzer.simulate.predict.uncertainty.stated_range import SENTENCES, state_range
-from analyzer.tracing.measure.attribution import label_eager, label_graph, match_outputs
-from analyzer.tracing.measure.attribution_labels import Labels, label_variables
 from analyzer.tracing.measure.measured_recording import Measured
-from analyzer.tracing.measure.trace_attribution import find_first_births
-from analyzer.tracing.measure.unowned_variables import find_roles_of_state
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.sources.graph_join import index_note_graph
 from analyzer.tracing.xla.buffer_plan import BufferPlan
@@ -122,7 +126,7 @@ def _measured(
         uncertainty = add_gpu_uncertainty(uncertainty, prediction, chosen.played, limit)
     names = [prediction.prepared.wiring.ops[node].name for node in schedule.nodes]
     table, events, options = place(table, chosen.played.instants, target.options)
-    shown = divide_temporaries(
+    allocations, events, steps = divide_temporaries(
         table,
         events,
         chosen.played.steps,
@@ -132,7 +136,7 @@ def _measured(
         infer=note.step.infers,
     )
     if compiled:
-        sharing = Sharing(structure, find_step_tensors(shown.allocations))
+        sharing = Sharing(structure, find_step_tensors(allocations))
     limit_of = options if target.gpu is None else target.options
     recording = Recording(
         kind=Kind.ESTIMATE,
@@ -143,10 +147,10 @@ def _measured(
             memory_limit_bytes=limit_of.memory_limit_bytes,
         ),
         step_config=note.step,
-        events=shown.events,
-        allocations=shown.allocations,
+        events=events,
+        allocations=allocations,
         allocator=target.device.allocator,
-        steps=shown.steps,
+        steps=steps,
         make_graph=partial(build_graph, structure),
         make_tensor_links=structure.tensor_links,
         warnings=(

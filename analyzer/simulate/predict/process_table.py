@@ -12,17 +12,17 @@ from msgspec import structs
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import ARGUMENT_TYPES, FRAME_TYPES
 from analyzer.model.errors import AccountingError
+from analyzer.model.recording.attribution import HOST_COPY_ROLE
+from analyzer.model.recording.labels import Holding
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, WORKSPACE, conform
+from analyzer.model.recording.timeline import find_steps_of_births
 from analyzer.model.units import round_up
 from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
 from analyzer.simulate.allocator.replay import Replay, Sequence, from_allocations, replay
 from analyzer.simulate.predict.buffers.tensor_lists import Buffers
 from analyzer.simulate.predict.prepared_step import Owner, Prepared, Schedule, play
 from analyzer.simulate.predict.startup import Startup, StartupBuffer, play_startup
-from analyzer.tracing.measure.attribution import HOST_COPY_ROLE
-from analyzer.tracing.measure.free_pairing import find_steps_of_births
-from analyzer.tracing.measure.variable_buffers import Holding
 from analyzer.tracing.parse.run_folder import RunNote
 
 

@@ -9,7 +9,9 @@ from analyzer.tracing.parse.wire.plane_names import REPEATED_STEP
 from analyzer.tracing.parse.xplane import RawTrace
 
 
-def split_repeats(raw: RawTrace, allocator: str) -> tuple[RawTrace, tuple[TwoSizes, ...]]:
+def split_repeats(
+    raw: RawTrace, allocator: str
+) -> tuple[RawTrace, tuple[TwoSizes, ...]]:
     """Return the trace without the repeats of its step, and the peaks of the repeats."""
     repeats = [mark for mark in raw.step_markers if mark.name == REPEATED_STEP]
     if not repeats:

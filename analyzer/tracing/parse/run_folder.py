@@ -12,7 +12,12 @@ from analyzer.model.contract.graph_note import (
     read_graph_file,
 )
 from analyzer.model.contract.reading import read_regular_file, sibling_file, unpack
-from analyzer.model.contract.run_note import DAMAGED, CompiledFunction, RunFile, read_run_file
+from analyzer.model.contract.run_note import (
+    DAMAGED,
+    CompiledFunction,
+    RunFile,
+    read_run_file,
+)
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.host_copies import join_device_edges
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
@@ -34,7 +39,9 @@ class RunNote(RunFile):
 
     ops: tuple[Op, ...] = ()  # the executed graph; empty for an eager step
     traced: tuple[TracedGraph, ...] = ()
-    inside: tuple[Op, ...] = ()  # the traced ops of functions that run as one op; see ``compiled``
+    inside: tuple[
+        Op, ...
+    ] = ()  # the traced ops of functions that run as one op; see ``compiled``
     compiled: tuple[CompiledNote, ...] = ()
 
 
@@ -44,7 +51,11 @@ def read_run(path: Path) -> RunNote:
     try:
         for tensor in (*run.gradients, *run.nested_gradients):
             check_tensor(tensor)
-        graph = read_graph_file(sibling_file(path, run.graph)) if run.graph else GraphFile(ops=())
+        graph = (
+            read_graph_file(sibling_file(path, run.graph))
+            if run.graph
+            else GraphFile(ops=())
+        )
         compiled = tuple(
             CompiledNote(
                 **_get_fields(row),
@@ -60,6 +71,7 @@ def read_run(path: Path) -> RunNote:
             raise ValueError(f"{kept} constants kept by a graph that can keep {most}")
     except (OSError, ValueError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
+
     return RunNote(
         **_get_fields(run),
         ops=join_device_edges(graph.ops),

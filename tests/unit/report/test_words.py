@@ -4,12 +4,12 @@ import pytest
 from make_recording import make_recording
 from msgspec.structs import replace
 
+from analyzer.explain.buffer_uses import BufferUse
 from analyzer.explain.buffer_words import why_alive
 from analyzer.model.contract.report.limit_figures import Basis, Need, Outcome, VerdictFigures
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.units import format_bytes
 from analyzer.report.summary import need_words
-from analyzer.tracing.measure.buffer_uses import BufferUse
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +10,7 @@ import pandas as pd
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import TensorSpec
-from analyzer.model.graph.graph_index import GraphIndex
-from analyzer.model.graph.host_copies import ITERATOR
-from analyzer.tracing.derive.op_sequence import RECEIVED
-from analyzer.tracing.measure.variable_buffers import Holding
-from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.model.contract.run_note import RunFile
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -26,6 +22,14 @@ _REPLICA: Final = re.compile(r"/replica_\d+$")
 
 
 _TEXTS: Final = ("op_type", "layer", "source", "tensor", "variable", "category", "role")
+
+
+class Holding(NamedTuple):
+    """A buffer that holds a variable."""
+
+    row: int
+    variable: int
+    since: int | None  # instant from which it holds the variable; None for its birth
 
 
 class Labels:
@@ -76,7 +80,7 @@ class Labels:
 
 
 def label_variables(
-    labels: Labels, note: RunNote, holdings: Sequence[Holding], roles: dict[int, tuple[str, str]]
+    labels: Labels, note: RunFile, holdings: Sequence[Holding], roles: dict[int, tuple[str, str]]
 ) -> None:
     """Label the buffers that hold variables; ``roles`` are those that the graph shows instead."""
     paths = [_REPLICA.sub("", variable.path) for variable in note.variables]
@@ -99,32 +103,3 @@ def label_variables(
                 name = name.rpartition("_")[0]
             layer = layers.get(name, "")
         labels.layer[row] = layer
-
-
-def label_batches(
-    labels: Labels, allocations: pd.DataFrame, structure: GraphIndex, by_python: Mask
-) -> None:
-    """Label the batches of a data set: made in its own threads, or copied to the card in the step.
-
-    A data set is not in the step's graph, and a copy has no name. So type and shape of the iterator's
-    outputs decide. ``by_python``, shape ``(n,)``: requested on the thread that marks the steps.
-    """
-    outputs = {
-        (spec.dtype, spec.shape_text): f"{op.name}:{index}"
-        for op in structure.ops.values()
-        if op.type == ITERATOR
-        for index, spec in enumerate(op.outputs)
-        if spec.shape
-    }
-    if not outputs:
-        return
-    columns = (allocations[name].astype(object) for name in ("op", "dtype", "shape"))
-    for row, (name, dtype, shape) in enumerate(zip(*columns, strict=True)):
-        open_shape = f"[-1{shape[shape.find(',') :]}"
-        tensor = outputs.get((dtype, shape)) or outputs.get((dtype, open_shape))
-        is_copy = name == RECEIVED
-        if not tensor or not name or name in structure.ops or not labels.is_open(row):
-            continue
-        if is_copy or not by_python[row]:
-            labels.set(row, Category.INPUT, role=COPIED_BATCH if is_copy else BATCH_ROLE)
-            labels.tensor[row] = tensor

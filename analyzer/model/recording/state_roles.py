@@ -8,12 +8,11 @@ from typing import Final
 
 from analyzer.model.choice import Category
 from analyzer.model.contract.graph_note import Op, split_tensor
+from analyzer.model.contract.run_note import RunFile
 from analyzer.model.graph.buffer_sharing import ALIAS_OPS
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.phases import Phase
 from analyzer.model.graph.reachability import reach
-from analyzer.tracing.measure.variable_buffers import find_handles
-from analyzer.tracing.parse.run_folder import RunNote
 
 _ADDS: Final = frozenset({"Add", "AddV2", "AddN"})
 # Ops between a gradient and an accumulator: a scale or a change of dtype.
@@ -21,7 +20,7 @@ _SCALES: Final = frozenset({"Mul", "RealDiv", "DivNoNan", "Cast", "Neg", "Select
 _READS: Final = frozenset({"ReadVariableOp", "ResourceGather"})
 
 
-def find_roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple[str, str]]:
+def find_roles_of_state(note: RunFile, structure: GraphIndex) -> dict[int, tuple[str, str]]:
     """Return category and role of the note's plain state variables, by their index in it."""
     handles = find_handles(structure)
     users = {
@@ -51,6 +50,11 @@ def find_roles_of_state(note: RunNote, structure: GraphIndex) -> dict[int, tuple
                 else (Category.PARAMETER.value, "not trainable")
             )
     return roles
+
+
+def find_handles(structure: GraphIndex) -> dict[object, str]:
+    """Return the argument ops by index."""
+    return {op.attrs.get("index"): op.name for op in structure.ops.values() if op.type == "_Arg"}
 
 
 def _is_of_update(structure: GraphIndex, writer: Op, sums: set[str]) -> bool:

@@ -29,19 +29,18 @@ from analyzer.model.graph.host_copies import INPUT_TYPES, ITERATOR, find_all_red
 from analyzer.model.graph.phases import Phase
 from analyzer.model.graph.reachability import reach
 from analyzer.model.graph.token_cache import CACHE_ROLE, find_cache
+from analyzer.model.recording.labels import BATCH_ROLE, COPIED_BATCH, COPIED_INPUT, Labels, Mask
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import COPY_ROLE, SUMS_ROLE
-from analyzer.tracing.derive.op_names import FOLDED, FUSED_INTO
-from analyzer.tracing.derive.op_sequence import RECEIVED
-from analyzer.tracing.measure.attribution_labels import (
-    BATCH_ROLE,
-    COPIED_BATCH,
-    COPIED_INPUT,
-    Labels,
-    Mask,
-)
 
 CONSTANTS: Final = frozenset({"Const", "HostConst"})
+RECEIVED: Final = "SameWorkerRecvDone"
+"""Name that the allocator gets for a copy between devices (``rendezvous_mgr.cc``)."""
+FUSED_INTO: Final = ("Relu", "Relu6", "Elu", "LeakyRelu", "BiasAdd", "Sigmoid", "Tanh")
+"""Names of the ops that Grappler fuses a convolution into (``remapper.cc``)."""
+FOLDED: Final = "__cf__"
+"""Part of the name of a constant that was folded before the first step (``constant_folding.cc``,
+``GenerateUniqueName``)."""
 XLA_ROLE: Final = "XLA's buffer: activations, gradients and temporaries in one block"
 _RING_CHUNK: Final = "CollectiveAdapterImpl::TempChunk"
 """Op name of the chunks of an all-reduce between CPU devices (``base_collective_executor.cc``)."""
@@ -289,6 +288,12 @@ def label_eager(
         if category is not None:
             labels.fill(left & rows, category, role)
         left &= ~rows
+
+
+def find_first_births(table: pd.DataFrame, chosen: np.ndarray) -> dict[int, int]:
+    """Return step -> instant of the first birth among the chosen rows, bool, shape ``(n,)``."""
+    first = table[chosen].groupby("step")["born"].min()
+    return {int(step): int(instant) for step, instant in first.items()}
 
 
 class Lifetimes:
