@@ -46,7 +46,7 @@ from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.machine import read_memory_bytes
 from analyzer.model.ranges import BoundedBytes
 from analyzer.phantom.phantom_environment import has_phantom
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.predict.uncertainty.decisions import describe_data_sizes
 
 _LINE_TOLERANCE: Final = 0.05

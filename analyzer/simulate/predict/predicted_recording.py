@@ -21,7 +21,7 @@ from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.graph.phases import Phase
 from analyzer.model.recording.records import Device, Kind, Recording
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.executor.node_execution import Assumptions
 from analyzer.simulate.predict.predicted_device import Target, describe_card, target_of

@@ -15,7 +15,7 @@ from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Step
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, WORKSPACE, conform
 from analyzer.model.units import round_up
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import Replay, Sequence, from_allocations, replay
 from analyzer.simulate.predict.buffers.tensor_lists import Buffers
 from analyzer.simulate.predict.prepared_step import Owner, Prepared, Schedule, play

@@ -20,8 +20,8 @@ from analyzer.model.contract.graph_note import Op
 from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
 from analyzer.simulate.allocator import replay
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
-from analyzer.simulate.allocator.minimum_limit import find_shared_limits, prepare_searches
+from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.kernels.kernel_device import CPU, KernelDevice
 from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
 from analyzer.simulate.predict.executor.threads import LockstepWorkers
@@ -288,8 +288,6 @@ def choose(
         else:  # steps differ, because a counter decides a branch
             whole = start if schedule in starts else play(schedule.seed, schedule.threads)
             sequence, step = whole.sequence(), whole.steps[-1]
-        if search:  # if the search will use the compiled allocator, use it here too
-            prepare_searches(sequence, _MOST["searches"] + 1)
         layouts.append(Layout(schedule, sequence, *measure_allocated(sequence, step, options)))
     own = [layout for layout in layouts if layout.schedule.threads == main.threads]
     middle = _choose_shown(prediction, starts, own)
@@ -298,7 +296,7 @@ def choose(
         # The highest first: its results mostly cover the others.
         largest = sorted(own, key=lambda layout: -layout.peak_bytes)
         sequences = [layout.sequence for layout in largest]
-        limits = find_shared_limits(sequences, options, lambda share: progress(0.5 + 0.5 * share))
+        limits = find_shared_limits(sequences, options)
     shown = starts[middle]
     return Chosen(
         played=shown,

@@ -19,7 +19,7 @@ from analyzer.explain.trace_integrity import trust_figures
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Integrity
 from analyzer.session.opening import explain
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import Sequence, replay
 from analyzer.tracing.measure.measured_recording import measure
 from analyzer.tracing.parse.run_folder import read_run
