@@ -11,13 +11,11 @@ from typing import Final
 from analyzer.model.contract.graph_note import LEAST_SHAPES, Op, TensorSpec
 from analyzer.model.contract.run_note import DataSize
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import Range
 from analyzer.model.units import format_bytes
-from analyzer.simulate.predict.executor.node_execution import NO_ASSUMPTIONS, Assumptions
-from analyzer.simulate.predict.prepared_step import Prepared, Schedule, play
+from analyzer.simulate.predict.prepared_step import Prepared, Schedule, assume, play
 from analyzer.tracing.parse.run_folder import RunNote
 
-MOST_ALTERNATIVES: Final = 12  # most alternatives to try: the first branches
+MOST_ALTERNATIVES: Final = 12  # most branches to try: the first ones
 _NAMED: Final = 3  # most names in a sentence
 
 
@@ -34,65 +32,75 @@ class Decision:
     other_bytes: int | None = None
 
 
-def decide(
-    prepared: Prepared, by_user: Assumptions = NO_ASSUMPTIONS
-) -> tuple[Prepared, tuple[Decision, ...], Range | None]:
-    """Return the graph with the alternative that needs most memory, its decisions, and all peaks."""
-    best, peaks_bytes = by_user, []
+def decide(prepared: Prepared) -> tuple[Prepared, tuple[Decision, ...], list[int]]:
+    """Return the step with the outcomes that need most memory, its decisions, and all peaks."""
+    ops, by_user = prepared.wiring.ops, prepared.assumed
+    assumed = dict(by_user)
+    top = play(prepared)
+    peaks_bytes = [top.peak_bytes]
 
-    def try_out(assumed: Assumptions) -> Schedule:
-        schedule = play(replace(prepared, assumed=assumed), 0)
+    def try_out(name: str, outcome: int) -> Schedule:
+        schedule = play(assume(prepared, assumed | {name: outcome}))
         peaks_bytes.append(schedule.peak_bytes)
         return schedule
 
-    ops = prepared.wiring.ops
-    first = top = try_out(best)
     branches = [
         (ops[node].name, branch)
-        for node, count in first.branches.items()
+        for node, count in top.branches.items()
         for branch in range(count)
-        if ops[node].name not in by_user.branches and branch != 1
+        if ops[node].name not in by_user and branch != 1
     ]
     others: dict[str, int] = {}
     for name, branch in branches[:MOST_ALTERNATIVES]:
-        assumed = replace(best, branches={**best.branches, name: branch})
-        schedule = try_out(assumed)
+        schedule = try_out(name, branch)
         others[name] = min(schedule.peak_bytes, top.peak_bytes)
         if schedule.peak_bytes > top.peak_bytes:
-            best, top = assumed, schedule
-    for name, loop in top.loops.items():
-        if name not in by_user.trips and loop.trips > 1:
-            one_trip = replace(best, trips={**best.trips, name: 1})
-            others[name] = try_out(one_trip).peak_bytes
-    outcomes = [(name, True, loop.trips, loop.bounded) for name, loop in top.loops.items()]
-    names = [ops[node].name for node in top.branches]
-    outcomes += [(name, False, best.branches.get(name, 1), False) for name in names]
+            assumed[name], top = branch, schedule
+    for name, trips in top.trips.items():
+        if name not in by_user and trips > 1:
+            others[name] = try_out(name, 1).peak_bytes
     decisions = [
         Decision(
             name=name,
-            is_loop=is_loop,
-            outcome=outcome,
-            bounded=bounded,
-            by_user=name in (by_user.trips if is_loop else by_user.branches),
+            is_loop=True,
+            outcome=trips,
+            bounded=name not in top.unbounded,
+            by_user=name in by_user,
             other_bytes=others.get(name),
         )
-        for name, is_loop, outcome, bounded in outcomes
+        for name, trips in top.trips.items()
     ]
-    peaks = Range.spanning(peaks_bytes) if decisions else None
-    return replace(prepared, assumed=best), tuple(decisions), peaks
+    for node in top.branches:
+        name = ops[node].name
+        outcome = assumed.get(name, 1)
+        is_given = name in by_user
+        decision = Decision(
+            name=name,
+            is_loop=False,
+            outcome=outcome,
+            by_user=is_given,
+            other_bytes=others.get(name),
+        )
+        decisions.append(decision)
+    return assume(prepared, assumed), tuple(decisions), peaks_bytes if decisions else []
 
 
-def with_least_shapes(ops: Sequence[Op]) -> list[Op] | None:
+def with_least_shapes(ops: Sequence[Op]) -> tuple[Op, ...] | None:
     """Return the graph with one element for each data-dependent size; None without any."""
-    reduced = list(ops)
-    for node, op in enumerate(ops):
-        if LEAST_SHAPES in op.attrs:
-            pairs = zip(op.outputs, op.attrs[LEAST_SHAPES], strict=False)
-            outputs = (
-                TensorSpec(s.dtype, None if least is None else tuple(least)) for s, least in pairs
-            )
-            reduced[node] = replace(op, outputs=tuple(outputs))
-    return None if reduced == list(ops) else reduced
+    if not any(LEAST_SHAPES in op.attrs for op in ops):
+        return None
+    reduced = []
+    for op in ops:
+        shapes = op.attrs.get(LEAST_SHAPES)
+        if shapes is not None:
+            pairs = zip(op.outputs, shapes, strict=False)
+            outputs = [
+                TensorSpec(spec.dtype, None if shape is None else tuple(shape))
+                for spec, shape in pairs
+            ]
+            op = replace(op, outputs=tuple(outputs))
+        reduced.append(op)
+    return tuple(reduced)
 
 
 def check_assumptions(note: RunNote, decisions: Sequence[Decision]) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.model.contract.graph_note import Op, TensorSpec, op_types
-from analyzer.simulate.predict.graph.edges import TYPES
+from analyzer.simulate.predict.wiring import TYPES
 
 Number = int | float
 Value = tuple[Number, ...]  # a small tensor's elements, flat; booleans as 0 and 1
@@ -57,10 +57,10 @@ _IDEMPOTENT: Final = op_types("All Any Max Min")
 _ASSUMED: Final = {"IsFinite": 1, "IsInf": 0, "IsNan": 0, "OptionalHasValue": 1}
 ASSIGNS: Final = op_types("AssignVariableOp AssignAddVariableOp AssignSubVariableOp")
 
-_INDEXED: Final = op_types("TensorListGetItem TensorListReserve TensorListResize TensorListSetItem")
-_STORES: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2, "OptionalFromValue": 0}
-_LOADS: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "OptionalGetValue": 0}
-LISTS: Final = _INDEXED | frozenset(_STORES) | frozenset(_LOADS)
+INDEXED: Final = op_types("TensorListGetItem TensorListReserve TensorListResize TensorListSetItem")
+STORES: Final = {"TensorListPushBack": 1, "TensorListSetItem": 2, "OptionalFromValue": 0}
+LOADS: Final = {"TensorListPopBack": 1, "TensorListGetItem": 0, "OptionalGetValue": 0}
+LISTS: Final = INDEXED | frozenset(STORES) | frozenset(LOADS)
 """TensorList ops that take an index or a count, or that store or load a number. The
 backward pass of a loop pops the counter that its forward pass pushed. The backward pass of a branch
 takes the predicate of an inner branch from an optional."""
@@ -71,7 +71,7 @@ INPUT_FREE: Final = _SOURCES | op_types(
 """Op types whose value does not depend on the value of their first input."""
 
 
-def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec | None]) -> Value | None:
+def evaluate(op: Op, inputs: list[Value | None], specs: list[TensorSpec]) -> Value | None:
     """Return the value of an op's first output; None if it is unknown."""
     kind = op.type
     if kind in _SOURCES or "value" in op.attrs:
@@ -112,25 +112,6 @@ def assign(kind: str, old: Value, change: Value | None) -> Value | None:
         return change
     sign = 1 if kind == "AssignAddVariableOp" else -1
     return tuple(a + sign * b for a, b in zip(old, change, strict=True))
-
-
-class ListScalars:
-    """Known numbers in TensorLists, by their buffer."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, Value | None] = {}
-
-    def store(self, kind: str, buffers: list[int], values: list[Value | None]) -> int | None:
-        """Store the number that an op adds to a list; return its index or count input."""
-        place = _STORES.get(kind)
-        if place is not None and buffers[place] >= 0:
-            self._known[buffers[place]] = values[place]
-        index = values[1] if kind in _INDEXED else None
-        return int(index[0]) if index else None
-
-    def load(self, kind: str, output: int, buffer: int) -> Value | None:
-        """Return the number in an op's output if it is a list element, else None."""
-        return self._known.get(buffer) if _LOADS.get(kind) == output else None
 
 
 def _read_constant(op: Op) -> Value | None:

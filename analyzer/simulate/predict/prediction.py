@@ -1,0 +1,115 @@
+"""The prediction of a step: a few schedules, of which the median is shown and all give the range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from analyzer.model.contract.graph_note import FRAME_TYPES, Op
+from analyzer.model.ranges import Range
+from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulate.allocator.limits import find_shared_limits
+from analyzer.simulate.allocator.replay import Sequence, from_allocations, replay
+from analyzer.simulate.kernels.kernel_device import KernelDevice
+from analyzer.simulate.predict.decisions import Decision, decide, with_least_shapes
+from analyzer.simulate.predict.prepared_step import Prepared, Schedule, assume, play, prepare
+from analyzer.tracing.parse.run_folder import RunNote
+from analyzer.tracing.xla.buffer_plan import BufferPlan
+
+SCHEDULES: Final = 5
+"""Schedules to play. 15 networks on a T4 request the same bytes with 5 and with 201."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """The schedules of a step, by ascending peak, and what the allocator makes of them."""
+
+    prepared: Prepared
+    schedules: list[Schedule]
+    allocated_bytes: list[int]  # the peak of the chunks of each schedule
+    decisions: tuple[Decision, ...]
+    requested: Range  # peaks of all schedules and of other outcomes of decisions
+    least_bytes: int | None  # peak if each data-dependent size is one element; None without any
+    limits: Range | None  # the limits under which some and all schedules run; None if not searched
+
+    @property
+    def middle(self) -> Schedule:
+        """The median schedule, which is shown."""
+        return self.schedules[(len(self.schedules) - 1) // 2]
+
+
+def predict(
+    note: RunNote,
+    device: KernelDevice,
+    options: BfcOptions,
+    *,
+    intra_op: int = 1,
+    inter_op: int = 1,
+    compiled: Mapping[str, BufferPlan],
+    search: bool = False,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Prediction:
+    """Play schedules of a step on a device, and replay them in its allocator."""
+
+    def make(ops: tuple[Op, ...] | None = None) -> Prepared:
+        return prepare(
+            note, device, intra_op=intra_op, inter_op=inter_op, compiled=compiled, ops=ops
+        )
+
+    prepared, decisions, peaks_bytes = decide(make())
+    least_bytes, least_ops = None, with_least_shapes(note.ops)
+    if least_ops is not None:
+        least_bytes = play(assume(make(least_ops), prepared.assumed)).peak_bytes
+        peaks_bytes.append(least_bytes)
+    schedules: list[Schedule] = []
+    for seed in range(1 if is_whole(note, compiled) else SCHEDULES):
+        progress(0.1 + 0.15 * seed)
+        schedules.append(play(prepared, seed))
+    schedules.sort(key=lambda schedule: schedule.peak_bytes)
+    if inter_op > 1 and len(schedules) > 1 and not device.is_cheap:
+        # A busy machine may run the ops one by one.
+        peaks_bytes.append(play(replace(prepared, threads=1)).peak_bytes)
+    sequences = [make_sequence(schedule) for schedule in schedules]
+    allocated = [
+        measure_allocated(schedule, sequence, options)
+        for schedule, sequence in zip(schedules, sequences, strict=True)
+    ]
+    progress(0.9)
+    return Prediction(
+        prepared=prepared,
+        schedules=schedules,
+        allocated_bytes=allocated,
+        decisions=decisions,
+        requested=Range.spanning([*peaks_bytes, *(one.peak_bytes for one in schedules)]),
+        least_bytes=least_bytes,
+        limits=find_shared_limits(sequences[::-1], options) if search else None,
+    )
+
+
+def is_whole(note: RunNote, compiled: Mapping[str, BufferPlan]) -> bool:
+    """Return whether the step is one compiled function: then there is only one schedule."""
+    work = [op.name for op in note.ops if op.type not in FRAME_TYPES]
+    return len(work) == 1 and work[0] in compiled
+
+
+def make_sequence(schedule: Schedule) -> Sequence:
+    """Return the requests and frees of a schedule."""
+    rows = [
+        (one.size_bytes, one.born, schedule.instants if one.dies is None else one.dies, one.region)
+        for one in schedule.buffers
+    ]
+    table = pd.DataFrame(rows, columns=["requested_bytes", "born", "dies", "region"])
+    return from_allocations(table, n_events=schedule.instants)
+
+
+def measure_allocated(schedule: Schedule, sequence: Sequence, options: BfcOptions) -> int:
+    """Return the highest bytes of chunks in the last step."""
+    result = replay(sequence, options)
+    if result.failure is not None:
+        result = replay(sequence, options.unlimited())
+    first = int(np.searchsorted(sequence.instant, schedule.steps[-1].first))
+    return int(result.in_use_bytes[first:].max())
