@@ -2,8 +2,8 @@
 
 TensorFlow lowers a function to an HLO module and compiles it for this machine's CPU when asked for its
 *compiler IR*; its variables are stand-ins without memory (``unbacked_variables``). XLA dumps the
-compiled module with its buffer assignment if ``XLA_FLAGS`` named a folder before the process compiled anything
-(``xla_dumps``). Otherwise two of TensorFlow's stages give it, at the cost of a second compilation.
+compiled module with its buffer assignment if ``XLA_FLAGS`` named a folder before the process compiled
+anything (``xla_dumps``). Otherwise two of TensorFlow's stages give it with a second compilation.
 """
 
 from collections.abc import Mapping, Sequence

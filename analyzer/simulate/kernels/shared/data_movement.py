@@ -1,7 +1,7 @@
 """Kernels that move, view or contract elements: slices, transposes, reductions, Einsum."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -171,9 +171,6 @@ def _is_aligned(size_bytes: int) -> bool:
     return size_bytes % ALIGNMENT_BYTES == 0
 
 
-Shape = tuple[int, ...]
-Scratch = Callable[[Shape, Shape, tuple[bool, bool]], int]
-
 _BROADCAST, _BATCH, _FREE, _CONTRACTED, _SUMMED = range(5)  # kinds of labels, in their order
 _SWAPPED = (0, 1, 3, 2, 4)  # places of the kinds in an operand that the product reads transposed
 
@@ -183,18 +180,14 @@ class _Operand:
     """An operand after its preparation."""
 
     copies: tuple[int, ...]  # elements of each temporary, in the order of their allocation
-    sizes: tuple[int, ...]  # elements of each kind of label
     free: tuple[str, ...]  # its free labels in order
-    is_swapped: bool  # whether the contracted labels lie before the free ones
 
 
-def plan_einsum(call: Call, find_scratch: Scratch | None = None) -> MemoryPlan:
+def plan_einsum(call: Call) -> MemoryPlan:
     """Transpose and reduce operands if needed, multiply, transpose the product if needed.
 
     All these tensors are temporaries until the kernel returns; the last one becomes the output
-    (``EinsumOp::Compute`` in ``core/kernels/linalg/einsum_op_impl.h``). ``find_scratch`` returns the
-    bytes of a product's scratch from the operands' shapes in memory and those that the product reads
-    transposed.
+    (``EinsumOp::Compute`` in ``core/kernels/linalg/einsum_op_impl.h``).
     """
     known = map(call.shape, range(len(call.inputs)))
     shapes = [shape for shape in known if shape is not None]
@@ -225,17 +218,9 @@ def plan_einsum(call: Call, find_scratch: Scratch | None = None) -> MemoryPlan:
         if not (is_copied or copies):
             return MemoryPlan(outputs=(alias(),))
         return MemoryPlan(outputs=(output,), before_bytes=copies if is_copied else copies[:-1])
-    left, right = prepared
-    memory = [
-        (one.sizes[_BROADCAST] * one.sizes[_BATCH], *sizes[:: -1 if one.is_swapped else 1])
-        for one in prepared
-        for sizes in [(one.sizes[_FREE], one.sizes[_CONTRACTED])]
-    ]
-    swaps = (left.is_swapped, not right.is_swapped)
-    scratch = (find_scratch(memory[0], memory[1], swaps),) if find_scratch else ()
     if not is_copied:
-        return MemoryPlan(outputs=(output,), before_bytes=copies, after_bytes=scratch)
-    return MemoryPlan(outputs=(output,), before_bytes=(*copies, call.size()), scratch_bytes=scratch)
+        return MemoryPlan(outputs=(output,), before_bytes=copies)
+    return MemoryPlan(outputs=(output,), before_bytes=(*copies, call.size()))
 
 
 def _expand(name: str, rank: int) -> list[str]:
@@ -260,4 +245,4 @@ def _prepare(
     if sizes[_SUMMED] != 1:
         copies.append(math.prod(sizes[:_SUMMED]))
     free = tuple(label for label in dict.fromkeys(order) if keys[label][0] == _FREE)
-    return _Operand(tuple(copies), tuple(sizes), free, is_swapped)
+    return _Operand(tuple(copies), free)
