@@ -141,8 +141,6 @@ class Ledger:
 
     def _allocate_before(self, node: int, plan: MemoryPlan) -> list[Tensor]:
         temporaries = self.allocate_temporaries(node, plan.before_bytes)
-        for size in plan.scratch_bytes:
-            self.release(self.allocate(size, node))
         if plan.trial is not None and plan.trial.is_early and not plan.after_bytes:
             temporaries += self._call_library(node, plan.trial, plan.workspace)
         return temporaries

@@ -20,8 +20,10 @@ from analyzer.simulate.predict.prepared_step import Prepared, Schedule, assume, 
 from analyzer.tracing.parse.run_folder import RunNote
 from analyzer.tracing.xla.buffer_plan import BufferPlan
 
-SCHEDULES: Final = 5
+FEWEST_SCHEDULES, MOST_SCHEDULES = 5, 15
 """Schedules to play. 15 networks on a T4 request the same bytes with 5 and with 201."""
+
+OPS: Final = 15_000  # ops of all schedules together: a small graph gets more of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,7 @@ class Prediction:
     prepared: Prepared
     schedules: list[Schedule]
     allocated_bytes: list[int]  # the peak of the chunks of each schedule
+    alone: list[Schedule]  # some on one thread, to compare; none if the main ones are
     decisions: tuple[Decision, ...]
     requested: Range  # peaks of all schedules and of other outcomes of decisions
     least_bytes: int | None  # peak if each data-dependent size is one element; None without any
@@ -66,13 +69,22 @@ def predict(
         least_bytes = play(assume(make(least_ops), prepared.assumed)).peak_bytes
         peaks_bytes.append(least_bytes)
     schedules: list[Schedule] = []
-    for seed in range(1 if is_whole(note, compiled) else SCHEDULES):
-        progress(0.1 + 0.15 * seed)
+    count = min(max(OPS // len(note.ops), FEWEST_SCHEDULES), MOST_SCHEDULES)
+    if device.is_cheap:
+        count = FEWEST_SCHEDULES
+    if is_whole(note, compiled):
+        count = 1
+    for seed in range(count):
+        progress(0.9 * seed / count)
         schedules.append(play(prepared, seed))
     schedules.sort(key=lambda schedule: schedule.peak_bytes)
-    if inter_op > 1 and len(schedules) > 1 and not device.is_cheap:
+    alone: list[Schedule] = []
+    if inter_op > 1 and count > 1 and not device.is_cheap:
         # A busy machine may run the ops one by one.
-        peaks_bytes.append(play(replace(prepared, threads=1)).peak_bytes)
+        one_thread = replace(prepared, threads=1)
+        alone = [play(one_thread, seed) for seed in range(max(count // 3, 1))]
+        alone.sort(key=lambda schedule: schedule.peak_bytes)
+        peaks_bytes += [schedule.peak_bytes for schedule in alone]
     sequences = [make_sequence(schedule) for schedule in schedules]
     allocated = [
         measure_allocated(schedule, sequence, options)
@@ -83,6 +95,7 @@ def predict(
         prepared=prepared,
         schedules=schedules,
         allocated_bytes=allocated,
+        alone=alone,
         decisions=decisions,
         requested=Range.spanning([*peaks_bytes, *(one.peak_bytes for one in schedules)]),
         least_bytes=least_bytes,
@@ -112,4 +125,4 @@ def measure_allocated(schedule: Schedule, sequence: Sequence, options: BfcOption
     if result.failure is not None:
         result = replay(sequence, options.unlimited())
     first = int(np.searchsorted(sequence.instant, schedule.steps[-1].first))
-    return int(result.in_use_bytes[first:].max())
+    return int(result.in_use_bytes[max(first - 1, 0) :].max())

@@ -9,7 +9,8 @@ from analyzer.model.contract.report.peak_figures import ScheduleRange, StatedRan
 from analyzer.model.ranges import Range
 from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes
-from analyzer.simulate.predict.prediction import Prediction
+from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulate.predict.prediction import Prediction, make_sequence, measure_allocated
 
 SENTENCES: Final = read_table("simulate/predict/range_sentences.toml", dict[str, str])
 
@@ -19,7 +20,7 @@ runtime folds or shares, small buffers in Python, kernel scratch of a few kiloby
 
 FLOOR_BYTES: Final = 16 << 10  # smallest margin: about a hundred small buffers
 
-ORDER_MARGIN: Final = 0.01
+ORDER_MARGIN: Final = 0.02
 """Share of the peak added on both sides on a CPU, whose orders of ops are more than those played."""
 
 THREADS_MARGIN: Final = 0.05
@@ -82,7 +83,7 @@ def state_range(prediction: Prediction, unsized: int) -> StatedRange:
         allocated_low_bytes=chunks.low,
         allocated_high_bytes=chunks.high,
         because=tuple(because),
-        schedules=(_summarize(prediction),),
+        schedules=_summarize(prediction),
         unsized=unsized,
     )
 
@@ -103,19 +104,30 @@ def _describe_schedules(prediction: Prediction) -> list[str]:
     ]
 
 
-def _summarize(prediction: Prediction) -> ScheduleRange:
-    requested = [one.peak_bytes for one in prediction.schedules]
-    allocated = sorted(prediction.allocated_bytes)
-    return ScheduleRange(
-        inter_op_threads=prediction.prepared.threads,
-        draws=len(requested),
-        requested_bytes=prediction.middle.peak_bytes,
-        requested_low_bytes=requested[0],
-        requested_high_bytes=requested[-1],
-        allocated_bytes=allocated[(len(allocated) - 1) // 2],
-        allocated_low_bytes=allocated[0],
-        allocated_high_bytes=allocated[-1],
-    )
+def _summarize(prediction: Prediction) -> tuple[ScheduleRange, ...]:
+    """Return the peaks on the threads of the prediction, and on one thread."""
+    rows = [(prediction.prepared.threads, prediction.schedules, prediction.allocated_bytes)]
+    if prediction.alone:
+        sequences = map(make_sequence, prediction.alone)
+        pairs = zip(prediction.alone, sequences, strict=True)
+        options = BfcOptions.cpu()
+        rows.append((1, prediction.alone, [measure_allocated(*pair, options) for pair in pairs]))
+    found: list[ScheduleRange] = []
+    for threads, schedules, sizes_bytes in rows:
+        requested, allocated = [one.peak_bytes for one in schedules], sorted(sizes_bytes)
+        middle = (len(requested) - 1) // 2
+        row = ScheduleRange(
+            inter_op_threads=threads,
+            draws=len(requested),
+            requested_bytes=requested[middle],
+            requested_low_bytes=requested[0],
+            requested_high_bytes=requested[-1],
+            allocated_bytes=allocated[middle],
+            allocated_low_bytes=allocated[0],
+            allocated_high_bytes=allocated[-1],
+        )
+        found.append(row)
+    return tuple(found)
 
 
 def _bound_unmodelled(prediction: Prediction) -> tuple[int, int]:
