@@ -103,11 +103,14 @@ _Item = TypeVar("_Item")
 class EdgeOrder:
     """The out-edges of each node in one possible order; those that lie in a hash set are shuffled."""
 
-    def __init__(self, wiring: Wiring, random: Random) -> None:
+    def __init__(self, wiring: Wiring, random: Random, *, rewrites: bool = False) -> None:
         self.roots = _shuffle(wiring.roots, random)
         self.data, self.control = list(wiring.data_out), list(wiring.control_out)
         for node, (data, control) in enumerate(zip(self.data, self.control, strict=True)):
-            if len(data) + len(control) > ORDERED_EDGES:
+            # oneDNN's pass creates the edges to the nodes that it rewrites in another order
+            # (``mkl_layout_pass.cc``).
+            is_rewritten = any(wiring.ops[edge[0]].type.startswith("_Mkl") for edge in data)
+            if (rewrites and is_rewritten) or len(data) + len(control) > ORDERED_EDGES:
                 self.data[node] = _shuffle(data, random)
                 self.control[node] = _shuffle(control, random)
 
@@ -124,6 +127,7 @@ class Executor:
         prepared: Prepared,
         ledger: Ledger,
         counters: dict[int, Value],
+        edges: EdgeOrder,
         random: Random,
     ) -> None:
         wiring = prepared.wiring
@@ -141,7 +145,7 @@ class Executor:
         self._expensive = [not is_cheap and kind not in inexpensive for kind in self._types]
         names = (str(op.attrs["frame_name"]) for op in wiring.ops if op.type in ENTERS)
         self._enters = Counter(names)
-        self._edges = EdgeOrder(wiring, random)
+        self._edges = edges
         self._values = NodeValues(prepared, counters) if wiring.has_control_flow else None
         self.decisions = DecisionLog(wiring, prepared.assumed)
         self._reached = [False] * len(wiring.ops)

@@ -17,7 +17,7 @@ from analyzer.model.recording.records import Step
 from analyzer.model.recording.timeline import running_sum
 from analyzer.simulate.kernels.kernel_device import KernelDevice
 from analyzer.simulate.predict.buffers import NO_NODE, Buffer
-from analyzer.simulate.predict.executor import Executor
+from analyzer.simulate.predict.executor import EdgeOrder, Executor
 from analyzer.simulate.predict.kernel_plans import Kernels, plan_kernels
 from analyzer.simulate.predict.ledger import Ledger
 from analyzer.simulate.predict.scalar_values import Value
@@ -170,6 +170,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     ledger = Ledger(prepared)
     _start_process(prepared, ledger)
     random = Random(seed)
+    edges = EdgeOrder(prepared.wiring, random, rewrites=seed % 3 == 2)
     counters = prepared.counters
     trips: dict[str, int] = {}
     unbounded: set[str] = set()
@@ -179,7 +180,7 @@ def play(prepared: Prepared, seed: int = 0) -> Schedule:
     for number in range(prepared.steps):
         first = ledger.instants
         ledger.begin_step()
-        executor = Executor(prepared, ledger, counters, random)
+        executor = Executor(prepared, ledger, counters, edges, random)
         executor.run()
         decisions = executor.decisions
         trips |= decisions.trips

@@ -41,7 +41,7 @@ def test_the_peaks_are_those_of_the_real_run(predicted: Measured, traced: Measur
     trace = explain(traced, WhatIf(), search=False)
     for ours, real in ((estimate.peak, trace.peak), (estimate.peak_ever, trace.peak_ever)):
         assert ours.requested_bytes == pytest.approx(real.requested_bytes, rel=0.001)
-        assert ours.allocated_bytes == pytest.approx(real.allocated_bytes, rel=0.005)
+        assert ours.allocated_bytes == pytest.approx(real.allocated_bytes, rel=0.01)
 
 
 def test_the_allocator_is_asked_for_what_the_real_one_was(
