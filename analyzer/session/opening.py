@@ -19,6 +19,7 @@ from analyzer.model.contract.report.writing import REPORT_JSON, read_saved_repor
 from analyzer.model.contract.run_note import read_run_file
 from analyzer.model.errors import CompilerUnavailable, TraceError
 from analyzer.model.interrupts import pause_collector
+from analyzer.model.ranges import Range
 from analyzer.report.result import Result
 from analyzer.simulate.compiler.card_options import CardOptions
 from analyzer.tracing.parse.logdir import RUN_FILE, check_note, suggest_command
@@ -105,7 +106,13 @@ def make_result(
     from analyzer.report.document import build_document
 
     analysis = explain(measured, what_if or WhatIf(), search=search)
-    report = build_document(analysis)
+    report, note = build_document(analysis), measured.note
+    if note is not None and note.threads.inter_op > 1 and report.error is None:
+        from analyzer.simulate.predict.prediction import simulate_other_orders
+
+        later = [step.requested_bytes for step in report.steps[1:]]
+        peaks = Range.spanning([report.peak.requested_bytes, *later])
+        report = structs.replace(report, other_orders=simulate_other_orders(note, peaks))
     return Result.of(analysis, report, path if path.is_dir() else None)
 
 
