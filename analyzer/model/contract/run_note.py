@@ -125,16 +125,13 @@ class DeviceNote:
 class ThreadsNote:
     """Threads within one op and between ops; whether the user set the latter number.
 
-    ``l2_bytes`` and ``l3_bytes`` are the processor's caches as Eigen reads them; 0 if unknown.
-    ``has_avx512``: whether oneDNN may use AVX-512.
+    ``l3_bytes`` is the processor's cache as Eigen reads it; 0 if unknown.
     """
 
     intra_op: Threads = 1
     inter_op: Threads = 1
     inter_op_fixed: bool = False
-    l2_bytes: Bytes = 0
     l3_bytes: Bytes = 0
-    has_avx512: bool = True
 
 
 class TargetNote(ReportRecord, frozen=True, kw_only=True, omit_defaults=True):

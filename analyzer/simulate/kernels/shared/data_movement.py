@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
@@ -175,14 +174,6 @@ _BROADCAST, _BATCH, _FREE, _CONTRACTED, _SUMMED = range(5)  # kinds of labels, i
 _SWAPPED = (0, 1, 3, 2, 4)  # places of the kinds in an operand that the product reads transposed
 
 
-@dataclass(frozen=True)
-class _Operand:
-    """An operand after its preparation."""
-
-    copies: tuple[int, ...]  # elements of each temporary, in the order of their allocation
-    free: tuple[str, ...]  # its free labels in order
-
-
 def plan_einsum(call: Call) -> MemoryPlan:
     """Transpose and reduce operands if needed, multiply, transpose the product if needed.
 
@@ -210,9 +201,9 @@ def plan_einsum(call: Call) -> MemoryPlan:
         keys[letter] = (kept if letter in out else dropped, number)
     prepared = [_prepare(labels, shape, keys) for labels, shape in zip(inputs, shapes, strict=True)]
     item_bytes = call.item_bytes()
-    copies = tuple(item_bytes * elements for operand in prepared for elements in operand.copies)
+    copies = tuple(item_bytes * elements for counts, _ in prepared for elements in counts)
     shared = sorted((label for label in keys if keys[label][0] <= _BATCH), key=keys.__getitem__)
-    order = [*shared, *(label for operand in prepared for label in operand.free)]
+    order = [*shared, *(label for _, free in prepared for label in free)]
     is_copied = len(out) > 1 and order != out
     if len(prepared) == 1:
         if not (is_copied or copies):
@@ -231,7 +222,8 @@ def _expand(name: str, rank: int) -> list[str]:
 
 def _prepare(
     labels: Sequence[str], shape: tuple[int, ...], keys: dict[str, tuple[int, int]]
-) -> _Operand:
+) -> tuple[list[int], list[str]]:
+    """Return the elements of each copy of an operand, and its free labels in order."""
     order = sorted(labels, key=keys.__getitem__)
     swapped = sorted(labels, key=lambda label: (_SWAPPED[keys[label][0]], keys[label][1]))
     is_swapped = list(labels) == swapped
@@ -244,5 +236,5 @@ def _prepare(
         copies.append(math.prod(lengths.values()))
     if sizes[_SUMMED] != 1:
         copies.append(math.prod(sizes[:_SUMMED]))
-    free = tuple(label for label in dict.fromkeys(order) if keys[label][0] == _FREE)
-    return _Operand(tuple(copies), free)
+    free = [label for label in dict.fromkeys(order) if keys[label][0] == _FREE]
+    return copies, free
