@@ -31,7 +31,7 @@ from analyzer.model.contract.report.limit_figures import (
 from analyzer.model.ranges import BoundedBytes
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import from_recording, replay
 
 _FRAGMENTATION: Final = 2

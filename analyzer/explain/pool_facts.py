@@ -31,9 +31,8 @@ from analyzer.model.contract.report.limit_figures import (
 from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.recording.records import Finding, Recording, Severity
 from analyzer.model.units import format_bytes, round_up
-from analyzer.simulate.allocator.bfc.bfc_pool import UNLIMITED_BYTES, BfcOptions
-from analyzer.simulate.allocator.minimum_limit import minimum_limit, prepare_searches
-from analyzer.simulate.allocator.pool_explanation import Remedy, remedies
+from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
+from analyzer.simulate.allocator.limits import Remedy, minimum_limit, remedies
 from analyzer.simulate.allocator.replay import (
     FailedRequest,
     Replay,
@@ -55,8 +54,6 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     searched = what_if.is_asked or (search and is_whole)
     if not is_whole and not searched:
         return analysis
-    if is_whole and searched:
-        prepare_searches(from_recording(recording))
     own = card_options(recording) or recorded_options(from_recording(recording), recording.events)
     asked = replaced_options(own, what_if)
     if is_whole and recording.ran_under_limit:

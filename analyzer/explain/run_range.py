@@ -19,15 +19,15 @@ from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.recording.timeline import find_peak
 from analyzer.model.units import format_bytes
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
-from analyzer.simulate.allocator.minimum_limit import find_shared_limits
+from analyzer.simulate.allocator.bfc import BfcOptions
+from analyzer.simulate.allocator.limits import find_shared_limits
 from analyzer.simulate.allocator.replay import Sequence as Operations
 from analyzer.simulate.allocator.replay import from_recording, recorded_options, replay
-from analyzer.simulate.predict.uncertainty.stated_range import FLOOR_BYTES
+from analyzer.simulate.predict.stated_range import FLOOR_BYTES
 
 _CHANCE: Final = 0.05  # of a run outside the stated range
-_REPLAYS: Final = 40  # orders whose allocated peaks are computed
-_SEARCHES: Final = 8  # orders whose least limits are searched for
+_REPLAYS: Final = 8  # orders whose allocated peaks are computed
+_SEARCHES: Final = 3  # orders whose least limits are searched for
 
 
 def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:

@@ -104,7 +104,7 @@ def make_result(
     analysis = explain(measured, what_if or WhatIf(), search=search)
     report, note = build_document(analysis), measured.note
     if note is not None and note.threads.inter_op > 1 and report.error is None:
-        from analyzer.simulate.predict.uncertainty.other_orders import simulate_other_orders
+        from analyzer.simulate.predict.prediction import simulate_other_orders
 
         later = [step.requested_bytes for step in report.steps[1:]]
         peaks = Range.spanning([report.peak.requested_bytes, *later])

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import keras
 import tensorflow as tf
 
-from analyzer.capture.initializers.variable_births import make_unbacked_value, record_input
+from analyzer.capture.graph.unbacked_variables import make_unbacked_value, record_input
 from analyzer.capture.private_names import get_build_shapes, get_layers
 from analyzer.capture.targets.keras_api import get_input_specs
 from analyzer.model.contract.capture_request import CaptureOptions

@@ -1,9 +1,9 @@
 """Modules and memory plans of functions that XLA compiles, without running them.
 
 TensorFlow lowers a function to an HLO module and compiles it for this machine's CPU when asked for its
-*compiler IR*; its variables are stand-ins without memory (``variable_births``). XLA dumps the compiled
-module with its buffer assignment if ``XLA_FLAGS`` named a folder before the process compiled anything
-(``xla_dumps``). Otherwise two of TensorFlow's stages give it, at the cost of a second compilation.
+*compiler IR*; its variables are stand-ins without memory (``unbacked_variables``). XLA dumps the
+compiled module with its buffer assignment if ``XLA_FLAGS`` named a folder before the process compiled
+anything (``xla_dumps``). Otherwise two of TensorFlow's stages give it with a second compilation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from analyzer.capture.graph import plain_graphs
 from analyzer.capture.graph.executor_graph import StaticStep, build_executor_graph, get_handle_type
-from analyzer.capture.initializers.variable_births import CPU_DEVICE, StandIns
+from analyzer.capture.graph.unbacked_variables import CPU_DEVICE, StandIns
 from analyzer.capture.private_names import context, tensor_util
 from analyzer.capture.run.source_frames import clean_message
 from analyzer.capture.xla.compile_time_inputs import FixedInputs

@@ -20,7 +20,7 @@ from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.timeline import alive_at, running_sum
 from analyzer.model.units import format_bytes, parse_bytes
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import NOWHERE, from_recording, replay
 
 # op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"

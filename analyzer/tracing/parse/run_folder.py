@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from analyzer.model.contract.graph_note import (
     GraphFile,
@@ -21,9 +21,6 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import TraceError
 from analyzer.model.graph.host_copies import join_device_edges
 from analyzer.tracing.parse.hlo import Hlo, read_hlo
-
-_KEPT_BY_AN_OP: Final = 16
-"""Limit of the constants that a graph keeps for one op, for its shape function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +62,6 @@ def read_run(path: Path) -> RunNote:
             )
             for row in run.xla
         )
-        kept = run.kept_by_tracing + run.kept_by_slots
-        most = _KEPT_BY_AN_OP * (1 + sum(len(one.ops) for one in graph.traced))
-        if kept > most:
-            raise ValueError(f"{kept} constants kept by a graph that can keep {most}")
     except (OSError, ValueError) as error:
         raise TraceError(f"{path} is damaged ({error}).", hint=DAMAGED) from None
 

@@ -158,12 +158,3 @@ def test_custom_loop_runs_op_by_op_with_a_reason(folder: Path) -> None:
     document = estimate(folder, "custom", "--gpu", "t4")
     assert document["step"]["jit"] is False
     assert any("the tf.function has no jit_compile=True" in n for n in document["notes"])
-
-
-def test_each_variable_is_born_once(folder: Path) -> None:
-    """Keras makes small slots through TensorFlow variables; each is recorded once."""
-    estimate(folder, "cnn", "--gpu", "t4", "--no-jit", "--batch-size", "8")
-    out = "".join(("cnn", "--gpu", "t4", "--no-jit", "--batch-size", "8"))
-    note = json.loads((folder / out / "run.json").read_text())
-    born = Counter(birth["variable"] for birth in note["births"])
-    assert [number for number, times in born.items() if number is not None and times > 1] == []

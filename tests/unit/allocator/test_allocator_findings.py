@@ -12,7 +12,7 @@ from analyzer.explain.pool_facts import find_allocator
 from analyzer.model.contract.run_note import StepConfig
 from analyzer.model.recording.records import Device, Kind, Recording
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS, conform, empty
-from analyzer.simulate.allocator.bfc.bfc_pool import BfcOptions
+from analyzer.simulate.allocator.bfc import BfcOptions
 from analyzer.simulate.allocator.replay import from_recording, replay
 
 MIB = 1 << 20

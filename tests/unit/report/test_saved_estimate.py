@@ -95,7 +95,7 @@ def traced(tmp_path: Path) -> Path:
 
 def test_a_finished_result_is_shown_without_what_works_it_out(folder: Path, traced: Path) -> None:
     save_report(analyzer.open_trace(traced), traced)
-    heavy = "{'pandas', 'numpy', 'networkx', 'numba', 'jinja2', 'google.protobuf'}"
+    heavy = "{'pandas', 'numpy', 'networkx', 'jinja2', 'google.protobuf'}"
     code = (
         "import sys; from analyzer.cli import run; code = run()\n"
         f"print(sorted({heavy} & sys.modules.keys()), file=sys.stderr); sys.exit(code)"

@@ -95,14 +95,10 @@ def test_folders_that_are_damaged_open_or_are_refused(
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"kept_by_tracing": 10**12}, "kept_by_tracing"),
-        ({"kept_by_tracing": 900_000}, "constants kept"),
         ({"steps_wanted": 10**9}, "steps_wanted"),
         ({"steps_wanted": 10_000}, "steps to predict"),
         ({"variables": [{"path": "v", "dtype": "float32", "shape": [2**49, 9], "category": "x"}]}, "x"),
         ({"inputs": [{"name": "x", "dtype": "float32", "shape": [2**49, 9]}]}, "no computer"),
-        ({"births": [{"variable": 10**6, "events": [], "traced": True, "sharing": ""}]}, "birth"),
-        ({"births": [{"variable": 0, "events": [[1, 0]], "traced": True, "sharing": ""}]}, "freed"),
         ({"schema_version": 2}, "newer version"),
         ({"graph": "../graph.json.gz"}, "outside"),
         ({"scopes": {"a": 1}}, "scopes"),
