@@ -144,7 +144,7 @@ def test_a_compiled_step_that_does_not_fit_is_told_what_was_in_use_then(folder: 
     in_use = told_in_use(ran["folder"])
     assert ran["failure"]["in_use_bytes"] == in_use < ran["peak_ever"]["allocated_bytes"]
     assert 500 << 20 < ran["failure"]["requested_bytes"] < 540 << 20
-    said = f"beside the {format_bytes(in_use)} in use of 350.0 MiB"
+    said = f"failed with {format_bytes(in_use)} of 350.0 MiB in use"
     assert said in " ".join(ran["printed"].split())
 
 

@@ -19,7 +19,7 @@ from analyzer.model.graph.buffer_sharing import Sharing
 from analyzer.model.graph.graph_index import GraphIndex
 from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.recording.records import Device, Kind, Recording, Step
-from analyzer.model.recording.timeline import HOST_ALLOCATORS, choose_allocator
+from analyzer.model.recording.timeline import HOST_ALLOCATORS, card_number, choose_allocator
 from analyzer.model.tables import read_table
 from analyzer.model.units import GRANULE_BYTES, format_bytes
 from analyzer.tracing.derive.run_steps import find_run_spans, name_card
@@ -277,6 +277,8 @@ def _device(events: pd.DataFrame, allocator: str, raw: RawTrace, note: RunNote |
     phantom = note.phantom if note is not None else None
     if phantom is not None and phantom.is_unlimited:
         limit_bytes = phantom.memory_limit_bytes or memory_limit(find_gpu(phantom.cards[0])).bytes
+    elif phantom is not None and limit_bytes is not None:
+        limit_bytes += phantom.spare_of(card_number(allocator))
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
     own = (card for card in raw.cards if str(card["plane"]).endswith(plane) or len(raw.cards) == 1)
