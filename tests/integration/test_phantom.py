@@ -164,6 +164,23 @@ def test_requests_that_xlas_trials_repeat_are_refused_soon_and_named(folder: Pat
     assert "a request for 32.00 GiB failed" in ran["printed"]
 
 
+def test_a_large_card_has_a_short_pool_until_a_step_needs_more(folder: Path) -> None:
+    limit = memory_limit(find_gpu("h200")).bytes
+    small = run(folder, "trace", "one_gib", gpu="h200")
+    large = run(folder, "trace", "twenty_gib", gpu="h200")
+    spare = [
+        json.loads((ran["folder"] / "run.json").read_text())["phantom"]["spare_bytes"]
+        for ran in (small, large)
+    ]
+    assert spare[0][0] > 100 << 30
+    assert not spare[1]
+    assert large["peak"]["requested_bytes"] >= 20 << 30
+    for ran in (small, large):
+        assert ran["device"]["memory_limit_bytes"] == limit
+        assert ran["peak"]["pool_bytes"] == limit
+        assert ran["fits"]
+
+
 def test_a_compiled_step_takes_its_tokens_on_the_card(folder: Path) -> None:
     ran = run(folder, "trace", "compiled_tokens", "--batch-size", "64")
     tokens = 64 * 4096 * 4

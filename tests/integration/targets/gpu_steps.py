@@ -218,6 +218,25 @@ def deep():
     return step
 
 
+def fill(gib):
+    """Return a step with one tensor of a size."""
+    value = tf.Variable(1.0)
+
+    @tf.function
+    def step():
+        return tf.reduce_sum(tf.fill((gib, 1 << 28), value))
+
+    return step
+
+
+def one_gib():
+    return fill(1)
+
+
+def twenty_gib():
+    return fill(20)
+
+
 def mirrored():
     strategy = tf.distribute.MirroredStrategy()
     with strategy.scope():
