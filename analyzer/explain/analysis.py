@@ -14,6 +14,7 @@ import pandas as pd
 from analyzer.explain.buffer_uses import BufferUse
 from analyzer.model.contract.report.limit_figures import NO_FACTS, PoolFacts, VerdictFigures
 from analyzer.model.contract.report.subject import CardUse
+from analyzer.model.contract.run_note import PhantomNote
 from analyzer.model.errors import AccountingError
 from analyzer.model.recording.records import Finding, Recording, Severity, Step
 from analyzer.model.recording.schema import TRIAL_ROLE
@@ -196,7 +197,7 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     found = [(number, name) for name in names if (number := card_number(name)) is not None]
     if len(found) < 2:
         return ()
-    cards = recording.phantom_run.cards if recording.phantom_run is not None else ()
+    run = recording.phantom_run or PhantomNote()
     uses = []
     for number, name in sorted(found):
         line = timeline(undivided_rows(table[table["allocator"] == name]), len(events))
@@ -206,10 +207,10 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
         use = CardUse(
             number=number,
             allocator=name,
-            card=cards[number] if number < len(cards) else "",
+            card=run.cards[number] if number < len(run.cards) else "",
             requested_bytes=peak.requested_bytes,
             allocated_bytes=peak.allocated_bytes,
-            memory_limit_bytes=in_use + available if available else None,
+            memory_limit_bytes=in_use + available + run.spare_of(number) if available else None,
             is_shown=name == recording.allocator,
         )
         uses.append(use)

@@ -30,6 +30,7 @@ from analyzer.model.contract.report.limit_figures import (
 )
 from analyzer.model.contract.report.peak_figures import ReplayCheck
 from analyzer.model.recording.records import Finding, Recording, Severity
+from analyzer.model.recording.timeline import card_number
 from analyzer.model.units import format_bytes, round_up
 from analyzer.simulate.allocator.bfc import UNLIMITED_BYTES, BfcOptions
 from analyzer.simulate.allocator.limits import Remedy, minimum_limit, remedies
@@ -55,9 +56,10 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     if not is_whole and not searched:
         return analysis
     own = card_options(recording) or recorded_options(from_recording(recording), recording.events)
-    asked = replaced_options(own, what_if)
+    whole = _with_whole_pool(own, recording)
+    asked = replaced_options(whole, what_if)
     if is_whole and recording.ran_under_limit:
-        facts = _measured_facts(analysis, own)
+        facts = _measured_facts(analysis, own, whole)
     elif is_whole:
         # A predicted card uses the settings that the user asked about.
         facts = _predicted_facts(analysis, asked if card_of(recording) is not None else own)
@@ -78,8 +80,19 @@ def replaced_options(own: BfcOptions, what_if: WhatIf) -> BfcOptions:
     return replace(own, **given)
 
 
-def _measured_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
-    """Return the facts of a trace; no pool if the replay differs from the trace."""
+def _with_whole_pool(own: BfcOptions, recording: Recording) -> BfcOptions:
+    """Return the settings of a run with the card's whole limit, also if its pool was smaller."""
+    if not recording.ran_under_limit or recording.phantom_run is None:
+        return own
+    spare_bytes = recording.phantom_run.spare_of(card_number(recording.allocator))
+    return replace(own, memory_limit_bytes=own.memory_limit_bytes + spare_bytes)
+
+
+def _measured_facts(analysis: Analysis, own: BfcOptions, whole: BfcOptions) -> PoolFacts:
+    """Return the facts of a trace; no pool if the replay differs from the trace.
+
+    ``own`` are the settings of the run, ``whole`` those of the card.
+    """
     recording = analysis.recording
     sequence = from_recording(recording)
     match = compare(sequence, recording.events, own)
@@ -93,7 +106,8 @@ def _measured_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:
     if not match.is_exact:
         return facts
     facts = structs.replace(facts, failure_fits=would_have_fitted(analysis, own))
-    return _with_facts(facts, analysis, match.replay)
+    result = match.replay if whole == own else replay(sequence, whole)
+    return _with_facts(facts, analysis, result)
 
 
 def _predicted_facts(analysis: Analysis, own: BfcOptions) -> PoolFacts:

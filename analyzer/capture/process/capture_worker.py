@@ -230,25 +230,14 @@ def _capture_step(request: CaptureRequest, folder: Path, channel: Channel) -> Ca
     from analyzer.capture.run.profiled_run import profiling, run_steps
     from analyzer.capture.targets.resolve_target import resolve
 
-    def end_stalled_step() -> None:
-        text = request.target.text
-        error = errors.StepOutOfMemory(
-            f"{text} ran out of memory: its step stands still, as it does while TensorFlow's "
-            "allocator waits for memory.",
-            hint="Try a smaller --batch-size.",
-            kind=errors.FailureKind.OUT_OF_MEMORY,
-        )
-        os._exit(channel.fail(error))
-
     options, report = request.options, channel.report
-    run = functools.partial(run_steps, on_stall=end_stalled_step)
     make, steps = functools.partial(resolve, request.target, options), options.step_count
     if request.kind == "static":
         return capture_unrun_step(make, report, options, folder / DUMP)
     if request.kind == "trial":
-        return run(make, steps, report, is_trial=True)
+        return run_steps(make, steps, report, is_trial=True)
     with profiling(folder):
-        return run(make, steps, report, dump=folder / DUMP)
+        return run_steps(make, steps, report, dump=folder / DUMP)
 
 
 def write_run(folder: Path, captured: Captured) -> None:

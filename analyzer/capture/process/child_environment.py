@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.cards import check_limit
+from analyzer.cards import check_limit, system_reserve
 from analyzer.model.contract import capture_request
 from analyzer.model.contract.run_note import PhantomNote
 from analyzer.model.errors import InputError
@@ -71,9 +71,13 @@ def describe_builds() -> str:
 
 
 PHANTOM_FOLDER: Final = ".phantom"
+"""Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
 _UNLIMITED_BYTES: Final = 1 << 40
 """Memory of a simulated card for a step that does not fit the real one. Its pool grows on demand."""
-"""Folder for the simulated card's libraries in the staging folder, if the user has no cache."""
+_SHORT_BYTES: Final = 16 << 30
+"""Free memory of a larger simulated card, until a step needs more. TensorFlow's allocator keeps 8 bytes
+of host memory for each 256 of its pool (``AllocationRegion`` in bfc_allocator.h): 4.4 GiB for an H200.
+The size of the pool changes no address, because the allocator takes the smallest chunk that fits."""
 _NCCL_BY_NAME: Final = (2, 21)
 """First TensorFlow that looks NCCL up by name. Earlier ones contain NCCL, which asks the driver for
 features that only a real card has, and ends the process."""
@@ -174,9 +178,37 @@ def make_card_environment(options: capture_request.CaptureOptions, staging: Path
     )
     if options.is_unlimited:
         cards = replace(cards, memory_bytes=_UNLIMITED_BYTES)
+    elif options.has_short_pool:
+        cards = replace(cards, pool_bytes=_SHORT_BYTES)
     own = staging / PHANTOM_FOLDER
     variables = phantom_environment.make_phantom_environment(cards, cache_folder() or own)
     return variables | phantom_environment.make_tool_environment(own, variables["PATH"])
+
+
+def find_spare_bytes(options: capture_request.CaptureOptions) -> tuple[int, ...]:
+    """Return the bytes by which the short pool of each card is smaller than its limit."""
+    context = capture_request.CONTEXT
+    held = options.assume.get(context.name, context.usual)
+    assert held is not None
+    spare = []
+    for gpu in phantom_environment.parse_cards(options.gpu):
+        free = gpu.memory_bytes - held
+        whole, short = (
+            size - system_reserve(size, gpu.compute_capability)
+            for size in (free, min(free, _SHORT_BYTES))
+        )
+        if options.memory_limit_bytes is not None:
+            whole, short = options.memory_limit_bytes, min(options.memory_limit_bytes, _SHORT_BYTES)
+        spare.append(whole - short)
+    return tuple(spare)
+
+
+def can_have_short_pool(
+    options: capture_request.CaptureOptions, kind: capture_request.CaptureKind
+) -> bool:
+    """Return whether a run may start with a short pool, because the card's is larger."""
+    is_whole = kind == "static" or not options.gpu or options.growth or options.is_unlimited
+    return not is_whole and any(find_spare_bytes(options))
 
 
 def make_phantom_note(options: capture_request.CaptureOptions) -> PhantomNote:
@@ -186,6 +218,7 @@ def make_phantom_note(options: capture_request.CaptureOptions) -> PhantomNote:
         assumed=dict(options.assume),
         memory_limit_bytes=options.memory_limit_bytes,
         is_unlimited=options.is_unlimited,
+        spare_bytes=find_spare_bytes(options) if options.has_short_pool else (),
     )
 
 
@@ -201,7 +234,10 @@ def configure_cards(options: capture_request.CaptureOptions, tf: Any) -> None:
     register_convolutions(gpus)
     for card in cards:
         if options.memory_limit_bytes is not None and not options.is_unlimited:
-            limit = tf.config.LogicalDeviceConfiguration(options.memory_limit_bytes / (1 << 20))
+            limit_bytes = options.memory_limit_bytes
+            if options.has_short_pool:
+                limit_bytes = min(limit_bytes, _SHORT_BYTES)
+            limit = tf.config.LogicalDeviceConfiguration(limit_bytes / (1 << 20))
             tf.config.set_logical_device_configuration(card, [limit])
         if options.growth or options.is_unlimited:
             tf.config.experimental.set_memory_growth(card, True)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from analyzer.capture.process import child_ending, run_folders
 from analyzer.capture.process.child_environment import (
     PHANTOM_FOLDER,
+    can_have_short_pool,
     check_packages,
     hides_own_gpus,
     make_environment,
@@ -36,7 +37,7 @@ from analyzer.model.contract.capture_request import (
     TargetKind,
     TargetSpec,
 )
-from analyzer.model.contract.run_note import TargetNote
+from analyzer.model.contract.run_note import TargetNote, read_run_file
 from analyzer.model.errors import AnalyzerError, ExitCode, FailureKind, StepOutOfMemory, TargetError
 from analyzer.tracing.parse.logdir import RUN_FILE
 
@@ -67,11 +68,46 @@ def capture(
 ) -> Path:
     """Capture the target's step in a child process and return the run folder.
 
-    The folder appears whole or not at all. Of a step that fails while it runs, ``run.json`` holds the
-    error; TargetError says that it cannot be built or ended its process, StepOutOfMemory that memory
-    ran out. ``copies`` are fork servers to use; after ``limit_s`` the child is ended (``TIMED_OUT``).
+    On a large simulated card the step runs with a short pool first. The folder appears whole or not at
+    all. Of a step that fails while it runs, ``run.json`` holds the error; TargetError says that it
+    cannot be built or ended its process, StepOutOfMemory that memory ran out. ``copies`` are fork
+    servers to use; after ``limit_s`` the child is ended (``TIMED_OUT``).
     """
     run_folders.check_writable(out, force=force)
+    once = partial(
+        _capture_once,
+        spec,
+        force=force,
+        progress=progress,
+        kind=kind,
+        copies=copies,
+        limit_s=limit_s,
+    )
+    needs_whole_pool = copies is not None and copies.needs_whole_pool
+    if needs_whole_pool or not can_have_short_pool(options, kind):
+        return once(options, out)
+    with contextlib.suppress(StepOutOfMemory):
+        folder = once(replace(options, has_short_pool=True), out)
+        failure = read_run_file(folder / RUN_FILE).error
+        if failure is None or failure.kind is not FailureKind.OUT_OF_MEMORY:
+            return folder
+        run_folders.remove_run(folder)
+    if copies is not None:
+        copies.needs_whole_pool = True
+    return once(options, out)
+
+
+def _capture_once(
+    spec: TargetSpec,
+    options: CaptureOptions,
+    out: Path,
+    *,
+    force: bool,
+    progress: Progress,
+    kind: CaptureKind,
+    copies: ForkServers | None,
+    limit_s: float,
+) -> Path:
     with run_folders.make_staging_folder(out) as staging:
         request = staging / "request.json"
         content = CaptureRequest(target=spec, options=options, folder=str(staging), kind=kind)

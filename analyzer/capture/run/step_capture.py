@@ -36,6 +36,7 @@ from analyzer.model.contract.run_note import (
 from analyzer.model.errors import ExitCode, FailureKind, TargetError
 from analyzer.model.machine import count_cores
 from analyzer.model.version import __version__
+from analyzer.phantom.refused_requests import describe_refusals
 
 _ENVIRONMENT: Final = (
     *("TF_CPU_", "TF_CUDNN_", "TF_CUBLAS_", "TF_CUDA_", "TF_DETERMINISTIC_", "TF_GPU_", "TF_NUM_"),
@@ -297,9 +298,11 @@ def describe_failure(failure: BaseException) -> Failure:
         name, code = "ResourceExhaustedError", ExitCode.STEP_OUT_OF_MEMORY
     else:
         where = find_user_line(failure)
-    return Failure(
-        type=name, message=clean_message(message), exit_code=code, where=where, kind=kind
-    )
+    message = clean_message(message)
+    has_size = isinstance(failure, tf.errors.ResourceExhaustedError)
+    if "PHANTOM_CARDS" in os.environ and kind is FailureKind.OUT_OF_MEMORY and not has_size:
+        message += describe_refusals()
+    return Failure(type=name, message=message, exit_code=code, where=where, kind=kind)
 
 
 def note_threads(*, caches: bool) -> ThreadsNote:

@@ -30,6 +30,7 @@ _BLOCK: Final = re.compile(
     r"ut of memory (?:while trying to allocate|allocating) (\d+(?:\.\d+)?) ?(B(?!y)|[KMGT]iB|b(?=ytes))"
 )
 _LEAST_WAIT_PS: Final = 5 * 10**12  # half of the 10 s: other threads may continue at first
+_LEAST_SIMULATED_WAIT_PS: Final = 9 * 10**11  # of the 1 s on a simulated card (``waits.c``)
 
 
 def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
@@ -116,16 +117,18 @@ def _instant_of_failure(analysis: Analysis, last: int) -> int:
     """Return the instant of the last step at which the request failed.
 
     TensorFlow's allocator retries for ten seconds (allocator_retry.cc, ``kMaxMillisToWait`` in
-    bfc_allocator.cc) while its other work ends; the bytes in use at the end are those when the wait
-    began. So the instant is the start of the last long wait after which no more bytes were in use.
-    Algorithms tried during compilation may have used more before. Without such a wait, it is the
-    instant of the highest allocated bytes.
+    bfc_allocator.cc) while its other work ends, and for one second on a simulated card. The bytes in use
+    at the end are those when the wait began. So the instant is the start of the last long wait after
+    which no more bytes were in use. Algorithms tried during compilation may have used more before.
+    Without such a wait, it is the instant of the highest allocated bytes.
     """
     first = analysis.first if analysis.step is not None else 0
     events, window = analysis.recording.events, analysis.line.allocated[first + 1 : last + 2]
     is_own = (events["allocator"] == analysis.recording.allocator).to_numpy()[first : last + 1]
     own = first + np.flatnonzero(is_own)
-    waits = np.diff(events["time_ps"].to_numpy()[own]) >= _LEAST_WAIT_PS
+    is_simulated = analysis.recording.phantom_run is not None
+    least_ps = _LEAST_SIMULATED_WAIT_PS if is_simulated else _LEAST_WAIT_PS
+    waits = np.diff(events["time_ps"].to_numpy()[own]) >= least_ps
     if waits.any():
         began = int(own[np.flatnonzero(waits)[-1]])
         if window[began - first :].max() == window[began - first]:

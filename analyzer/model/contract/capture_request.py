@@ -103,6 +103,7 @@ class CaptureOptions:
     gpu: str = ""  # simulated card; several as ``t4,t4`` or ``2xt4``
     memory_limit_bytes: int | None = None  # of a simulated card or a traced CPU (there whole MiB)
     growth: bool | None = None  # whether a simulated card's pool grows
+    has_short_pool: bool = False  # whether a simulated card's pool may be smaller than its limit
     is_unlimited: bool = False  # whether a simulated card has room for any step
     note: str = ""  # sentence for the report
     # trip counts, branches and result sizes by name, or ``ASSUMPTIONS`` of a simulated card

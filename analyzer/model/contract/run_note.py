@@ -165,6 +165,11 @@ class PhantomNote(Struct, frozen=True, kw_only=True):
     assumed: Mapping[Name, Bytes] = {}  # settings of ``ASSUMPTIONS`` that are not the default
     memory_limit_bytes: Bytes | None = None  # None for TensorFlow's own
     is_unlimited: bool = False  # whether the step ran with room for any step, not the card's
+    spare_bytes: tuple[Bytes, ...] = ()  # of each card's limit, by which its pool was smaller
+
+    def spare_of(self, card: int | None) -> int:
+        """Return the bytes by which a card's pool was smaller than its limit, by number."""
+        return self.spare_bytes[card] if self.spare_bytes and card is not None else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

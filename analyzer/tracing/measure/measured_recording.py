@@ -21,6 +21,7 @@ from analyzer.model.graph.networkx_graph import build_graph
 from analyzer.model.recording.records import Device, Kind, Recording, Step
 from analyzer.model.recording.timeline import (
     HOST_ALLOCATORS,
+    card_number,
     choose_allocator,
     find_steps_of_births,
 )
@@ -324,9 +325,10 @@ def _device(
     limit_bytes = int(last["in_use_bytes"]) + available if available else None
     phantom = note.phantom if note is not None else None
     if phantom is not None and phantom.is_unlimited:
-        limit_bytes = (
-            phantom.memory_limit_bytes or memory_limit(find_gpu(phantom.cards[0])).bytes
-        )
+        card_limit = memory_limit(find_gpu(phantom.cards[0])).bytes
+        limit_bytes = phantom.memory_limit_bytes or card_limit
+    elif phantom is not None and limit_bytes is not None:
+        limit_bytes += phantom.spare_of(card_number(allocator))
     # The card that an allocator such as ``GPU_0_bfc`` belongs to.
     plane = f":{allocator.removeprefix('GPU_').partition('_')[0]}"
     own = (
