@@ -50,7 +50,6 @@ from analyzer.model.interrupts import (
 )
 from analyzer.tracing.parse.logdir import RUN_FILE
 
-_GRACE_S: Final = 1.0  # between SIGTERM and SIGKILL
 _FROM_KERNEL: Final = 0x80  # SI_KERNEL: from the terminal, which also signals the child
 
 
@@ -162,7 +161,7 @@ def _run_in_terminal(
             signal.sigwait(pending)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if child.returncode < 0 and os.path.isdir("/proc/self/task"):
-        end_all(lambda: list(list_descendants(os.getpid())), _reap, _GRACE_S)
+        end_all(lambda: list(list_descendants(os.getpid())), _reap)
     if is_second:
         raise KeyboardInterrupt("Interrupted again: there is no report.")
     status = child.returncode

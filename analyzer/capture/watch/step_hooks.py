@@ -55,7 +55,7 @@ class Hooks:
 
     def install_lasting(self, *, has_tapes: bool) -> None:
         """Install the wrappers that count steps, functions, models, data sets, and maybe tapes."""
-        watcher, data, dataset = self._watcher, self._watcher.data, tf.data.Dataset
+        watcher, data, dataset = self._watcher, self._watcher.objects, tf.data.Dataset
         self._around(Function, "__call__", watcher.call_function)
         self._around(keras.optimizers.Optimizer, "apply", watcher.call_optimizer)
         for kind in ("shuffle", "cache", "prefetch"):
@@ -94,7 +94,7 @@ class Hooks:
 
     def _note_tape(self, _: Any, args: tuple[Any, ...], frame: FrameType | None) -> None:
         self._watcher.reset_tape()
-        self._watcher.data.add_tape(args[0], frame)
+        self._watcher.objects.add_tape(args[0], frame)
 
     def _open_tape(self, _: Any, args: tuple[Any, ...], __: FrameType | None) -> None:
         self._watcher.reset_tape()

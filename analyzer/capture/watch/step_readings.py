@@ -18,7 +18,8 @@ import tensorflow as tf
 from analyzer.capture.private_names import bfc_memory_map_pb2
 from analyzer.capture.run.live_objects import find_live_objects
 from analyzer.capture.run.step_variables import StepVariables, find_variable_address
-from analyzer.capture.watch.holders.live_holders import find_holders, find_live_tensors
+from analyzer.capture.watch.held_tensors import find_holders, find_live_tensors
+from analyzer.capture.watch.holder_search import HolderSearch
 from analyzer.capture.watch.script_launch import POOL_FOLDER, POOL_RECORDS
 from analyzer.model.contract.run_note import Failure
 from analyzer.model.contract.watch_note import MOST_ROWS, FailedStep, LiveChunk, Reading
@@ -132,7 +133,7 @@ def find_pool_holders(pool: Any) -> Iterator[tuple[int, str, str]]:
     sizes = {chunk.address: chunk.size for chunk in pool.chunk if chunk.in_use}
     variables = {find_variable_address(one) or 0 for one in find_live_objects(tf.Variable)}
     yield sum(sizes.pop(one, 0) for one in variables), "variables: weights, optimizer", ""
-    for held in find_holders(find_live_tensors(), None):
+    for held in find_holders(find_live_tensors(), HolderSearch(None)):
         yield sum(sizes.pop(one, 0) for one in held.addresses), held.holder, held.where
     yield sum(sizes.values()), "the step: activations, gradients, workspace", ""
 
@@ -181,7 +182,7 @@ class FailureRecord:
                 )
                 for chunk in sorted(live, key=lambda chunk: -chunk.size)[:MOST_ROWS]
             ),
-            held=tuple(find_holders(find_live_tensors(), frame)),
+            held=tuple(find_holders(find_live_tensors(), HolderSearch(frame))),
         )
 
 

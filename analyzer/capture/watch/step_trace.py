@@ -20,13 +20,13 @@ from analyzer.capture.run.instrumentation import Observations, observe_step
 from analyzer.capture.run.step_capture import Captured, Capturing, describe_capture
 from analyzer.capture.run.step_variables import StepVariables, find_address
 from analyzer.capture.targets.step_program import Program
-from analyzer.capture.watch.function_ledger import FunctionRecord
-from analyzer.capture.watch.holders.live_holders import (
+from analyzer.capture.watch.held_tensors import (
     count_host_containers,
     count_tensor_bytes,
     find_live_tensors,
     make_references,
 )
+from analyzer.capture.watch.traced_functions import FunctionRecord
 from analyzer.capture.xla.xla_lowering import read_compiled_functions
 from analyzer.model.contract.run_note import (
     Failure,
@@ -179,7 +179,7 @@ class StepTrace:
     def _choose(self, record: FunctionRecord | None, wanted: int) -> StepVariables:
         """Set the steps to the calls of a function; return their variables."""
         self._record, self._wanted = record, wanted
-        alive = [] if record is None else record.alive()
+        alive = [] if record is None else record.list_alive()
         concrete = list_concrete_functions(alive[-1]) if alive else []
         function = concrete[-1] if concrete else None
         jit = None if concrete else False

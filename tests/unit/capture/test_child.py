@@ -108,7 +108,7 @@ def test_it_can_be_ended(mark: Mark, tmp_path: Path) -> None:
     )
     assert next(child.messages()) == StageBegun("x", 0.0)
     child.interrupt()
-    child.deadline_s = time.monotonic() + 0.3
+    child.limit_time(0.3)
     assert list(child.messages()) == []
     started = time.monotonic()
     child.close()
