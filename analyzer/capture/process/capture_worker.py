@@ -119,9 +119,7 @@ def serve(request_path: str, places: list[str], channel: Channel) -> int:
     except AnalyzerError as error:
         return channel.fail(error)
     except KeyboardInterrupt:
-        channel.send(
-            ChildFailed("Interrupted.", "", int(ExitCode.INTERRUPTED))
-        )
+        channel.send(ChildFailed("Interrupted.", "", int(ExitCode.INTERRUPTED)))
         return int(ExitCode.INTERRUPTED)
     except BaseException as error:  # also sys.exit() in the user's code
         traceback.print_exc()

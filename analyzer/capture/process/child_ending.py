@@ -80,7 +80,9 @@ def explain_end(
         kind = FailureKind.EXITED
     elif any(sign in reason for sign in _NO_MEMORY):
         # oneDNN's convolution crashes when it gets no memory (TensorFlow 2.21).
-        message = f"{target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}"
+        message = (
+            f"{target} ran out of memory {at} and crashed ({_describe_signal(-code)}): {reason}"
+        )
         return StepOutOfMemory(
             message, hint=f"analyze oom {saved_log} explains it." if saved_log else ""
         )

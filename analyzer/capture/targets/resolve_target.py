@@ -42,20 +42,25 @@ def resolve(spec: TargetSpec, options: CaptureOptions) -> step_program.Program:
                 f"Keras has no dtype policy {options.dtype_policy!r}.",
                 hint="Try float32, mixed_float16 or mixed_bfloat16.",
             ) from None
-    load: dict[TargetKind, Callable[[TargetSpec, CaptureOptions], Any]] = {
-        TargetKind.APPLICATION: _load_application,
-        TargetKind.PRESET: _load_preset,
-        TargetKind.FILE: _load_from_code,
-        TargetKind.MODULE: _load_from_code,
-        TargetKind.KERAS_FILE: _load_keras_file,
-        TargetKind.SAVED_MODEL: _load_saved_model,
-    }
     with apply_while_building(options.remedy, spec.text):
-        program = make_program(load[spec.kind](spec, options), spec.text, options)
+        program = make_program(_load(spec, options), spec.text, options)
     program.config = replace(program.config, options=target_spec.write_options(options))
     if options.dtype_policy:
         _check_policy(program, spec.text, options.dtype_policy)
     return program
+
+
+def _load(spec: TargetSpec, options: CaptureOptions) -> Any:
+    match spec.kind:
+        case TargetKind.APPLICATION:
+            return _load_application(spec, options)
+        case TargetKind.PRESET:
+            return _load_preset(spec)
+        case TargetKind.KERAS_FILE:
+            return _load_keras_file(spec, options)
+        case TargetKind.SAVED_MODEL:
+            return _load_saved_model(spec, options)
+    return _load_from_code(spec, options)
 
 
 def make_program(
@@ -71,21 +76,12 @@ def make_program(
         return make_model_program(thing, options)
     if isinstance(thing, get_classes("layers.Layer")):
         raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
-    has_models = isinstance(thing, tuple | list) and isinstance(
-        [*thing, 0][0], get_classes("Model")
-    )
-    if has_models and not any(hasattr(part, "shape") for part in tf.nest.flatten(thing)):
-        message = f"{text} returns a {type(thing).__name__} with a model, and no tensors for it."
-        raise TargetError(message, hint="Return the model alone, or (tf_function, args).")
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         check_step_remedy(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
         args = move_to_card(args)
         step_program.check_arguments(thing[0], args, text, options)
-        program = step_program.make_function_program(thing[0], tuple(args), text, options)
-        if has_models:
-            program.eager_hint = "Return the model alone, or (tf_function, arguments)."
-        return program
+        return step_program.make_function_program(thing[0], tuple(args), text, options)
     if step_program.is_tf_function(thing):
         check_step_remedy(options.remedy, text)
         takes_inputs = tf.nest.flatten(step_program.get_signature(thing))
@@ -104,8 +100,6 @@ def make_program(
 
 
 _ONLY_BUILD: Final = "Name a function that only builds the model or the step."
-_LEGACY_KERAS: Final = "TF_USE_LEGACY_KERAS"  # read when TensorFlow is imported
-_LEGACY_AT_START: Final = os.environ.get(_LEGACY_KERAS)
 _SIGNATURE: Final = "Save it with one: model.export(FOLDER), or tf.saved_model.save(…)."
 
 
@@ -145,8 +139,6 @@ def _convert_errors(text: str) -> Iterator[None]:
             hint += f"pip install {error.name} (for {sys.executable})."
         elif isinstance(error, KeyError) and _is_of_environment(error):
             hint = f"Set the environment variable {error.args[0]}."
-        elif os.environ.get(_LEGACY_KERAS) != _LEGACY_AT_START:
-            hint = f"Your code sets {_LEGACY_KERAS} after TensorFlow is loaded: set it for analyze."
         raise TargetError(f"{text} failed: {describe_user_error(error)}.", hint=hint) from error
 
 
@@ -178,7 +170,7 @@ def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:
         return make(weights=None, **{"input_shape": shape} if shape else {})
 
 
-def _load_preset(spec: TargetSpec, options: CaptureOptions) -> Any:
+def _load_preset(spec: TargetSpec) -> Any:
     """Return the language model of a keras-hub preset, else its backbone: its config, no weights."""
     try:
         import keras_hub

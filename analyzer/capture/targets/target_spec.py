@@ -12,11 +12,9 @@ The text alone decides the kind of a target:
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
-
-from msgspec import Struct
+from typing import Any, Final
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.capture_request import (
@@ -222,24 +220,8 @@ class TargetForm(Choice):
     SCRIPT = "a script"
 
 
-class Refusal(NamedTuple):
-    """The reason for refusing an option, with a hint."""
-
-    because: str
-    hint: str
-
-
-class _Refusals(Struct, frozen=True):
-    reasons: dict[str, Refusal]
-    forms: dict[TargetForm, dict[str, tuple[Option, ...]]]
-
-
-_TABLE: Final = read_table("capture/targets/refusals.toml", _Refusals)
-REFUSALS: Final[Mapping[TargetForm, Mapping[Option, Refusal]]] = {
-    form: {one: _TABLE.reasons[name] for name, options in rows.items() for one in options}
-    for form, rows in _TABLE.forms.items()
-}
-"""The refused options of each form; every other option is honoured."""
+_TABLE: Final = read_table("capture/targets/refusals.toml", dict[str, dict[str, Any]])
+"""Reasons for refusals, each with a hint; and the refused options of each form, by reason."""
 
 
 def list_given_options(options: CaptureOptions) -> frozenset[Option]:
@@ -267,15 +249,16 @@ def write_options(options: CaptureOptions) -> tuple[str, ...]:
 
 def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None:
     """Raise InputError, once per reason, for given options that a form of target cannot honour."""
-    refusals, wanted = REFUSALS[form], set(given)
-    refused = [option for option in Option if option in refusals and option in wanted]
-    if not refused:
-        return
-    first = refusals[refused[0]]
-    options = [option for option in refused if refusals[option] == first]
-    hint = first.hint if len(options) == 1 else first.hint.replace("it out", "them out", 1)
-    raise InputError(
-        f"{name} is {form}: {' and '.join(options)} cannot be used, because {first.because}.",
-        hint=hint,
-        kind=FailureKind.FIXED_SIZE if Option.BATCH_SIZE in options else None,
-    )
+    wanted = set(given)
+    for reason, options in _TABLE["forms"][form].items():
+        refused = [option for option in options if option in wanted]
+        if not refused:
+            continue
+        because, hint = _TABLE["reasons"][reason]
+        if len(refused) > 1:
+            hint = hint.replace("it out", "them out", 1)
+        raise InputError(
+            f"{name} is {form}: {' and '.join(refused)} cannot be used, because {because}.",
+            hint=hint,
+            kind=FailureKind.FIXED_SIZE if Option.BATCH_SIZE in refused else None,
+        )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import time
 import types
 import weakref
 from collections import deque
@@ -39,8 +38,9 @@ _MAX_LATER: Final = 32  # holders noted by a later check
 _MANY: Final = 4  # tensors under an attribute name that count as an attribute of many objects
 _MIN_LATER: Final = 3  # tensors of a holder that a later check records
 _LARGE_BYTES: Final = 1 << 20  # of old tensors that are noted; of growth that is checked
-_TIME_SHARE: Final = 0.005  # largest share of the run time for later checks
-_MIN_ENTRY_BYTES: Final = 4096  # of a container's entry: smaller ones take a million steps to matter
+_MIN_ENTRY_BYTES: Final = (
+    4096  # of a container's entry: smaller ones take a million steps to matter
+)
 _MAX_FILLED: Final = 1 << 16  # entries; C code never fills a longer list entry by entry
 _MAX_PARTS: Final = 16  # of an entry that are counted
 _MAX_CONTAINERS: Final = 32  # that are reported
@@ -127,9 +127,7 @@ def find_held_objects(
     )
 
 
-def _find_resident(
-    trace: StepTrace, made: set[int], search: HolderSearch
-) -> list[LargeConstant]:
+def _find_resident(trace: StepTrace, made: set[int], search: HolderSearch) -> list[LargeConstant]:
     """Return the large tensors that existed through all traced steps, and name them in ``trace``."""
     old = [tensor for tensor in find_live_tensors() if id(tensor) not in made]
     old.sort(key=count_tensor_bytes, reverse=True)
@@ -174,7 +172,6 @@ class GrowthCheck:
         self._before = make_references(find_live_tensors())
         self._base_bytes = in_use_bytes
         self._next_step = 2 * step
-        self._next_s = 0.0
         self.held: tuple[HeldTensors, ...] = ()
         self.step = step
 
@@ -183,23 +180,17 @@ class GrowthCheck:
     ) -> None:
         """Look for containers if more is in use than at the end of the trace.
 
-        ``frame`` is the innermost frame whose local names are searched. Before the last step, some steps
-        and time pass between two checks.
+        ``frame`` is the innermost frame whose local names are searched.
         """
-        began_s = time.perf_counter()
-        is_due = is_last or (step >= self._next_step and began_s >= self._next_s)
+        is_due = is_last or step >= self._next_step
         if not is_due or in_use_bytes - self._base_bytes < _LARGE_BYTES:
             return
+        self._next_step = 2 * step
         rows = find_holders(_find_new_tensors(self._before), HolderSearch(frame))
-        rows = [row for row in rows if row.grows or row.bound]
-        rows = [row for row in rows if row.count >= _MIN_LATER]
+        rows = [row for row in rows if row.count >= _MIN_LATER and (row.grows or row.bound)]
         if rows or not self.held:  # after the program's end, its functions' names are gone
             self.held = tuple(rows[:_MAX_LATER])
             self.step = step
-
-        now_s = time.perf_counter()
-        self._next_step = 2 * step
-        self._next_s = now_s + (now_s - began_s) / _TIME_SHARE
 
 
 def count_host_containers() -> dict[int, int]:

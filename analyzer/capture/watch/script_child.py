@@ -28,7 +28,6 @@ from analyzer.capture.process.child_environment import configure_cards, make_pha
 from analyzer.capture.watch.script_launch import (
     BEGUN_FILE,
     DUMP,
-    INTERRUPT_FILE,
     REPORT_FILE,
     USAGE_FILE,
     read_notebook,
@@ -40,7 +39,6 @@ from analyzer.model.contract.run_note import TargetNote
 from analyzer.model.interrupts import EXIT_BASE, REPEAT_S, delay_signals
 
 _OURS: Final = str(Path(__file__).parents[2]) + os.sep
-_STUCK_S: Final = 15.0  # time after Ctrl-C in which the script's main thread must notice it
 _WATCHED: Final = ("tensorflow", "keras", "tf_keras")
 
 
@@ -164,7 +162,6 @@ class ScriptRun:
         try:
             self._watcher = self._make_watcher()
             self._watcher.begin()
-            threading.Thread(target=self._end_if_stuck, daemon=True).start()
             (self._folder / BEGUN_FILE).touch()
         except Exception:
             write_fault(self._folder)
@@ -220,16 +217,6 @@ class ScriptRun:
         if self._is_script and now_s - self._interrupted_s >= REPEAT_S:
             self._interrupted_s = now_s
             raise KeyboardInterrupt
-
-    def _end_if_stuck(self) -> None:
-        """After Ctrl-C, end a script whose main thread stays in C++, as in XLA's compiler."""
-        while not (self._folder / INTERRUPT_FILE).exists():
-            time.sleep(REPEAT_S)
-        time.sleep(_STUCK_S)
-        is_stuck = signal.getsignal(signal.SIGINT) == self._interrupt
-        if is_stuck and self._is_script and not math.isfinite(self._interrupted_s):
-            self.finish("KeyboardInterrupt", KeyboardInterrupt())
-            os._exit(EXIT_BASE + signal.SIGINT)
 
     def _forget_in_fork(self) -> None:
         watcher, self._watcher = self._watcher, None

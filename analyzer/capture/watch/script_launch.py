@@ -95,7 +95,7 @@ def run_script(
         status, interrupted_s = _run_in_terminal(command, environment, staging, view)
         is_interrupted = status == EXIT_BASE + signal.SIGINT
         with ignore_repetition(interrupted_s) if is_interrupted else delay_signals():
-            for name in (file.name, INTERRUPT_FILE, REPORT_FILE, LIVE_FILE):
+            for name in (file.name, REPORT_FILE, LIVE_FILE):
                 (staging / name).unlink(missing_ok=True)
             for name in (DUMP, PHANTOM_FOLDER, POOL_FOLDER):
                 shutil.rmtree(staging / name, ignore_errors=True)
@@ -152,7 +152,6 @@ def _run_in_terminal(
             if received.si_signo == signal.SIGINT and now_s - interrupted_s >= REPEAT_S:
                 is_second = math.isfinite(interrupted_s) and (folder / REPORT_FILE).exists()
                 interrupted_s = now_s
-                (folder / INTERRUPT_FILE).touch()
             if received.si_code != _FROM_KERNEL or is_second:
                 child.send_signal(signal.SIGKILL if is_second else received.si_signo)
     finally:
@@ -183,7 +182,6 @@ def _reap() -> None:
 _UNTRACED_FILE: Final = "watch.json"  # the ``WatchNote`` of a program without a traced step
 _FAULT_FILE: Final = "watch.error"  # the traceback of an error of ours, which the script survives
 BEGUN_FILE: Final = "watch.begun"  # exists once the script has imported TensorFlow
-INTERRUPT_FILE: Final = "watch.interrupt"  # exists once Ctrl-C was pressed
 REPORT_FILE: Final = "watch.report"  # exists once the script's observations are being written
 LIVE_FILE: Final = "watch.live"  # exists with a view; step, bytes in use, peak, resident bytes
 USAGE_FILE: Final = "watch.usage"  # exists if the script's own ``argparse`` ended it

@@ -26,7 +26,7 @@ from analyzer.model.contract.watch_note import MOST_ROWS, FailedStep, LiveChunk,
 
 _ALWAYS_READ: Final = 64  # first steps that are all read
 _MAX_READINGS: Final = 1024  # number of readings at which every second one is dropped
-_TIME_SHARE: Final = 0.001  # largest share of the run time for readings
+_INTERVAL_S: Final = 0.05  # between readings, which take about 30 us
 _MAX_FREE: Final = 50  # most steps in a row that are only counted: later ones may last longer
 _PAGE_BYTES: Final = resource.getpagesize()
 
@@ -38,10 +38,9 @@ class StepReadings:
         self.rows: list[Reading] = []
         self.peaks: tuple[int, ...] = ()  # TensorFlow's own, of each GPU, else of the CPU
         self.live_file: Path | None = None  # gets each reading, for a view of the running script
-        self._stride = 1
-        self._next_s, self._next_step = 0.0, 0
-        self._last_s, self._last_step = time.perf_counter(), 0  # of the last call of ``read``
-        self._step_s = 0.0  # mean duration of the steps before it
+        self._interval_s = _INTERVAL_S
+        self._read_s, self._read_step = time.perf_counter(), 0  # of the last reading
+        self._free_steps = 0
         self._devices: tuple[str, ...] = ()
         self._resident: FileIO | None = None  # stays open, because opening it is slow
         with contextlib.suppress(OSError):  # a system without it
@@ -53,31 +52,30 @@ class StepReadings:
         return self.rows[-1].in_use_bytes if self.rows else 0
 
     def read(self, step: int) -> bool:
-        """Read the memory after a step, unless readings would take too much time; return whether."""
+        """Read the memory after a step, unless it was read a moment ago; return whether."""
         now_s = time.perf_counter()
-        self._step_s = (now_s - self._last_s) / max(step - self._last_step, 1)
-        self._last_s, self._last_step = now_s, step
-        if step > _ALWAYS_READ and (now_s < self._next_s or step < self._next_step):
+        passed_s = now_s - self._read_s
+        if step > _ALWAYS_READ and passed_s < self._interval_s:
             return False
-        in_use_bytes, host_bytes = self._read_statistic("current")[0], self._read_resident_bytes()
+        step_s = passed_s / max(step - self._read_step, 1)
+        if step > _ALWAYS_READ:
+            self._free_steps = min(int(self._interval_s / max(step_s, 1e-9)), _MAX_FREE)
+        self._read_s, self._read_step = now_s, step
+
+        in_use_bytes = self._read_statistic("current")[0]
+        host_bytes = self._read_resident_bytes()
         self.rows.append(Reading(step=step, in_use_bytes=in_use_bytes, host_bytes=host_bytes))
         if len(self.rows) >= _MAX_READINGS:
             self.rows = self.rows[::2]
-            self._stride *= 2
+            self._interval_s *= 2
         if self.live_file is not None:
             peak_bytes = self._read_statistic("peak")[0]
             self.live_file.write_text(f"{step} {in_use_bytes} {peak_bytes} {host_bytes or 0}")
-        self._next_s = now_s + (time.perf_counter() - now_s) / _TIME_SHARE
-        self._next_step = step + self._stride
         return True
 
     def count_free_steps(self) -> int:
-        """Return the number of steps after the last one in which no reading is due."""
-        if self._last_step <= _ALWAYS_READ:
-            return 0
-        steps = (self._next_s - self._last_s) / max(self._step_s, 1e-9)
-        free = max(int(steps), self._next_step - self._last_step - 1, 0)
-        return min(free, _MAX_FREE)
+        """Return the number of steps after the last reading in which none is due."""
+        return self._free_steps
 
     def read_peaks(self) -> None:
         """Read TensorFlow's own peaks; those of before a reset count."""
