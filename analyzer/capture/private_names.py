@@ -163,13 +163,13 @@ def get_device_limits() -> dict[str, int]:
     runtime = context.context()
     runtime.ensure_initialized()
     devices = pywrap_tfe.TFE_ContextListDevices(runtime._context_handle)
+    limits = {}
     try:
-        return {
-            name: int(pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index))
-            for index in range(pywrap_tfe.TF_DeviceListCount(devices))
-            if "/device:GPU:" in (path := str(pywrap_tfe.TF_DeviceListName(devices, index)))
-            for name in [path.rpartition("/device:")[2]]
-        }
+        for index in range(pywrap_tfe.TF_DeviceListCount(devices)):
+            name = str(pywrap_tfe.TF_DeviceListName(devices, index)).rpartition("/device:")[2]
+            if name.startswith("GPU:"):
+                limits[name] = int(pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index))
+        return limits
     finally:
         pywrap_tfe.TF_DeleteDeviceList(devices)
 
@@ -362,7 +362,13 @@ def copy_op(op: Any, inputs: list[Any]) -> Any:
     attributes = {name: one for name, one in op.node_def.attr.items() if not name.startswith("_")}
     dtypes = [one.dtype for one in op.outputs]
     return op.graph._create_op_internal(
-        op.type, inputs, dtypes, None, f"{op.name}_on_host".rpartition("/")[2], attributes, op.op_def
+        op.type,
+        inputs,
+        dtypes,
+        None,
+        f"{op.name}_on_host".rpartition("/")[2],
+        attributes,
+        op.op_def,
     )
 
 

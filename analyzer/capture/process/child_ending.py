@@ -128,9 +128,10 @@ def find_reason(log: str) -> str:
                 printed = line
         elif "F" in (logged["old"], logged["new"]):
             failed = logged["text"]
-        elif any(sign in logged["text"] for sign in _NO_MEMORY):
-            if _NO_MEMORY[0] not in no_memory:  # it states the request
-                no_memory = logged["text"]
+        elif _NO_MEMORY[0] in logged["text"]:  # it states the request
+            no_memory = logged["text"]
+        elif _NO_MEMORY[1] in logged["text"]:
+            no_memory = no_memory or logged["text"]
     if _NO_BUFFER in failed:
         failed = no_memory or failed
     reason = " ".join((failed or printed or no_memory).split())

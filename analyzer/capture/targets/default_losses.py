@@ -24,9 +24,10 @@ def choose_losses(model: Any, inputs: Any, outputs: Any) -> Any:
     """
     specs, losses = tf.nest.flatten(outputs), get_keras(model).losses
     has_integer_inputs = any(tensor.dtype.is_integer for tensor in tf.nest.flatten(inputs))
+    activations = _find_last_activations(model, len(specs))
     chosen = [
         _choose_loss(spec, activation, losses, has_integer_inputs=has_integer_inputs)
-        for spec, activation in zip(specs, _find_last_activations(model, len(specs)), strict=True)
+        for spec, activation in zip(specs, activations, strict=True)
     ]
     if len(specs) > 1:  # Keras weighs each of several outputs by its batch; a number has none
         chosen = [None if loss is output_itself else loss for loss in chosen]
@@ -117,8 +118,10 @@ def _get_losses_by_output(model: Any, outputs: Any, count: int) -> list[Any]:
     if not isinstance(loss, dict):
         return _spread(loss, count)
     if isinstance(outputs, dict):
-        sizes = {key: len(tf.nest.flatten(outputs[key])) for key in sorted(outputs)}
-        return [one for key, size in sizes.items() for one in _spread(loss.get(key), size)]
+        losses: list[Any] = []
+        for key in sorted(outputs):
+            losses += _spread(loss.get(key), len(tf.nest.flatten(outputs[key])))
+        return losses
     names = list(getattr(model, "output_names", None) or loss)[:count]
     return [*map(loss.get, names), *[None] * (count - len(names))]
 

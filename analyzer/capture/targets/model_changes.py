@@ -75,8 +75,10 @@ def apply_while_building(remedy: str, text: str) -> Iterator[None]:
         raise TargetError(
             f"{text} creates no Keras 3 optimizer; only these accept {', '.join(options)}."
         )
-    clips = any(given.get(name) is not None for given in optimizers for name in _CLIPPING)
-    if parts.get("clip") == "off" and not clips:
+    given: set[str] = set()
+    for one in optimizers:
+        given.update(name for name, value in one.items() if value is not None)
+    if parts.get("clip") == "off" and given.isdisjoint(_CLIPPING):
         raise TargetError(f"The optimizer of {text} clips no gradients.")
 
 
@@ -105,7 +107,9 @@ def _set_options(options: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
             optimizers.append(kwargs)
             old(self, *args, **{**kwargs, **options})
 
-    with patch.object(base, "__init__", init) if options else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        if options:
+            stack.enter_context(patch.object(base, "__init__", init))
         yield optimizers
 
 
@@ -245,7 +249,11 @@ def _train_low_rank(model: Any, rank: int) -> None:
 
 
 def _split(remedy: str) -> dict[str, str]:
-    return {kind: value for kind, _, value in (one.partition("=") for one in remedy.split(","))}
+    parts = {}
+    for one in remedy.split(","):
+        kind, _, value = one.partition("=")
+        parts[kind] = value
+    return parts
 
 
 def _get_options(parts: dict[str, str]) -> dict[str, Any]:

@@ -144,7 +144,9 @@ def _convert_errors(text: str) -> Iterator[None]:
 
 def _check_policy(program: step_program.Program, text: str, policy: str) -> None:
     """Refuse a target if no layer with weights follows the policy: its code or file sets another."""
-    layers = [layer for model in program.models for layer in get_layers(model)]
+    layers: list[Any] = []
+    for model in program.models:
+        layers += get_layers(model)
     policies = {
         str(layer.dtype_policy.name)
         for layer in layers or find_live_objects(get_classes("layers.Layer"))
@@ -190,7 +192,10 @@ def _load_preset(spec: TargetSpec) -> Any:
 
 
 def _list_subclasses(kind: Any) -> list[Any]:
-    return [one for sub in kind.__subclasses__() for one in (sub, *_list_subclasses(sub))]
+    found = []
+    for sub in kind.__subclasses__():
+        found += [sub, *_list_subclasses(sub)]
+    return found
 
 
 @contextlib.contextmanager

@@ -242,7 +242,9 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str,
             f"Inputs with open axes: {', '.join(lacking)}.", hint=f"Fill them: {fill}."
         )
     batch_size = options.open_batch_size
-    return {name: _fill_axes(name, axes, batch_size, shapes.get(name)) for name, axes in specs.items()}
+    return {
+        name: _fill_axes(name, axes, batch_size, shapes.get(name)) for name, axes in specs.items()
+    }
 
 
 def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:

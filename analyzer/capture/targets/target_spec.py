@@ -165,10 +165,16 @@ def parse_card_assumptions(texts: list[str]) -> dict[str, int]:
                 hint=f"Write it as --assume NAME=N, with one of {', '.join(known)}.",
             )
         one = known[name]
-        is_plain = value.isdecimal() and len(value) <= 15
-        assumed[name] = int(value) if is_plain else parse_bytes(value) if one.is_bytes else -1
-        if not 0 <= assumed[name] <= one.most:
-            most = format_bytes(one.most) if one.is_bytes else str(one.most)
+        number = -1
+        if value.isdecimal() and len(value) <= 15:
+            number = int(value)
+        elif one.is_bytes:
+            number = parse_bytes(value)
+        assumed[name] = number
+        if not 0 <= number <= one.most:
+            most = str(one.most)
+            if one.is_bytes:
+                most = format_bytes(one.most)
             raise TargetError(f"--assume {text!r}: give 0 to {most}.", hint=f"{one.source}.")
     return assumed
 

@@ -135,7 +135,9 @@ def _find_resident(trace: StepTrace, made: set[int], search: HolderSearch) -> li
     dtypes = {find_address(tensor): tensor.dtype.name for tensor in old}
 
     rows = find_holders(old, search)
-    names = {address: row.holder for row in rows for address in row.addresses}
+    names: dict[int, str] = {}
+    for row in rows:
+        names |= dict.fromkeys(row.addresses, row.holder)
     for key, one in trace.resident.items():
         if one.address in names:
             trace.resident[key] = replace(one, name=names[one.address])

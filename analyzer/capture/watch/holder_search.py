@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import itertools
 import sys
 import threading
 import time
@@ -109,7 +110,8 @@ class HolderSearch:
                 links += followed
                 if len(links) > _MAX_OBJECTS or time.thread_time() > until_s:
                     break
-                reached = [part for link in followed for part in self._list_parts(link)]
+                parts = map(self._list_parts, followed)
+                reached = list(itertools.chain.from_iterable(parts))
         return links
 
     def _list_parts(self, link: Link) -> Iterator[Link]:

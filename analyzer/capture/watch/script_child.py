@@ -9,7 +9,6 @@ import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import itertools
 import math
 import os
@@ -21,6 +20,7 @@ import traceback
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from runpy import _get_module_details  # type: ignore[attr-defined]
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
@@ -77,8 +77,9 @@ class ScriptRun:
     def __init__(self, request: WatchRequest) -> None:
         self._request = request
         self._folder = Path(request.folder)
-        path = os.getcwd() if request.is_module else Path(os.path.realpath(request.script)).parent
-        self._script_folder = str(path)
+        self._script_folder = os.path.dirname(os.path.realpath(request.script))
+        if request.is_module:
+            self._script_folder = os.getcwd()
         self._watcher: Any = None
         self._owner = os.getpid()
         self._is_script = True  # whether the script's own code runs
@@ -132,12 +133,17 @@ class ScriptRun:
         """Return the code to run; for a module, import its packages and set its names."""
         path = self._request.script
         if self._request.is_module:
-            spec, code = _find_module(path)
+            code: types.CodeType
+            _, spec, code = _get_module_details(path, SystemExit)
             names = {"__file__": spec.origin, "__spec__": spec, "__package__": spec.parent}
             vars(module).update(names, __loader__=spec.loader)
             sys.argv[0] = spec.origin or path
             return code
-        source = read_notebook(path) if path.endswith(".ipynb") else Path(path).read_bytes()
+        source: str | bytes = b""
+        if path.endswith(".ipynb"):
+            source = read_notebook(path)
+        else:
+            source = Path(path).read_bytes()
         return compile(source, path, "exec", dont_inherit=True)
 
     def finish(self, ended: str, error: BaseException | None = None) -> None:
@@ -226,22 +232,6 @@ class ScriptRun:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if signal.getsignal(signal.SIGINT) == self._interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _find_module(name: str) -> tuple[importlib.machinery.ModuleSpec, types.CodeType]:
-    """Return a module's spec and code, of its ``__main__`` for a package, as ``python -m`` does."""
-    try:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{name}.__main__")
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # of another module, which the package imports
-        spec = None
-    read_code = getattr(None if spec is None else spec.loader, "get_code", None)
-    if spec is None or read_code is None or (code := read_code(spec.name)) is None:
-        raise SystemExit(f"{sys.executable}: No module named {name}")
-    return spec, code
 
 
 def _get_status(stop: SystemExit) -> int:

@@ -94,7 +94,10 @@ def run_script(
             (staging / LIVE_FILE).touch()
         status, interrupted_s = _run_in_terminal(command, environment, staging, view)
         is_interrupted = status == EXIT_BASE + signal.SIGINT
-        with ignore_repetition(interrupted_s) if is_interrupted else delay_signals():
+        delay: AbstractContextManager[None] = delay_signals()
+        if is_interrupted:
+            delay = ignore_repetition(interrupted_s)
+        with delay:
             for name in (file.name, REPORT_FILE, LIVE_FILE):
                 (staging / name).unlink(missing_ok=True)
             for name in (DUMP, PHANTOM_FOLDER, POOL_FOLDER):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import shutil
 import time
@@ -102,7 +103,7 @@ class StepReadings:
 
 
 _NEW_S: Final = 2.0  # between a full pool and the error that it causes
-_HOST_POOLS: Final = ("cpu", "host")  # in the name of a pool beside a card's
+_HOST_POOL: Final = re.compile("cpu|host")  # in the name of a pool beside a card's
 
 
 def _list_records() -> list[Path]:
@@ -122,7 +123,7 @@ def read_full_pool() -> Any:
     """Return TensorFlow's record (``MemoryDump``) of the pool that became full last, or None."""
     read = bfc_memory_map_pb2.MemoryDump.FromString
     pools = [read(file.read_bytes()) for file in _list_records()[-4:]]
-    cards = [one for one in pools if not any(word in one.allocator_name for word in _HOST_POOLS)]
+    cards = [one for one in pools if not _HOST_POOL.search(one.allocator_name)]
     return next(reversed(cards or pools), None)
 
 
@@ -166,20 +167,22 @@ class FailureRecord:
         if pool is None:
             return None
         live = [chunk for chunk in pool.chunk if chunk.in_use]
+        live.sort(key=lambda chunk: -chunk.size)
         names = _name_variables(variables)
+        chunks = [
+            LiveChunk(
+                address=chunk.address,
+                size_bytes=chunk.size,
+                requested_bytes=chunk.requested_size,
+                variable=names.get(chunk.address, ""),
+            )
+            for chunk in live[:MOST_ROWS]
+        ]
         return FailedStep(
             step=step,
             message=failure.message,
             in_use_bytes=sum(chunk.size for chunk in live),
-            chunks=tuple(
-                LiveChunk(
-                    address=chunk.address,
-                    size_bytes=chunk.size,
-                    requested_bytes=chunk.requested_size,
-                    variable=names.get(chunk.address, ""),
-                )
-                for chunk in sorted(live, key=lambda chunk: -chunk.size)[:MOST_ROWS]
-            ),
+            chunks=tuple(chunks),
             held=tuple(find_holders(find_live_tensors(), HolderSearch(frame))),
         )
 
@@ -191,4 +194,7 @@ def _name_variables(variables: StepVariables | None) -> dict[int | None, str]:
     with contextlib.suppress(Exception):  # reading may need memory
         variables.snapshot()
     paths = [row.path for row in variables.rows()]
-    return {key: path for one in variables.snapshots for key, path in zip(one, paths, strict=False)}
+    names: dict[int | None, str] = {}
+    for addresses in variables.snapshots:
+        names.update(zip(addresses, paths, strict=False))
+    return names

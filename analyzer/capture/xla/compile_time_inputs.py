@@ -31,11 +31,11 @@ def _load_needs() -> Mapping[str, frozenset[str]]:
     Source: ``CompileTimeConstantInput`` in ``compiler/tf2xla/kernels``.
     """
     text = files("analyzer.capture.xla").joinpath("compile_time_inputs.csv").read_text("utf-8")
-    return {
-        op: frozenset(row["inputs"].split())
-        for row in csv.DictReader(text.splitlines())
-        for op in row["ops"].split()
-    }
+    needs: dict[str, frozenset[str]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        inputs = frozenset(row["inputs"].split())
+        needs |= dict.fromkeys(row["ops"].split(), inputs)
+    return needs
 
 
 @dataclass

@@ -89,7 +89,9 @@ def _get_spec(tensor: Any, fed: Any = None) -> TensorSpec:
     if tensor.dtype == tf.resource:
         return TensorSpec("resource", ())
     axes = None if fed is None else plain_graphs.get_shape(fed)
-    return plain_graphs.get_spec(tensor) if axes is None else TensorSpec(tensor.dtype.name, axes)
+    if axes is None:
+        return plain_graphs.get_spec(tensor)
+    return TensorSpec(tensor.dtype.name, axes)
 
 
 def compile_calls(
@@ -108,31 +110,38 @@ def compile_calls(
     for (name, inputs), callers in calls.items():
         fixed = fixed_inputs.find(name)
         values = {index: _find_fed(callers[0].inputs[index], by_name, args) for index in fixed}
+        names = tuple(op.name for op in callers)
         try:
             with StandIns.open() as stand_ins:
                 plan = _compile(name, inputs, stand_ins, dump, values=values)
         except (ValueError, tf.errors.OpError) as error:
-            text = clean_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
-            reason = text.split(". ")[0].splitlines()[0] if text else type(error).__name__
-            is_whole_step = sum(op.type not in FRAME_TYPES for op in ops) <= 1
-            if len(calls) == 1 and len(callers) == 1 and is_whole_step:
+            reason = _find_compile_error(error)
+            bodies = [op for op in ops if op.type not in FRAME_TYPES]
+            if len(calls) == len(callers) == 1 and len(bodies) <= 1:  # the whole step
                 raise TargetError(
                     f"The step cannot be compiled with XLA: {reason}",
                     hint="Estimate it op by op with --no-jit.",
                 ) from error
-            messages.append(f"The function of {callers[0].name} cannot be compiled: {reason}")
-            continue
-        names, pairs = tuple(op.name for op in callers), tuple(fixed.items())
-        note = CompiledFunction(ops=names, function=name, platform="cpu", fixed=pairs)
-        lowered.append(LoweredFunction(note, plan))
+            messages.append(f"The function of {names[0]} cannot be compiled: {reason}")
+        else:
+            pairs = tuple(fixed.items())
+            note = CompiledFunction(ops=names, function=name, platform="cpu", fixed=pairs)
+            lowered.append(LoweredFunction(note, plan))
     return lowered, messages
+
+
+def _find_compile_error(error: Exception) -> str:
+    """Return the first sentence of an error of XLA's compiler."""
+    text = clean_message(str(error)).removeprefix("Failed getting HLO text: ").strip("'\" ")
+    return text.split(". ")[0].splitlines()[0] if text else type(error).__name__
 
 
 def read_compiled_functions(function: Any, dump: Path) -> tuple[list[LoweredFunction], list[Op]]:
     """Return the functions of a step that ran and that XLA compiled, from its dump; and their ops."""
     callers: dict[str, list[str]] = {}
     if is_compiled(function):
-        callers[plain_graphs.decode_name(function.name)] = [plain_graphs.decode_name(function.name)]
+        own = plain_graphs.decode_name(function.name)
+        callers[own] = [own]
     callers |= plain_graphs.find_compiled_calls(function.graph)
     fixed_inputs = FixedInputs(plain_graphs.collect_function_graphs(function))
     compiled = []
