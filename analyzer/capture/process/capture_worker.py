@@ -272,14 +272,20 @@ def write_run(folder: Path, captured: Captured) -> None:
     """Write the note, the graph and compiled functions into the run folder."""
     notes = []
     for number, one in enumerate(captured.compiled):
-        name = f"plan-{number}.hlo.pb.gz" if number else "plan.hlo.pb.gz"
+        plan = None
         if one.plan:
-            (folder / name).write_bytes(pack(one.plan))
-        notes.append(replace(one.note, plan=name if one.plan else None))
+            plan = f"plan-{number}.hlo.pb.gz" if number else "plan.hlo.pb.gz"
+            (folder / plan).write_bytes(pack(one.plan))
+        notes.append(replace(one.note, plan=plan))
+
+    graph = None
     if captured.ops:
-        inside, traced = tuple(captured.inside), tuple(captured.traced)
-        graph = GraphFile(ops=tuple(captured.ops), inside=inside, traced=traced)
-        (folder / GRAPH_FILE).write_bytes(pack(encode_graph(graph)))
-    graph_name = GRAPH_FILE if captured.ops else None
-    run = replace(captured.run, graph=graph_name, xla=tuple(notes))
+        graph = GRAPH_FILE
+        content = GraphFile(
+            ops=tuple(captured.ops),
+            inside=tuple(captured.inside),
+            traced=tuple(captured.traced),
+        )
+        (folder / graph).write_bytes(pack(encode_graph(content)))
+    run = replace(captured.run, graph=graph, xla=tuple(notes))
     (folder / RUN_FILE).write_bytes(encode_run(run))

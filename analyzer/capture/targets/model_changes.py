@@ -173,19 +173,20 @@ def _scale_units(model: Any, factor: float) -> Any:
     """Return a copy with fewer units in each layer, except the last with units of each output."""
     layers = get_layers(model, include_self=False)
     sized = [layer for layer in layers if _SIZES & layer.get_config().keys()]
-    names = getattr(model, "output_names", None) or [model.layers[-1].name]
     kept = set()
-    for name in names:
+    for name in getattr(model, "output_names", None) or [model.layers[-1].name]:
         inner = get_layers(model.get_layer(name))[-1]
-        before = [layer for layer in layers[: layers.index(inner) + 1] if layer in sized]
-        kept |= {layer.name for layer in before[-1:]}
+        until = layers.index(inner) + 1
+        before = [layer.name for layer in layers[:until] if layer in sized]
+        kept.update(before[-1:])
     if len(sized) <= len(kept):
         raise ValueError("no layer before the last one has units or filters")
 
     def copy(layer: Any) -> Any:
         config = layer.get_config()
-        for key in _SIZES & config.keys() if layer.name not in kept else ():
-            config[key] = max(int(config[key] * factor), 1)
+        if layer.name not in kept:
+            for key in _SIZES & config.keys():
+                config[key] = max(int(config[key] * factor), 1)
         return type(layer).from_config(config)
 
     return keras.models.clone_model(model, clone_function=copy, recursive=True)

@@ -76,6 +76,11 @@ def make_program(
         return make_model_program(thing, options)
     if isinstance(thing, get_classes("layers.Layer")):
         raise TargetError(f"{text} is a layer, not a model.", hint="Wrap it in keras.Sequential.")
+    parts = list(thing) if isinstance(thing, tuple | list) else []
+    has_tensors = any(hasattr(one, "shape") for one in tf.nest.flatten(parts[1:]))
+    if parts and isinstance(parts[0], get_classes("Model")) and not has_tensors:
+        message = f"{text} returns a {type(thing).__name__} with a model, and no tensors for it."
+        raise TargetError(message, hint="Return the model alone, or (tf_function, args).")
     if isinstance(thing, tuple | list) and len(thing) == 2 and callable(thing[0]):
         check_step_remedy(options.remedy, text)
         args = thing[1] if isinstance(thing[1], tuple | list) else (thing[1],)
@@ -167,9 +172,13 @@ def _load_application(spec: TargetSpec, options: CaptureOptions) -> Any:
         names = [name for name in dir(keras.applications) if name[:1].isupper()]
         hint = suggest_names(spec.attribute, names) or f"It has {', '.join(names)}."
         raise TargetError(f"keras.applications has no {spec.attribute!r}.", hint=hint)
-    shape = options.shapes.get("")
-    with _convert_building(spec, "Applications take images: --shape 224,224,3." if shape else ""):
-        return make(weights=None, **{"input_shape": shape} if shape else {})
+    arguments: dict[str, Any] = {"weights": None}
+    hint = ""
+    if "" in options.shapes:
+        arguments["input_shape"] = options.shapes[""]
+        hint = "Applications take images: --shape 224,224,3."
+    with _convert_building(spec, hint):
+        return make(**arguments)
 
 
 def _load_preset(spec: TargetSpec) -> Any:
@@ -214,14 +223,18 @@ def _convert_building(spec: TargetSpec, hint: str) -> Iterator[None]:
 
 def _load_from_code(spec: TargetSpec, options: CaptureOptions) -> Any:
     with _convert_errors(spec.path), run_setup_on_host():
-        module = (_import_file if spec.kind is TargetKind.FILE else _import_module)(spec)
+        load = _import_file if spec.kind is TargetKind.FILE else _import_module
+        module = load(spec)
     set_keras_2_policy(options.dtype_policy)
+
     thing = module
     for part in spec.attribute.split("."):
         if not hasattr(thing, part):
-            names = sorted(name for name in vars(module) if name[0] != "_")
-            own = [name for name in names if not inspect.ismodule(getattr(module, name))]
-            hint = suggest_names(part, names) or f"It defines {', '.join(own[:9]) or 'no name'}."
+            own = []
+            for name, value in sorted(vars(module).items()):
+                if name[0] != "_" and not inspect.ismodule(value):
+                    own.append(name)
+            hint = suggest_names(part, own) or f"It defines {', '.join(own[:9]) or 'no name'}."
             raise TargetError(f"{spec.path} has no {part!r}.", hint=hint)
         thing = getattr(thing, part)
     return thing
@@ -288,12 +301,14 @@ class _LoadedModel:
     """The variables of a SavedModel: all are loaded, and a signature may use some of them."""
 
     def __init__(self, loaded: Any, function: Any) -> None:
-        parts = tf.train.TrackableView(loaded).descendants()
-        variables = [part for part in parts if isinstance(part, tf.Variable)]
-        used = {id(variable.handle) for variable in function.variables}
         self.loaded = loaded  # owns the variables, so it must live as long as the program
-        self.variables = [v for v in variables if id(v.handle) in used]
-        self.unused_variables = [v for v in variables if id(v.handle) not in used]
+        self.variables: list[Any] = []
+        self.unused_variables: list[Any] = []
+        used = {id(variable.handle) for variable in function.variables}
+        for part in tf.train.TrackableView(loaded).descendants():
+            if isinstance(part, tf.Variable):
+                is_used = id(part.handle) in used
+                (self.variables if is_used else self.unused_variables).append(part)
 
 
 def _load_saved_model(spec: TargetSpec, options: CaptureOptions) -> Any:

@@ -83,13 +83,14 @@ def make_prompt(data: Mapping[str, BatchPart], open_tokens: int) -> dict[str, tf
     """Return inputs of a language model, with masks of a prompt that leaves a few tokens open."""
     values: dict[str, tf.Tensor] = {}
     for name, part in data.items():
-        if not name.endswith("padding_mask"):
+        if name.endswith("padding_mask"):
+            tokens = part.shape[-1]
+            prompt = max(tokens - open_tokens, 1)
+            mask = tf.sequence_mask([prompt], tokens, part.dtype)
+            values[name] = tf.tile(mask, [part.shape[0], 1])
+            record_input(values[name])
+        else:
             values[name] = make_tensor(part.shape, part.dtype)
-            continue
-        tokens = part.shape[-1]
-        mask = tf.sequence_mask([max(tokens - open_tokens, 1)], tokens, part.dtype)
-        values[name] = tf.tile(mask, [part.shape[0], 1])
-        record_input(values[name])
     return values
 
 

@@ -184,15 +184,17 @@ def parse_shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, axes = text.rpartition("=")
-        parts = [axis.strip() for axis in axes.strip("() ").split(",") if axis.strip()]
-        if not all(re.fullmatch("-?[0-9]{1,18}", axis) for axis in parts):
-            raise TargetError(
-                f"{text!r} is not a shape.", hint="Write it as --shape NAME=224,224,3."
-            )
-        shape = tuple(map(int, parts))
-        if any(axis < 1 for axis in shape):
-            raise TargetError(f"{text!r} has an axis below 1.", hint="Every axis is at least 1.")
-        shapes[name.strip()] = shape
+        parts = [part.strip() for part in axes.strip("() ").split(",")]
+        shape = []
+        for part in filter(None, parts):
+            if not re.fullmatch("-?[0-9]{1,18}", part):
+                hint = "Write it as --shape NAME=224,224,3."
+                raise TargetError(f"{text!r} is not a shape.", hint=hint)
+            if int(part) < 1:
+                hint = "Every axis is at least 1."
+                raise TargetError(f"{text!r} has an axis below 1.", hint=hint)
+            shape.append(int(part))
+        shapes[name.strip()] = tuple(shape)
     return shapes
 
 
@@ -245,12 +247,16 @@ def list_given_options(options: CaptureOptions) -> frozenset[Option]:
 def write_options(options: CaptureOptions) -> tuple[str, ...]:
     """Return the user's options besides mode and card that change the need, as words."""
     words = []
-    for name, axes in options.shapes.items():
-        words += ["--shape", f"{name}={','.join(map(str, axes))}".lstrip("=")]
+    for name, shape in options.shapes.items():
+        axes = ",".join(map(str, shape))
+        words += ["--shape", f"{name}={axes}" if name else axes]
     for name in ("batch_size", "optimizer", "loss", "dtype_policy", "inter_op_threads"):
-        if value := getattr(options, name):
+        value = getattr(options, name)
+        if value:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    return (*words, *{True: ["--jit"], False: ["--no-jit"], None: []}[options.jit])
+    if options.jit is not None:
+        words.append("--jit" if options.jit else "--no-jit")
+    return tuple(words)
 
 
 def check_honoured(name: str, form: TargetForm, given: Iterable[Option]) -> None:

@@ -11,7 +11,6 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -140,7 +139,7 @@ def _find_resident(trace: StepTrace, made: set[int], search: HolderSearch) -> li
         names |= dict.fromkeys(row.addresses, row.holder)
     for key, one in trace.resident.items():
         if one.address in names:
-            trace.resident[key] = replace(one, name=names[one.address])
+            trace.resident[key] = msgspec.structs.replace(one, name=names[one.address])
 
     known: set[int] = set()
     constants = []

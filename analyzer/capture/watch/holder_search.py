@@ -33,7 +33,7 @@ _MAX_OBJECTS: Final = 1_000_000  # that are followed
 _TIMEOUT_S: Final = 5.0  # processor time for one search
 _MAX_FILES: Final = 40  # of the user's that are searched for a statement
 _LEAVES: Final = (types.ModuleType, types.FrameType, types.CodeType, types.BuiltinFunctionType)
-_GRAPHS: Final = "tensorflow.python.framework"  # module of graphs, ops and tensors, not followed
+_GRAPHS: Final = ["tensorflow", "python", "framework"]  # package of graphs, ops and tensors
 _OWN_REFERENCES: Final = 3
 """References to a frame's dictionary of names: the frame's, ours, and the argument of the count."""
 
@@ -221,7 +221,7 @@ class HolderSearch:
 
 def _is_followed(place: Any) -> bool:
     kind = type(place)
-    is_graph = kind.__module__.startswith(_GRAPHS)
+    is_graph = kind.__module__.split(".")[:3] == _GRAPHS
     return gc.is_tracked(place) and not is_graph and not isinstance(place, _LEAVES)
 
 

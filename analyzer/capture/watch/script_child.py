@@ -93,31 +93,28 @@ class ScriptRun:
         sys.modules["__main__"] = module
         sys.argv[:] = [path, *self._request.arguments]
         sys.path[:] = [self._script_folder, *places]
-        # Unload our modules that have the name of a module in the script's folder.
-        folder = Path(self._script_folder)
-        for name in {name.partition(".")[0] for name in sys.modules} - modules - {"analyzer"}:
-            if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
-                for one in [one for one in sys.modules if one.partition(".")[0] == name]:
-                    del sys.modules[one]
+        self._unload_modules(modules)
         sys.meta_path.insert(0, _ImportHook(self._begin))
         self._install_exit_hooks()
+
         ended, status = "", 0
         fatal: BaseException | None = None
         try:
             exec(self._load_code(module), vars(module))
         except SystemExit as stop:
-            ended = f"sys.exit({stop.code!r})" if stop.code not in (None, 0) else ""
             status = _get_status(stop)
-            frames = (frame for frame, _ in traceback.walk_tb(stop.__traceback__))
-            if any(frame.f_globals.get("__name__") == "argparse" for frame in frames):
-                (self._folder / USAGE_FILE).touch()
+            if stop.code not in (None, 0):
+                ended = f"sys.exit({stop.code!r})"
+            self._note_usage(stop)
         except BaseException as error:
             self._is_script = False
-            fatal, ended = error, type(error).__name__
+            fatal, ended, status = error, type(error).__name__, 1
             _print_as_python(error)
-            status = EXIT_BASE + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+            if isinstance(error, KeyboardInterrupt):
+                status = EXIT_BASE + signal.SIGINT
         if os.getpid() != self._owner:
             sys.exit(status)  # a fork by the script that ran to the script's end
+
         with contextlib.suppress(KeyboardInterrupt):  # it ends the wait for the script's threads
             self._is_script = True
             for thread in threading.enumerate():
@@ -129,6 +126,22 @@ class ScriptRun:
             raise KeyboardInterrupt
         sys.exit(status)
 
+    def _unload_modules(self, kept: frozenset[str]) -> None:
+        """Unload our modules that have the name of a module in the script's folder."""
+        folder = Path(self._script_folder)
+        for module in list(sys.modules):
+            name = module.partition(".")[0]
+            if name in kept or name == "analyzer":
+                continue
+            if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
+                del sys.modules[module]
+
+    def _note_usage(self, stop: SystemExit) -> None:
+        """Note that the script's own ``argparse`` ended it."""
+        for frame, _ in traceback.walk_tb(stop.__traceback__):
+            if frame.f_globals.get("__name__") == "argparse":
+                (self._folder / USAGE_FILE).touch()
+
     def _load_code(self, module: types.ModuleType) -> types.CodeType:
         """Return the code to run; for a module, import its packages and set its names."""
         path = self._request.script
@@ -139,12 +152,9 @@ class ScriptRun:
             vars(module).update(names, __loader__=spec.loader)
             sys.argv[0] = spec.origin or path
             return code
-        source: str | bytes = b""
         if path.endswith(".ipynb"):
-            source = read_notebook(path)
-        else:
-            source = Path(path).read_bytes()
-        return compile(source, path, "exec", dont_inherit=True)
+            return compile(read_notebook(path), path, "exec", dont_inherit=True)
+        return compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
 
     def finish(self, ended: str, error: BaseException | None = None) -> None:
         """Write the observations; an error of ours does not affect the script."""

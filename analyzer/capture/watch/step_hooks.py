@@ -36,10 +36,8 @@ class Hooks:
     def install(self) -> None:
         """Install all wrappers."""
         self.install_lasting(has_tapes=True)
-        trace = self._watcher.trace
         for module in (tf.profiler.experimental, profiler_v2):  # tf_keras calls the second
             self._report(module, "start", self._release_profiler, first=True)
-            self._report(module, "stop", lambda *_: trace.resume())
         for module, name in (
             (tf.config, "list_physical_devices"),
             (tf.config.experimental, "list_physical_devices"),

@@ -8,7 +8,7 @@ import re
 import resource
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 from types import FrameType
@@ -87,11 +87,16 @@ class StepReadings:
         """Return a statistic of each GPU's allocator, else of the CPU's; 0 if it keeps none."""
         if not self._devices:
             count = len(tf.config.list_logical_devices("GPU"))
-            self._devices = tuple(f"GPU:{number}" for number in range(count)) or ("CPU:0",)
-        values = [0] * len(self._devices)
-        for index, device in enumerate(self._devices):
-            with contextlib.suppress(ValueError, tf.errors.OpError):
-                values[index] = tf.config.experimental.get_memory_info(device)[name]
+            gpus = [f"GPU:{number}" for number in range(count)]
+            self._devices = tuple(gpus) or ("CPU:0",)
+
+        values = []
+        for device in self._devices:
+            try:
+                statistics = tf.config.experimental.get_memory_info(device)
+                values.append(statistics[name])
+            except (ValueError, tf.errors.OpError):
+                values.append(0)
         return values
 
     def _read_resident_bytes(self) -> int | None:
@@ -130,11 +135,15 @@ def read_full_pool() -> Any:
 def find_pool_holders(pool: Any) -> Iterator[tuple[int, str, str]]:
     """Yield bytes of a full pool, their holder and its line: variables, Python's names, the step."""
     sizes = {chunk.address: chunk.size for chunk in pool.chunk if chunk.in_use}
-    variables = {find_variable_address(one) or 0 for one in find_live_objects(tf.Variable)}
-    yield sum(sizes.pop(one, 0) for one in variables), "variables: weights, optimizer", ""
+
+    def take(addresses: Iterable[int | None]) -> int:
+        return sum(sizes.pop(address, 0) for address in addresses)
+
+    variables = find_live_objects(tf.Variable)
+    yield take(map(find_variable_address, variables)), "variables: weights, optimizer", ""
     for held in find_holders(find_live_tensors(), HolderSearch(None)):
-        yield sum(sizes.pop(one, 0) for one in held.addresses), held.holder, held.where
-    yield sum(sizes.values()), "the step: activations, gradients, workspace", ""
+        yield take(held.addresses), held.holder, held.where
+    yield take(list(sizes)), "the step: activations, gradients, workspace", ""
 
 
 class FailureRecord:

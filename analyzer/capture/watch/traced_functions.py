@@ -69,24 +69,26 @@ class FunctionRecord:
         self, step: int, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
     ) -> None:
         """Note the ``count`` traces of a call, made after ``step`` steps."""
-        old, new = self._arguments, _describe_arguments(self.code, args, kwargs)
-        self._arguments = new
+        old = self._arguments
+        self._arguments = new = _describe_arguments(self.code, args, kwargs)
         self.traces += count
         self.called_at = find_calling_line()
         if self.traces == count:
             return
-        names = [name for name in {**new, **old} if old.get(name) != new.get(name)]
-        changes = []
-        for name in names[:_MAX_CHANGES]:
+
+        changes: list[str] = []
+        cause: RetraceCause = "object"
+        for name in {**new, **old}:
             before, after = old.get(name, _NOTHING), new.get(name, _NOTHING)
-            changes.append(f"{name}: {before[1]} -> {after[1]}")
-        if len(names) > _MAX_CHANGES:
-            changes.append("…")
-        elif not names and self.made > 1:
+            if before != after:
+                cause = cause if changes else after[0]
+                changes.append(f"{name}: {before[1]} -> {after[1]}")
+        if len(changes) > _MAX_CHANGES:
+            changes[_MAX_CHANGES:] = ["…"]
+        elif not changes and self.made > 1:
             changes = ["a new tf.function object"]
-        elif not names:
+        elif not changes:
             changes = ["another object of the same type, or a value that the function closes over"]
-        cause = new.get(names[0], _NOTHING)[0] if names else "object"
         changed = "; ".join(changes)
         self.retraces.append(Retrace(step=step, call=self.calls, changed=changed, cause=cause))
 
@@ -188,28 +190,36 @@ def _describe_arguments(
     code: CodeType | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, _Argument]:
     """Return each leaf of a call's arguments, by name."""
-    names = [] if code is None else list(code.co_varnames[: code.co_argcount])
-    names += [f"argument {index}" for index in range(len(names), len(args))]
+    named = dict(kwargs)
+    for index, value in enumerate(args):
+        name = f"argument {index}"
+        if code is not None and index < code.co_argcount:
+            name = code.co_varnames[index]
+        named[name] = value
+
     described: dict[str, _Argument] = {}
-    for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+    for name, value in named.items():
         try:
             leaves = tf.nest.flatten(value)
         except (TypeError, ValueError):
             leaves = [value]
-        for index, leaf in enumerate(leaves[: _MAX_LEAVES - len(described)]):
+        del leaves[_MAX_LEAVES - len(described) :]
+        for index, leaf in enumerate(leaves):
             path = name if len(leaves) == 1 else f"{name}[{index}]"
             described[path] = _describe_leaf(leaf)
     return described
 
 
 def _describe_leaf(leaf: Any) -> _Argument:
-    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
     kind = type(leaf).__name__
+    shape = getattr(leaf, "shape", None)
+    dtype = getattr(leaf, "dtype", None)
     if shape is not None and dtype is not None:
-        is_tensor = isinstance(leaf, tf.Tensor | tf.Variable)
-        words = dtype.name if is_tensor else f"{dtype} array"
-        return "shape", f"{words}{_format_shape(shape)}"
-    if isinstance(leaf, bool | int | float | str | bytes | type(None)):
+        words = f"{dtype} array"
+        if isinstance(leaf, tf.Tensor | tf.Variable):
+            words = dtype.name
+        return "shape", words + _format_shape(shape)
+    if leaf is None or isinstance(leaf, bool | int | float | str | bytes):
         return "value", f"Python {kind} {repr(leaf)[:_MAX_VALUE]}"
     element = getattr(leaf, "element_spec", None)
     if element is not None:

@@ -195,21 +195,23 @@ class Watcher:
     ) -> None:
         """Count a call; before it there were ``traces`` of the function and ``gradients``."""
         self._add_counted()
-        record, observed = self.functions.get_record(function), self.trace.observed
+        record = self.functions.get_record(function)
         record.calls += 1
         added = function.experimental_get_tracing_count() - traces
         if added > 0:
             record.add_traces(self._candidates.steps, args, kwargs, added)
-            record.trains |= len(observed.gradients) > gradients
+            record.trains |= len(self.trace.observed.gradients) > gradients
         elif record.calls == 1:  # it was traced before it was watched
             record.trains = takes_gradients(function)
-        if self.trace.captured is None:  # a number: holding the arguments would hold tensors
-            tensors = [one for one in tf.nest.flatten(args) if isinstance(one, tf.Tensor)]
-            axes = (int(one.shape[0]) for one in tensors if is_eager(one) and one.shape.rank)
-            self.trace.batch_size = next(axes, None)
-        self._count(id(record), StepRank.TRAINS if record.trains else StepRank.COMPUTES, record)
-        if self.trace.captured is not None and record is self._chosen and self._candidates.trains:
-            self.steady.find_function, self.steady.traces = weakref.ref(function), traces + added
+
+        if self.trace.captured is None:
+            self.trace.batch_size = _find_batch_size(args)
+        rank = StepRank.TRAINS if record.trains else StepRank.COMPUTES
+        self._count(id(record), rank, record)
+        is_step = record is self._chosen and self._candidates.trains
+        if self.trace.captured is not None and is_step:
+            self.steady.find_function = weakref.ref(function)
+            self.steady.traces = traces + added
 
     def _add_counted(self) -> None:
         """Add the steady calls since the last examined one to the steps."""
@@ -293,7 +295,7 @@ class Watcher:
             if self.trace.is_open:
                 if not self.trace.next_step():
                     self._close_trace()
-            elif self.trace.take_postponed() and not self._is_over.is_set():
+            elif self.trace.is_prevented and not self._is_over.is_set():
                 self._open_trace(key, record)
             if self.readings.read(count):
                 self._check_growth()
@@ -373,3 +375,11 @@ class Watcher:
             models=tuple(self.objects.list_models(search)),
             ended=ended,
         )
+
+
+def _find_batch_size(args: tuple[Any, ...]) -> int | None:
+    """Return the first axis of the first tensor of a call; None if there is none."""
+    for one in tf.nest.flatten(args):
+        if isinstance(one, tf.Tensor) and is_eager(one) and one.shape.rank:
+            return int(one.shape[0])
+    return None

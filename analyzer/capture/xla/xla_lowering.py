@@ -186,19 +186,24 @@ def _describe(
 ) -> _Description:
     name, index = split_tensor(tensor)
     op = by_name[name]
-    spec = op.outputs[index] if index < len(op.outputs) else TensorSpec("", None)
+    spec = TensorSpec("", None)
+    if index < len(op.outputs):
+        spec = op.outputs[index]
     if spec.dtype == "resource":
         while op.type not in ARGUMENT_TYPES and op.inputs:
-            op = by_name[split_tensor(op.inputs[0])[0]]
+            source, _ = split_tensor(op.inputs[0])
+            op = by_name[source]
         dtype, shape = variables.get(int(op.attrs.get("index", -1)), (None, None))
-        return "variable", None if dtype is None else dtype.name, shape
-    value, called = op.attrs.get("value"), op.attrs.get("f")
+        return "variable", dtype and dtype.name, shape
+
+    value = op.attrs.get("value")
     if op.type in ("Const", "HostConst") and isinstance(value, dict) and "values" in value:
         return "value", spec.dtype, spec.shape, tuple(value["values"])
     # A function's gradient gets its needs from the function, axes and shapes included.
+    called = op.attrs.get("f")
     graph = graphs.get(called["function"]) if isinstance(called, dict) else None
-    outputs = [] if graph is None else graph.outputs[index : index + 1]
-    for values in map(tensor_util.constant_value, outputs):
+    if graph is not None and index < len(graph.outputs):
+        values = tensor_util.constant_value(graph.outputs[index])
         is_small = values is not None and np.size(values) <= _MAX_VALUES
         if is_small and values.dtype.kind in "biuf":
             return "value", spec.dtype, spec.shape, tuple(values.ravel().tolist())
@@ -207,12 +212,16 @@ def _describe(
 
 def _find_fed(tensor: str, by_name: dict[str, Op], args: Sequence[Any]) -> Any:
     """Return the step's input behind an input of a call; None if there is none or it has no value."""
-    op = by_name[split_tensor(tensor)[0]]
-    while op.type == "Identity" and op.inputs:
-        op = by_name[split_tensor(op.inputs[0])[0]]
-    index = int(op.attrs.get("index", -1)) if op.type in ARGUMENT_TYPES else -1
-    fed = args[index] if 0 <= index < len(args) else None
-    return None if isinstance(fed, tf.TensorSpec) else fed
+    name, _ = split_tensor(tensor)
+    while by_name[name].type == "Identity" and by_name[name].inputs:
+        name, _ = split_tensor(by_name[name].inputs[0])
+    op = by_name[name]
+    if op.type not in ARGUMENT_TYPES:
+        return None
+    index = int(op.attrs.get("index", -1))
+    if not 0 <= index < len(args) or isinstance(args[index], tf.TensorSpec):
+        return None
+    return args[index]
 
 
 def _compile(

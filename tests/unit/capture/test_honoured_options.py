@@ -22,7 +22,7 @@ def test_options_with_one_reason_share_one_error() -> None:
     both = {Option.LOSS, Option.OPTIMIZER, Option.BATCH_SIZE}
     with pytest.raises(InputError) as raised:
         check_honoured("a.py:step", TargetForm.STEP, both)
-    assert "--batch-size cannot" in raised.value.message
+    assert "--optimizer and --loss cannot" in raised.value.message
     with pytest.raises(InputError) as raised:
         check_honoured("logs", TargetForm.TRACE, both)
     assert "--batch-size and --optimizer and --loss cannot" in raised.value.message
