@@ -160,13 +160,13 @@ def get_device_limits() -> dict[str, int]:
     runtime = context.context()
     runtime.ensure_initialized()
     devices = pywrap_tfe.TFE_ContextListDevices(runtime._context_handle)
+    limits = {}
     try:
-        return {
-            name: int(pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index))
-            for index in range(pywrap_tfe.TF_DeviceListCount(devices))
-            if "/device:GPU:" in (path := str(pywrap_tfe.TF_DeviceListName(devices, index)))
-            for name in [path.rpartition("/device:")[2]]
-        }
+        for index in range(pywrap_tfe.TF_DeviceListCount(devices)):
+            name = str(pywrap_tfe.TF_DeviceListName(devices, index)).rpartition("/device:")[2]
+            if name.startswith("GPU:"):
+                limits[name] = int(pywrap_tf_session.TF_DeviceListMemoryBytes(devices, index))
+        return limits
     finally:
         pywrap_tfe.TF_DeleteDeviceList(devices)
 

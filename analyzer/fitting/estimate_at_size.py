@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import structs
 
-from analyzer.capture.process.child_process import ForkServers
+from analyzer.capture.process.fork_servers import ForkServers
 from analyzer.capture.process.launch import capture, start_fork_server
 from analyzer.capture.targets.target_spec import parse_shapes
 from analyzer.explain.need import find_need

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.capture.process.child_process import ForkServers
+from analyzer.capture.process.fork_servers import ForkServers
 from analyzer.capture.process.launch import Progress, capture, capture_live, capture_unrun
 from analyzer.capture.process.run_folders import remove_run
 from analyzer.cards import check_limit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ from analyzer.model.contract.capture_request import (
     WatchRequest,
 )
 from analyzer.model.contract.child_messages import (
-    CaptureDone,
-    ChildEnd,
-    ChildFailed,
-    Message,
-    StageBegun,
-    encode_message,
     parse_message,
     read_message,
     write_message,
@@ -40,22 +33,6 @@ CAPTURE = CaptureRequest(
     folder="/somewhere",
     kind="static",
 )
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        StageBegun("running", 0.5),
-        CaptureDone(),
-        ChildFailed(f"{NO_TEXT} is no model.", "Name\none.", 2),
-        ChildEnd(None, 7),
-        ChildEnd(-9),
-    ],
-)
-def test_a_message_comes_out_as_it_went_in(message: Message) -> None:
-    line = encode_message(message)
-    assert line.count(b"\n") == 1
-    assert parse_message(line) == message
 
 
 @pytest.mark.parametrize(
@@ -83,15 +60,6 @@ def test_a_request_comes_out_as_it_went_in(tmp_path: Path) -> None:
     script = WatchRequest(script=NO_TEXT, folder="f", arguments=("a", NO_TEXT), options=OPTIONS)
     write_message(file, script)
     assert read_message(file, WatchRequest, WATCH_VERSION) == script
-
-
-def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "request.json"
-    write_message(file, replace(CAPTURE, schema_version=REQUEST_VERSION + 1))
-    with pytest.raises(
-        AnalyzerError, match=f"version {REQUEST_VERSION + 1}, expected {REQUEST_VERSION}"
-    ):
-        read_message(file, CaptureRequest, REQUEST_VERSION)
 
 
 @pytest.mark.parametrize(

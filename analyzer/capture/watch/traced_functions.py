@@ -1,33 +1,30 @@
 """Every ``tf.function`` that a program calls: how often it was traced, and the reasons."""
 
 import weakref
-from collections import Counter, deque
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import tensorflow as tf
 
 from analyzer.capture.graph.plain_graphs import collect_graphs, find_op_line
 from analyzer.capture.private_names import list_concrete_functions
 from analyzer.capture.run.source_frames import shorten_path
-from analyzer.capture.watch.holders.holder_search import HolderSearch
-from analyzer.capture.watch.holders.user_lines import find_calling_line, get_code
+from analyzer.capture.watch.holder_search import HolderSearch
+from analyzer.capture.watch.user_lines import find_calling_line, get_code
 from analyzer.model.contract.watch_note import LargeConstant, Retrace, RetraceCause, TracedFunction
 
 _MAX_RETRACES: Final = 50  # of one function, the latest
 _MAX_LEAVES: Final = 256  # of a call's arguments that are compared
 _MAX_VALUE: Final = 40  # characters of a Python value in words
+_MAX_CHANGES: Final = 3  # in words
 _MIN_CONSTANT_BYTES: Final = 1 << 10  # of a constant that is counted
 _LARGE_BYTES: Final = 1 << 20  # of a constant that gets a row of its own
-
-
-class _Argument(NamedTuple):
-    """A leaf of a call's arguments, by kind and in words."""
-
-    kind: RetraceCause = "object"
-    words: str = "nothing"
+_Argument: TypeAlias = tuple[RetraceCause, str]
+"""A leaf of a call's arguments, by kind and in words."""
+_NOTHING: Final[_Argument] = ("object", "nothing")
 
 
 @dataclass
@@ -43,7 +40,7 @@ class FunctionRecord:
     called_at: str = ""
     retraces: deque[Retrace] = field(default_factory=lambda: deque(maxlen=_MAX_RETRACES))
     partitions: list[Any] = field(default_factory=list)  # graphs that the executor ran first
-    _signature: dict[str, _Argument] = field(default_factory=dict)
+    _arguments: dict[str, _Argument] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -53,52 +50,55 @@ class FunctionRecord:
     @property
     def where(self) -> str:
         """``file:line`` of its definition."""
-        code = self.code
-        return f"{shorten_path(code.co_filename)}:{code.co_firstlineno}" if code else ""
+        if self.code is None:
+            return ""
+        return f"{shorten_path(self.code.co_filename)}:{self.code.co_firstlineno}"
 
     @property
     def is_keras(self) -> bool:
         """Whether it is one of Keras' own loops, such as that of ``fit``."""
-        return self.code is not None and "keras" in self.code.co_filename.split("site-packages")[-1]
+        if self.code is None:
+            return False
+        return "keras" in self.code.co_filename.split("site-packages")[-1]
 
-    def alive(self) -> list[Any]:
-        """Return the live objects."""
+    def list_alive(self) -> list[Any]:
+        """Return the live objects, the latest last."""
         return [thing for ref in self.objects if (thing := ref()) is not None]
 
     def add_traces(
         self, step: int, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
     ) -> None:
         """Note the ``count`` traces of a call, made after ``step`` steps."""
-        old, new = self._signature, _describe_arguments(self.code, args, kwargs)
-        self._signature = new
+        old = self._arguments
+        self._arguments = new = _describe_arguments(self.code, args, kwargs)
         self.traces += count
         self.called_at = find_calling_line()
         if self.traces == count:
             return
-        names = [name for name in {**new, **old} if old.get(name) != new.get(name)]
-        changes = [
-            f"{name}: {old.get(name, _Argument()).words} -> {new.get(name, _Argument()).words}"
-            for name in names[:3]
-        ]
-        if not changes and self.made > 1:
+
+        changes: list[str] = []
+        cause: RetraceCause = "object"
+        for name in {**new, **old}:
+            before, after = old.get(name, _NOTHING), new.get(name, _NOTHING)
+            if before != after:
+                cause = cause if changes else after[0]
+                changes.append(f"{name}: {before[1]} -> {after[1]}")
+        if len(changes) > _MAX_CHANGES:
+            changes[_MAX_CHANGES:] = ["…"]
+        elif not changes and self.made > 1:
             changes = ["a new tf.function object"]
         elif not changes:
             changes = ["another object of the same type, or a value that the function closes over"]
-        self.retraces.append(
-            Retrace(
-                step=step,
-                call=self.calls,
-                changed="; ".join([*changes, *["…"] * (len(names) > len(changes))]),
-                cause=new.get(names[0], _Argument()).kind if names else "object",
-            )
-        )
+        changed = "; ".join(changes)
+        self.retraces.append(Retrace(step=step, call=self.calls, changed=changed, cause=cause))
 
     def describe(self, search: HolderSearch) -> TracedFunction:
         """Return the record as plain data."""
-        alive = self.alive()
+        alive = self.list_alive()
         concrete = list_concrete_functions(alive[-1]) if alive else []
         graphs = collect_graphs(concrete[-1].graph) if concrete else []
-        constant_bytes = sum(one.size_bytes for one in _list_constants(graphs))
+        constants = _list_constants(graphs, _MIN_CONSTANT_BYTES)
+        constant_bytes = sum(one.size_bytes for one in constants)
         graph_bytes = 0
         if graphs:
             try:
@@ -147,81 +147,89 @@ class FunctionLedger:
 
     def list_constants(self) -> list[LargeConstant]:
         """Return the large constants of all live graphs, equal ones counted as copies."""
-        found = [
-            constant
-            for record in self._records.values()
-            for function in record.alive()
-            for concrete in list_concrete_functions(function)
-            for constant in _list_constants(collect_graphs(concrete.graph), _LARGE_BYTES)
-        ]
-        copies = Counter((one.where, one.name) for one in found)
-        latest = {(one.where, one.name): one for one in found}
-        return [replace(one, copies=copies[key]) for key, one in latest.items()]
+        found: dict[tuple[str, str], LargeConstant] = {}
+        for function in list(self._known):
+            for concrete in list_concrete_functions(function):
+                graphs = collect_graphs(concrete.graph)
+                for one in _list_constants(graphs, _LARGE_BYTES):
+                    key = one.where, one.name
+                    copies = found[key].copies + 1 if key in found else 1
+                    found[key] = replace(one, copies=copies)
+        return list(found.values())
 
 
-def _list_constants(
-    graphs: Sequence[Any], least_bytes: int = _MIN_CONSTANT_BYTES
-) -> list[LargeConstant]:
-    return [
-        LargeConstant(
-            kind="graph",
-            where=find_op_line(op),
-            dtype=value.dtype.name,
-            shape=tuple(value.shape.as_list()),
-            size_bytes=size_bytes,
-            name=op.name,
-        )
-        for graph in graphs
-        for op in graph.get_operations()
-        if op.type == "Const"
-        for value in op.outputs
-        if (size_bytes := (value.shape.num_elements() or 0) * value.dtype.size) >= least_bytes
-    ]
+def _list_constants(graphs: list[Any], least_bytes: int) -> Iterator[LargeConstant]:
+    for graph in graphs:
+        for op in graph.get_operations():
+            if op.type != "Const":
+                continue
+            value = op.outputs[0]
+            size_bytes = (value.shape.num_elements() or 0) * value.dtype.size
+            if size_bytes >= least_bytes:
+                yield LargeConstant(
+                    kind="graph",
+                    where=find_op_line(op),
+                    dtype=value.dtype.name,
+                    shape=tuple(value.shape.as_list()),
+                    size_bytes=size_bytes,
+                    name=op.name,
+                )
 
 
 def takes_gradients(function: Any) -> bool:
     """Return whether a traced ``tf.function`` takes gradients, from the names of its ops."""
     concrete = list_concrete_functions(function)
-    return bool(concrete) and any(
-        "gradient_tape" in op.name or op.type.startswith("ResourceApply")
-        for graph in collect_graphs(concrete[-1].graph)
-        for op in graph.get_operations()
-    )
+    for graph in collect_graphs(concrete[-1].graph) if concrete else ():
+        for op in graph.get_operations():
+            if "gradient_tape" in op.name or op.type.startswith("ResourceApply"):
+                return True
+    return False
 
 
 def _describe_arguments(
     code: CodeType | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, _Argument]:
     """Return each leaf of a call's arguments, by name."""
-    names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
-    named = [(names[i] if i < len(names) else f"argument {i}", arg) for i, arg in enumerate(args)]
+    named = dict(kwargs)
+    for index, value in enumerate(args):
+        name = f"argument {index}"
+        if code is not None and index < code.co_argcount:
+            name = code.co_varnames[index]
+        named[name] = value
+
     described: dict[str, _Argument] = {}
-    for name, value in (*named, *kwargs.items()):
+    for name, value in named.items():
         try:
             leaves = tf.nest.flatten(value)
         except (TypeError, ValueError):
             leaves = [value]
-        for index, leaf in enumerate(leaves[: _MAX_LEAVES - len(described)]):
-            described[name if len(leaves) == 1 else f"{name}[{index}]"] = _describe_leaf(leaf)
+        del leaves[_MAX_LEAVES - len(described) :]
+        for index, leaf in enumerate(leaves):
+            path = name if len(leaves) == 1 else f"{name}[{index}]"
+            described[path] = _describe_leaf(leaf)
     return described
 
 
 def _describe_leaf(leaf: Any) -> _Argument:
-    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    kind = type(leaf).__name__
+    shape = getattr(leaf, "shape", None)
+    dtype = getattr(leaf, "dtype", None)
     if shape is not None and dtype is not None:
-        is_tensor = isinstance(leaf, tf.Tensor | tf.Variable)
-        words = dtype.name if is_tensor else f"{dtype} array"
-        return _Argument("shape", f"{words}{_format_shape(shape)}")
-    if isinstance(leaf, bool | int | float | str | bytes | type(None)):
-        return _Argument("value", f"Python {type(leaf).__name__} {repr(leaf)[:_MAX_VALUE]}")
+        words = f"{dtype} array"
+        if isinstance(leaf, tf.Tensor | tf.Variable):
+            words = dtype.name
+        return "shape", words + _format_shape(shape)
+    if leaf is None or isinstance(leaf, bool | int | float | str | bytes):
+        return "value", f"Python {kind} {repr(leaf)[:_MAX_VALUE]}"
     element = getattr(leaf, "element_spec", None)
     if element is not None:
-        return _Argument("shape", f"{type(leaf).__name__} of {str(element)[:200]}")
-    return _Argument("object", f"{type(leaf).__name__} object")
+        return "shape", f"{kind} of {str(element)[:200]}"
+    return "object", f"{kind} object"
 
 
 def _format_shape(shape: Any) -> str:
     try:
-        return f"[{','.join('?' if axis is None else str(axis) for axis in shape)}]"
+        axes = ["?" if axis is None else str(axis) for axis in shape]
     except (TypeError, ValueError):
-        return "[?]"
+        axes = ["?"]
+    return f"[{','.join(axes)}]"
