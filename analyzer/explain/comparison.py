@@ -41,7 +41,9 @@ KIND_WORDS: Final = {
     Kind.TRACE: "measured",
     Kind.PHANTOM: "simulated card",
 }
-_LEAST_SHARED: Final = 0.1  # share of the second peak below which the programs are different
+_LEAST_SHARED: Final = (
+    0.1  # share of the second peak below which the programs are different
+)
 _NO_FACTS: Final[dict[str, Any]] = {"type": "", "layer": ""}
 _OUTPUT_NUMBER: Final = re.compile(r":\d+$")
 _TRAILING_NUMBER: Final = re.compile(r"_\d+(?=[/:]|$)")
@@ -63,29 +65,41 @@ def compare(
     alive_a = _alive_at_peak(report_a, recording_a)
     alive_b = _alive_at_peak(report_b, recording_b)
     for column in ("made", "layer"):
-        names = match_names(*(one[column].astype(str).unique() for one in (alive_b, alive_a)))
-        alive_b = alive_b.assign(**{column: [names.get(one, one) for one in alive_b[column]]})
+        names = match_names(
+            *(one[column].astype(str).unique() for one in (alive_b, alive_a))
+        )
+        alive_b = alive_b.assign(
+            **{column: [names.get(one, one) for one in alive_b[column]]}
+        )
     is_shared = alive_b["made"].isin(alive_a["made"])
-    shared = alive_b.loc[is_shared, "requested_bytes"].sum() / max(report_b.peak.requested_bytes, 1)
+    shared = alive_b.loc[is_shared, "requested_bytes"].sum() / max(
+        report_b.peak.requested_bytes, 1
+    )
     notes = _messages(*both)
     if shared < _LEAST_SHARED:
         notes.append(
-            f"{shared:.0%} of the bytes at the second peak have an op or a variable of the first: "
-            "compare only totals and categories."
+            f"{shared:.0%} of the bytes at the second peak have an op or a variable of "
+            "the first: compare only totals and categories."
         )
     sizes_a, sizes_b = (report.categories_at_peak.by_category() for report in both)
     categories = [
-        CategoryOfBoth(category=category, **_difference(sizes_a[category], sizes_b[category]))
+        CategoryOfBoth(
+            category=category, **_difference(sizes_a[category], sizes_b[category])
+        )
         for category in Category
     ]
     peak = [
-        PeakOfBoth(number=number, **_difference(*(_number(report, number) for report in both)))
+        PeakOfBoth(
+            number=number, **_difference(*(_number(report, number) for report in both))
+        )
         for number in get_args(Number)
     ]
     requested = next(row for row in peak if row.number == "requested")
     needs = [None if report.verdict is None else report.verdict.need for report in both]
     if len({need is not None and need.beside_pool is not None for need in needs}) > 1:
-        peak = [row for row in peak if row.number != "needs"]  # one is that of the pool alone
+        peak = [
+            row for row in peak if row.number != "needs"
+        ]  # one is that of the pool alone
     # Type and layer of each op, by the first side that has it
     facts: dict[str, dict[str, Any]] = {}
     for row in (*alive_a.itertuples(), *alive_b.itertuples()):
@@ -97,9 +111,13 @@ def compare(
         notes=tuple(notes),
         a=_side(report_a, label_a),
         b=_side(report_b, label_b),
-        peak=tuple(row for row in peak if row.a_bytes is not None or row.b_bytes is not None),
+        peak=tuple(
+            row for row in peak if row.a_bytes is not None or row.b_bytes is not None
+        ),
         categories=tuple(row for row in categories if row.a_bytes or row.b_bytes),
-        layers=tuple(LayerOfBoth(**row) for row in _matched_rows(alive_a, alive_b, "layer")),
+        layers=tuple(
+            LayerOfBoth(**row) for row in _matched_rows(alive_a, alive_b, "layer")
+        ),
         ops=tuple(
             OpOfBoth(**row, **facts.get(row["name"], _NO_FACTS))
             for row in _matched_rows(alive_a, alive_b, "made")
@@ -113,7 +131,9 @@ def _side(report: ReportFile, label: str) -> DiffSide:
     is_timed = report.kind is Kind.TRACE and bool(report.steps)  # its kernels ran
     step_s = report.steps[-1].duration_s if is_timed else None
     batch, peak = report.step.batch_size, report.peak
-    return DiffSide(label=label, kind=report.kind, batch_size=batch, peak=peak, step_s=step_s)
+    return DiffSide(
+        label=label, kind=report.kind, batch_size=batch, peak=peak, step_s=step_s
+    )
 
 
 def _number(report: ReportFile, number: Number) -> int | None:
@@ -131,7 +151,9 @@ def _alive_at_peak(report: ReportFile, recording: Recording) -> pd.DataFrame:
         name: alive[name].astype(str).to_numpy(dtype=object)
         for name in ("variable", "tensor", "op", "role", "category")
     }
-    fed = np.array([_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]], dtype=object)
+    fed = np.array(
+        [_OUTPUT_NUMBER.sub("", name) for name in text["tensor"]], dtype=object
+    )
     made = np.where(text["op"] != "", text["op"], text["role"])
     made = np.where((text["category"] == Category.INPUT.value) & (fed != ""), fed, made)
     return alive.assign(made=np.where(text["variable"] != "", text["variable"], made))
@@ -142,7 +164,9 @@ def _matched_rows(
 ) -> list[dict[str, Any]]:
     """Return each name with its change and bytes, largest difference first."""
     sums_a, sums_b = (
-        alive["requested_bytes"].groupby(alive[column].astype(str).to_numpy(dtype=object)).sum()
+        alive["requested_bytes"]
+        .groupby(alive[column].astype(str).to_numpy(dtype=object))
+        .sum()
         for alive in (alive_a, alive_b)
     )
     both = set(sums_a.index) & set(sums_b.index)
@@ -151,7 +175,9 @@ def _matched_rows(
         """Return the name, without trailing numbers if only one side has it."""
         return name if name in both else _TRAILING_NUMBER.sub("", name)
 
-    sums = pd.DataFrame({"a": sums_a.groupby(key).sum(), "b": sums_b.groupby(key).sum()})
+    sums = pd.DataFrame(
+        {"a": sums_a.groupby(key).sum(), "b": sums_b.groupby(key).sum()}
+    )
     rows = [
         {"name": str(name), "change": _change(a, b), **_difference(a, b)}
         for name, a, b in sums.fillna(0).astype("int64").itertuples()
@@ -183,7 +209,11 @@ def _labels(*reports: ReportFile) -> tuple[str, str]:
         for report in reports
     ]
     a, b = (
-        ", ".join(word for word, other in zip(one, another, strict=True) if word and word != other)
+        ", ".join(
+            word
+            for word, other in zip(one, another, strict=True)
+            if word and word != other
+        )
         for one, another in (sides, sides[::-1])
     )
     return a or "first", b or "second"
@@ -205,7 +235,9 @@ def _messages(*both: ReportFile) -> list[str]:
         for report in both
     ]
     pairs = zip(settings[0].items(), settings[1].values(), strict=True)
-    is_noted = all(report.versions for report in both)  # not the trace of another program
+    is_noted = all(
+        report.versions for report in both
+    )  # not the trace of another program
     differing = [
         f"{name} {a} and {b}"
         for (name, a), b in pairs
@@ -215,7 +247,10 @@ def _messages(*both: ReportFile) -> list[str]:
         notes.append(f"Different settings: {'; '.join(differing)}.")
     for place, report in zip(("first", "second"), both, strict=True):
         if report.error is not None:
-            notes.append(f"The {place} step did not finish: its peak is the one until the failure.")
+            notes.append(
+                f"The {place} step did not finish: its peak is the one until the "
+                "failure."
+            )
         reasons = () if report.integrity is None else report.integrity.says
         notes += [f"{place.capitalize()}: {line}" for line in reasons[:1]]
     return notes
@@ -232,7 +267,10 @@ def _headline(
     changes = {row.category: row.delta_bytes or 0 for row in categories}
     most, change = max(changes.items(), key=lambda item: abs(item[1]))
     sign = "+" if change > 0 else "-"
-    differs = f"the category {most.value.replace('_', ' ')}, {sign}{format_bytes(abs(change))}"
+    differs = (
+        f"the category {most.value.replace('_', ' ')}, "
+        f"{sign}{format_bytes(abs(change))}"
+    )
     size = f"{format_bytes(abs(delta))}{part}"
     if kind_a != kind_b:
         word = "above" if delta > 0 else "below"
@@ -242,7 +280,10 @@ def _headline(
             f"the largest difference is in {differs}."
         )
     word = "grew" if delta > 0 else "shrank"
-    return f"The requested peak {word} by {size} to {now}; the largest change is in {differs}."
+    return (
+        f"The requested peak {word} by {size} to {now}; the largest change is in "
+        f"{differs}."
+    )
 
 
 def _timeline(recording: Recording) -> StepCurve:
@@ -255,10 +296,14 @@ def _timeline(recording: Recording) -> StepCurve:
     # Place 0 of a line is the state before the first event.
     window = slice(steps[-1].first + 1, steps[-1].last + 2) if steps else slice(1, None)
     requested, allocated = line.requested[window], line.allocated[window]
-    edges = np.linspace(0, len(requested), min(TIMELINE_COLUMNS, len(requested)) + 1).astype(int)
+    edges = np.linspace(
+        0, len(requested), min(TIMELINE_COLUMNS, len(requested)) + 1
+    ).astype(int)
     picked = [int(a + np.argmax(requested[a:b])) for a, b in pairwise(edges)]
     return StepCurve(
-        progress_ratio=tuple(round(place / max(1, len(requested) - 1), 6) for place in picked),
+        progress_ratio=tuple(
+            round(place / max(1, len(requested) - 1), 6) for place in picked
+        ),
         requested_bytes=tuple(int(requested[place]) for place in picked),
         allocated_bytes=tuple(int(allocated[place]) for place in picked),
     )

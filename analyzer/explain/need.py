@@ -16,10 +16,9 @@ from analyzer.explain.analysis import Analysis
 from analyzer.explain.buffer_words import is_passing
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import counted_peak
-from analyzer.explain.verdict import BASES
-from analyzer.model.contract.report.limit_figures import Basis, LifePhase, Need
+from analyzer.model.contract.report.limit_figures import LifePhase, Need
 from analyzer.model.ranges import BoundedBytes, Range
-from analyzer.model.recording.records import Recording
+from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.recording.schema import TRIAL
 from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
 
@@ -36,38 +35,55 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
     is_trial = rows["region"].astype(str) == TRIAL
     all_peaks = peaks = _phase_peaks(analysis, analysis.line.requested)
     if is_trial.any():
-        peaks = _phase_peaks(analysis, timeline(rows[~is_trial], len(recording.events)).requested)
+        line = timeline(rows[~is_trial], len(recording.events))
+        peaks = _phase_peaks(analysis, line.requested)
     pool = _pool_need(analysis)
     least = _make_need(peaks, pool, pool.bytes)
-    most = _make_need(all_peaks, pool, max(pool.bytes, analysis.peak_ever.allocated_bytes))
+    most = _make_need(
+        all_peaks, pool, max(pool.bytes, analysis.peak_ever.allocated_bytes)
+    )
+
     stated = recording.uncertainty
-    if stated is not None and stated.workspace is not None:  # ranges of workspaces and trials
-        first, steady = stated.workspace.first_step, stated.workspace.steady
+    if stated is not None and stated.workspace is not None:
         most = replace(
-            most,
-            first_step=most.first_step and _widen(most.first_step, first),
-            steady_step=_widen(most.steady_step, steady),
+            most, steady_step=_widen(most.steady_step, stated.workspace.steady)
         )
-    own_bytes, counted = find_own_peak(recording), counted_peak(recording)
-    allocator, outside = least.allocator.bytes, None
-    if own_bytes is not None and own_bytes > least.pool.bytes:
-        outside = BoundedBytes.exactly(own_bytes - allocator)
-    elif counted > least.pool.bytes and not begins_with_process(recording):
-        # The trace does not show whether the earlier peak was trials: the range begins at its own.
-        low = least.pool.range.low - allocator
-        outside = BoundedBytes.around(counted - allocator, low, counted - allocator)
+        if most.first_step is not None:
+            first = _widen(most.first_step, stated.workspace.first_step)
+            most = replace(most, first_step=first)
+
+    own_bytes, outside = find_own_peak(recording), _find_earlier_peak(recording, least)
     least = replace(least, before_trace=outside, own_peak_bytes=own_bytes)
     return least, replace(most, before_trace=outside, own_peak_bytes=own_bytes)
 
 
-def _make_need(peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int) -> Need:
+def _find_earlier_peak(recording: Recording, least: Need) -> BoundedBytes | None:
+    """Return the requested peak outside the trace, by TensorFlow's counter; None if it is lower."""
+    allocator, seen = least.allocator.bytes, least.pool
+    own_bytes, counted = find_own_peak(recording), counted_peak(recording)
+    if own_bytes is not None and own_bytes > seen.bytes:
+        return BoundedBytes.exactly(own_bytes - allocator)
+    if counted > seen.bytes and not begins_with_process(recording):
+        # The trace does not show whether the earlier peak was trials: the range begins at its own.
+        earlier_bytes = counted - allocator
+        return BoundedBytes.around(
+            earlier_bytes, seen.range.low - allocator, earlier_bytes
+        )
+    return None
+
+
+def _make_need(
+    peaks: Mapping[LifePhase, int], pool: BoundedBytes, highest: int
+) -> Need:
     """Return the need whose part in the pool is ``highest``, with the width of ``pool``."""
     below, above = pool.bytes - pool.range.low, pool.range.high - pool.bytes
     phases: dict[str, Any] = {
         phase.name.lower(): BoundedBytes.around(size, size - below, size + above)
         for phase, size in peaks.items()
     }
-    return Need(**phases, allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0)))
+    return Need(
+        **phases, allocator=BoundedBytes.exactly(max(highest - max(peaks.values()), 0))
+    )
 
 
 def _widen(size: BoundedBytes, bounds: Range) -> BoundedBytes:
@@ -98,13 +114,17 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
     range of the allocated peak.
     """
     ever, stated = analysis.peak_ever.allocated_bytes, analysis.recording.uncertainty
-    central = analysis.pool.safe_limit_bytes or ever
-    if find_own_peak(analysis.recording) is not None:  # no need is below TensorFlow's own figure
+    central = analysis.fragmentation.safe_limit_bytes or ever
+    if (
+        find_own_peak(analysis.recording) is not None
+    ):  # no need is below TensorFlow's own figure
         central = max(central, ever)
-    if stated is None or BASES[str(analysis.recording.kind)] is Basis.MEASURED:
+    if stated is None or analysis.recording.kind is Kind.TRACE:
         return BoundedBytes.exactly(central)
     if stated.limit_low_bytes is not None and stated.limit_high_bytes is not None:
-        return BoundedBytes.around(central, stated.limit_low_bytes, stated.limit_high_bytes)
+        return BoundedBytes.around(
+            central, stated.limit_low_bytes, stated.limit_high_bytes
+        )
     allocated = analysis.peak.allocated_bytes
     low = stated.allocated_low_bytes or allocated
     high = (stated.allocated_high_bytes or allocated) - (stated.workspace_bytes or 0)
@@ -128,7 +148,10 @@ def with_replay(
         if pool.bytes <= limit.range.high:
             return need
         room = max(limit.range.high - part.bytes, 0)
-        parts = {phase.name.lower(): _lower(size, room) for phase, size in need.phases.items()}
+        parts = {
+            phase.name.lower(): _lower(size, room)
+            for phase, size in need.phases.items()
+        }
         return replace(need, **parts, allocator=_lower(part, limit.range.high))
     low, size, high = part.range.low, part.bytes, part.range.high
     if runs:
@@ -143,7 +166,9 @@ def with_replay(
 
 def _lower(size: BoundedBytes, most_bytes: int) -> BoundedBytes:
     """Return a size of at most ``most_bytes``, with the same upper bound."""
-    return BoundedBytes.around(min(size.bytes, most_bytes), size.range.low, size.range.high)
+    return BoundedBytes.around(
+        min(size.bytes, most_bytes), size.range.low, size.range.high
+    )
 
 
 def first_step_only_bytes(analysis: Analysis) -> int:
@@ -158,10 +183,8 @@ def first_step_only_bytes(analysis: Analysis) -> int:
     last = rows[rows["step"] == steps[-1].index]
     repeated = set(zip(last["op"].astype(str), last["requested_bytes"], strict=True))
     alive = alive_at(rows, instant)
-    alive = alive[
-        (alive["category"].isin(["temporary", "workspace"]) | is_passing(alive))
-        & (alive["dies"] <= steps[0].last)
-        & (alive["born"] >= steps[0].first)
-    ]
+    is_scratch = alive["category"].isin(["temporary", "workspace"]) | is_passing(alive)
+    is_inside = (alive["born"] >= steps[0].first) & (alive["dies"] <= steps[0].last)
+    alive = alive[is_scratch & is_inside]
     asked = zip(alive["op"].astype(str), alive["requested_bytes"], strict=True)
     return sum(int(size) for op, size in asked if (op, size) not in repeated)

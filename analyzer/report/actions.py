@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
+from analyzer.cards.catalogue import look_up_gpu
 from analyzer.model.contract.capture_request import TargetKind
 from analyzer.model.contract.report.report_file import ReportFile
 from analyzer.model.contract.report.subject import Finding, Kind, Severity, StepRemedy
@@ -39,8 +40,9 @@ def repeat_command(report: ReportFile, command: str, *options: str, card: str = 
         limit = ["--limit", format_option_bytes(verdict.limit_bytes)]
     if not card and report.phantom is not None and report.phantom.cards:
         card = report.phantom.cards[0]
-    elif not card and report.fit is not None:
-        card = report.fit.card
+    elif not card and report.verdict is not None and report.verdict.card:
+        gpu = look_up_gpu(report.verdict.card)
+        card = "" if gpu is None else gpu.id
     batch_size, mode = (None, "") if step.own else (step.batch_size, step.mode)
     same = step_options(batch_size, mode, step.jit, card, step.options)
     return shlex.join(("analyze", command, target.text, *same, *limit, *options))
@@ -80,8 +82,8 @@ def change_items(report: ReportFile) -> tuple[Item, ...]:
         if remedy in tried:  # shown above with its code and estimate
             items.append(_finding_item(finding))
             continue
-        if "{half}" in code:
-            code = code.format(half=batch // 2, batch=batch) if batch > 1 else ""
+        if remedy == "half-batch":
+            code = f"batch_size = {batch // 2}  # {batch} before" if batch > 1 else ""
         items.append(_finding_item(finding, code, _check_command(report, remedy)))
     return tuple(items)
 
@@ -103,10 +105,12 @@ def remedy_items(
     items = []
     for remedy in remedies:
         label, words = remedy_words(remedy)
-        tone: Tone = "good" if (remedy.saves_bytes or 0) > 0 else "muted"
-        is_possible = remedy.saves_bytes is not None
-        check = _check_command(report, remedy.id) if report is not None and is_possible else ""
-        code = remedy.code if is_possible else ""
+        code = check = ""
+        tone: Tone = "muted"
+        if remedy.saves_bytes is not None:
+            tone = "good" if remedy.saves_bytes > 0 else "muted"
+            code = remedy.code
+            check = "" if report is None else _check_command(report, remedy.id)
         items.append(Item(label, remedy.title, "", words, code, tone, check))
     return tuple(items)
 
@@ -136,12 +140,12 @@ def _evidence_table(finding: Finding) -> Table | None:
     columns, cells = [], []
     for key in dict.fromkeys(key for row in rows for key in row):
         values = [row.get(key) for row in rows]
-        is_number = all(value is None or type(value) in (int, float) for value in values)
-        kind: ColumnKind = "path"
-        if is_number:
-            kind = "bytes" if key.endswith("_bytes") else "number"
+        kind: ColumnKind = "bytes" if key.endswith("_bytes") else "number"
+        if any(isinstance(value, (str, bool, tuple, list)) for value in values):
+            kind = "path"
+            values = [_text_of(value) for value in values]
         columns.append(TableColumn(key.removesuffix("_bytes").replace("_", " "), kind))
-        cells.append([value if is_number else _text_of(value) for value in values])
+        cells.append(values)
     left = len(finding.evidence) - len(rows)
     more = f"{left} more rows are in the JSON" if left else ""
     return Table(tuple(columns), tuple(zip(*cells, strict=True)), more)

@@ -9,12 +9,12 @@ from typing import Final
 from analyzer.explain.comparison import KIND_WORDS, compare
 from analyzer.model.contract.report import report_file
 from analyzer.model.errors import InputError
-from analyzer.model.ranges import Range
 from analyzer.model.recording.records import Recording
 from analyzer.model.units import format_bytes, format_seconds, parse_bytes
 from analyzer.report.output_files import ReportOutput, write_text
 from analyzer.report.render.sections import (
     COLUMNS,
+    Block,
     Cell,
     CellValue,
     Document,
@@ -25,7 +25,7 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.report_sections import ROWS, front_sections
-from analyzer.report.summary import CHECK_DOUBT, summarize
+from analyzer.report.summary import summarize
 
 _CHANGE_TONES: Final[dict[str, Tone]] = {
     "came": "bad",
@@ -40,15 +40,19 @@ def diff_document(report: report_file.DiffFile) -> Document:
     """Return a difference of two steps as the terminal shows it."""
     peak = [(row.number, row) for row in report.peak]
     categories = [(row.category, row) for row in report.categories]
+    blocks: list[Block] = [_both(peak)]
     times = [side.step_s for side in (report.a, report.b)]
-    shown = (format_seconds(one) if one is not None else "not measured" for one in times)
-    time = Paragraph(f"Time of the steady step: {', then '.join(shown)}.", "muted")
+    if any(times):
+        first, second = (
+            "not measured" if seconds is None else format_seconds(seconds) for seconds in times
+        )
+        blocks.append(Paragraph(f"Time of the steady step: {first}, then {second}.", "muted"))
     return Document(
         f"{report.a.label}  →  {report.b.label}",
         report.headline,
         notices=report.notes,
         sections=(
-            Section("Peak", (_both(peak), *([time] if any(times) else ()))),
+            Section("Peak", tuple(blocks)),
             Section("At the peak, requested bytes", (_both(categories),)),
             _changes("Layers", report.layers),
             _changes("Ops", report.ops),
@@ -114,8 +118,6 @@ class Diff(ReportOutput):
 
     report: report_file.DiffFile
     newer: Side = field(repr=False)
-    # requested peaks in other orders of ops
-    orders: tuple[Range | None, Range | None] = (None, None)
 
     @property
     def growth_bytes(self) -> int:
@@ -138,18 +140,6 @@ class Diff(ReportOutput):
             f"{format_bytes(before)} to {format_bytes(before + self.growth_bytes)}; the limit is "
             f"{allowed.strip()}."
         )
-
-    def doubt(self, allowed: str) -> str:
-        """Return a sentence if the order of ops decides whether the growth exceeds ``allowed``."""
-        before = self._requested.a_bytes or 0
-        first = self.orders[0] or Range.exactly(before)
-        second = self.orders[1] or Range.exactly(before + self.growth_bytes)
-        growth = second - first
-        if not growth.low <= allowed_growth(allowed, before) < growth.high:
-            return ""
-        ends = [format_bytes(size) for size in (first.low, first.high, second.low, second.high)]
-        peaks = "peak at {} to {} before and {} to {} after".format(*ends)
-        return CHECK_DOUBT.format(peaks, "--inter-op-threads 1 before and after")
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page of the second step, with the difference as its first view."""
@@ -178,8 +168,7 @@ def build_diff(older: Side, newer: Side, *, names: Sequence[str | None] = (None,
     kinds = [KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]]
     if labels is not None and kinds[0] != kinds[1]:
         labels = f"{labels[0]} ({kinds[0]})", f"{labels[1]} ({kinds[1]})"
-    orders = (older[0].other_orders, newer[0].other_orders)
-    return Diff(compare(*older, *newer, labels=labels), newer, orders)
+    return Diff(compare(*older, *newer, labels=labels), newer)
 
 
 def allowed_growth(allowed: str, before_bytes: int) -> int:

@@ -76,18 +76,9 @@ def _explain_errors(path: Path) -> Iterator[None]:
 
 def is_regular(path: Path) -> bool:
     """Return whether writing to a path makes or changes a file, not a device, pipe or descriptor."""
-    return _descriptor_of(path) is None and (not path.exists() or path.is_file())
-
-
-def _descriptor_of(path: Path) -> int | None:
-    """Return the descriptor of this process behind a path such as ``/dev/stdout``; None for none."""
-    for _ in range(4):  # a link to /dev/stdout, which is a link to /proc/self/fd/1
-        if os.path.realpath(path.parent) in ("/dev/fd", f"/proc/{os.getpid()}/fd"):
-            return int(path.name) if path.name.isdecimal() else None
-        if not path.is_symlink():
-            return None
-        path = path.parent / os.readlink(path)
-    return None
+    real = Path(os.path.realpath(path.parent)) / path.name
+    is_special = real.is_relative_to("/dev") or real.is_relative_to("/proc")
+    return not is_special and (not path.exists() or path.is_file())
 
 
 def _create_next_to(path: Path) -> Path:
@@ -105,16 +96,11 @@ def _create_next_to(path: Path) -> Path:
 
 
 def _copy_into(content: Path, path: Path) -> None:
-    """Copy a file's content into ``path``, until the end or until a reader closes its pipe.
-
-    An own descriptor continues at its position; anything else is written from its start.
-    """
-    number = _descriptor_of(path)
+    """Append a file's content to ``path``, until the end or until a reader closes its pipe."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # keep the order of the output
-    opened = os.open(path, os.O_WRONLY | os.O_TRUNC) if number is None else os.dup(number)
     with contextlib.suppress(BrokenPipeError), content.open("rb") as source:
-        with os.fdopen(opened, "wb") as sink:
+        with path.open("ab", buffering=0) as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
 
 

@@ -14,7 +14,6 @@ from analyzer.report.render.sections import (
     Block,
     Cell,
     CellValue,
-    Code,
     Document,
     Paragraph,
     Section,
@@ -23,7 +22,6 @@ from analyzer.report.render.sections import (
     Tone,
 )
 from analyzer.report.summary import (
-    NOTES,
     Summary,
     basis_words,
     category_tone,
@@ -97,15 +95,16 @@ def _lead(report: ReportFile, summary: Summary) -> Iterator[Block]:
     if report.hosts is not None:
         yield from hosts_lead(report.hosts)
     yield from map(Paragraph, summary.need)
-    sizes = (
-        (peak.requested_bytes, " requested by tensors"),
-        (peak.allocated_bytes, " allocated in chunks"),
-        (peak.pool_bytes, " in the pool"),
-    )
-    pieces: list[str | tuple[str, Tone]] = []
-    for size_bytes, words in sizes:
-        if size_bytes is not None:
-            pieces += [", " if pieces else "Peak ", (format_bytes(size_bytes), "strong"), words]
+
+    pieces: list[str | tuple[str, Tone]] = [
+        "Peak ",
+        (format_bytes(peak.requested_bytes), "strong"),
+        " requested by tensors, ",
+        (format_bytes(peak.allocated_bytes), "strong"),
+        " allocated in chunks",
+    ]
+    if peak.pool_bytes is not None:
+        pieces += [", ", (format_bytes(peak.pool_bytes), "strong"), " in the pool"]
     basis = basis_words(report).rstrip(".").partition(";")[0]
     yield Paragraph((*pieces, f" ({basis[0].lower()}{basis[1:]})"))
     yield from (Paragraph(sentence, "muted") for sentence in summary.sentences[1:])
@@ -120,15 +119,20 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
         return
     limit, fraction = format_bytes(replayed.memory_limit_bytes), replayed.fragmentation_fraction
     start = f"Replayed with a limit of {limit}, memory growth {'on' if replayed.growth else 'off'}"
-    start += f", internal_fragmentation_fraction {fraction}: " if fraction else ": "
+    if fraction:
+        start += f", internal_fragmentation_fraction {fraction}"
     failure = replayed.failure
     if failure is None:
-        pool, allocated = replayed.peak_pool_bytes, replayed.peak_allocated_bytes
-        yield NOTES["runs"].format(start, format_bytes(pool), format_bytes(allocated))
+        pool = format_bytes(replayed.peak_pool_bytes)
+        allocated = format_bytes(replayed.peak_allocated_bytes)
+        yield f"{start}: the step runs; pool {pool}, allocated {allocated}."
         return
-    free = (failure.free_bytes, failure.largest_free_bytes)
-    sizes = map(format_bytes, (failure.requested_bytes, failure.in_use_bytes, *free))
-    yield NOTES["fails"].format(start, failure.instant, *sizes)
+    yield (
+        f"{start}: at instant {failure.instant:,} a request for "
+        f"{format_bytes(failure.requested_bytes)} fails; {format_bytes(failure.in_use_bytes)} are in "
+        f"use, {format_bytes(failure.free_bytes)} are free, the largest free chunk has "
+        f"{format_bytes(failure.largest_free_bytes)}."
+    )
 
 
 def _sections(report: ReportFile, summary: Summary) -> Iterator[Section]:
@@ -140,14 +144,11 @@ def _sections(report: ReportFile, summary: Summary) -> Iterator[Section]:
     yield tensors_section(report, ROWS)
     if any(row.layer for row in report.layers):
         yield layers_section(report, ROWS)
-    if report.fragmentation is not None and report.fragmentation.pool_map:
-        *lines, legend = report.fragmentation.pool_map
-        blocks = (Code("\n".join(lines)), Paragraph(legend, "muted"))
-        yield Section("Pool at the allocated peak, by address", blocks)
     changes, observations = change_items(report), observation_items(report)
-    for heading, items in (("What to change", changes), ("Observations", observations)):
-        if items:
-            yield Section(heading, items)
+    if changes:
+        yield Section("What to change", changes)
+    if observations:
+        yield Section("Observations", observations)
     basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
     basis += [Paragraph(line, "muted", "- ") for line in summary.reasons]
     if basis:
@@ -155,15 +156,10 @@ def _sections(report: ReportFile, summary: Summary) -> Iterator[Section]:
 
 
 def _categories_section(report: ReportFile, summary: Summary) -> Section:
-    rows: list[tuple[CellValue, ...]] = [
-        (
-            share.label,
-            Cell(share.size_bytes, path=f"categories_at_peak.{share.category}"),
-            share.ratio,
-            Cell(share.ratio, category_tone(share.category)),
-        )
-        for share in summary.shares
-    ]
+    rows: list[tuple[CellValue, ...]] = []
+    for name, label, size_bytes, ratio in summary.shares:
+        size = Cell(size_bytes, path=f"categories_at_peak.{name}")
+        rows.append((label, size, ratio, Cell(ratio, category_tone(name))))
     total = Cell(report.peak.requested_bytes, "strong", "peak.requested_bytes")
     rows.append((Cell("Requested", "strong"), total, None, None))
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
@@ -176,42 +172,43 @@ def steps_section(report: ReportFile, most: int) -> Section:
     shown = steps if len(steps) <= most else (*steps[: most // 2], *steps[-(most // 2) :])
     rows: list[tuple[CellValue, ...]] = []
     for place, step in shown:
-        seconds = step.duration_s
-        sizes = (_size_cell(step, name, f"steps.{place}") for name in ("requested", "allocated"))
-        time = (None if seconds is None else format_seconds(seconds),) if is_timed else ()
-        rows.append((step.index, *sizes, *time))
+        time: tuple[CellValue, ...] = ()
+        if is_timed:
+            seconds = step.duration_s
+            time = (None if seconds is None else format_seconds(seconds),)
+        rows.append((step.index, *_size_cells(step, f"steps.{place}"), *time))
     columns = [TableColumn("step", "number"), *_SIZES]
-    columns += [TableColumn("time", "number")] if is_timed else []
+    if is_timed:
+        columns.append(TableColumn("time", "number"))
     left = len(steps) - len(shown)
     caption = f"{left} steps in between are not shown" if left else ""
     return Section("Peak of each step", (Table(tuple(columns), tuple(rows), caption),))
 
 
-def _size_cell(row: StepPeak | DevicePeak, name: str, place: str) -> Cell:
-    return Cell(getattr(row, f"{name}_bytes"), path=f"{place}.{name}_bytes")
+def _size_cells(row: StepPeak | DevicePeak, place: str) -> tuple[Cell, Cell]:
+    return (
+        Cell(row.requested_bytes, path=f"{place}.requested_bytes"),
+        Cell(row.allocated_bytes, path=f"{place}.allocated_bytes"),
+    )
 
 
 def tensors_section(report: ReportFile, most: int) -> Section:
     """Return the largest tensors at the peak, with the layer of each and why it is alive."""
     tensors = report.tensors_at_peak
-    has_layers = any(row.layer for row in tensors)
-    rows: list[tuple[CellValue, ...]] = [
-        (
-            row.requested_bytes,
-            Cell(row.category.replace("_", " "), category_tone(row.category)),
-            *(row.shape or "?", row.name, *[row.layer] * has_layers),
-            Cell(row.why_alive, "muted"),
-        )
-        for row in tensors[:most]
-    ]
+    columns, has_layers = COLUMNS["tensors"], any(row.layer for row in tensors)
+    rows: list[tuple[CellValue, ...]] = []
+    for row in tensors[:most]:
+        category = Cell(row.category.replace("_", " "), category_tone(row.category))
+        why = Cell(row.why_alive, "muted")
+        rows.append((row.requested_bytes, category, row.shape or "?", row.name, row.layer, why))
     if len(tensors) > most:
         rest = sum(row.requested_bytes for row in tensors[most:])
-        rows.append(
-            (rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), *[""] * (1 + has_layers))
-        )
-    columns = (one for one in COLUMNS["tensors"] if has_layers or one.name != "layer")
+        rows.append((rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), "", ""))
+    if not has_layers:
+        columns = (*columns[:4], *columns[5:])
+        rows = [(*row[:4], *row[5:]) for row in rows]
     heading = f"Largest of {len(tensors)} tensors alive at the peak"
-    return Section(heading, (Table(tuple(columns), tuple(rows)),))
+    return Section(heading, (Table(columns, tuple(rows)),))
 
 
 def layers_section(report: ReportFile, most: int) -> Section:
@@ -228,7 +225,6 @@ def layers_section(report: ReportFile, most: int) -> Section:
 def hosts_lead(hosts: HostsFigures) -> Iterator[Block]:
     """Yield the worst device of all hosts, and the spread."""
     worst, count = hosts.worst, len(hosts.outliers)
-    sizes = map(format_bytes, (hosts.least_bytes, hosts.most_bytes, hosts.median_bytes))
     yield Paragraph(
         (
             f"{len(hosts.rows)} hosts, {hosts.devices} devices. The worst is ",
@@ -236,8 +232,10 @@ def hosts_lead(hosts: HostsFigures) -> Iterator[Block]:
             f" with {format_bytes(worst.allocated_bytes)} allocated; this report shows it.",
         )
     )
+    outliers = f"{count or 'no'} outlier{'' if count == 1 else 's'}"
     yield Paragraph(
-        NOTES["devices"].format(*sizes, f"{count or 'no'} outlier{'' if count == 1 else 's'}"),
+        f"All devices: {format_bytes(hosts.least_bytes)} to {format_bytes(hosts.most_bytes)} "
+        f"allocated, median {format_bytes(hosts.median_bytes)}; {outliers}.",
         "muted",
     )
 
@@ -252,12 +250,13 @@ def hosts_section(hosts: HostsFigures, most: int) -> Section:
             failed = Cell(f"not read: {row.failed}", "warning")
             rows.append(((1, 0), (row.host, "", None, None, failed)))
         for place, device in enumerate(row.devices):
-            key, path = (row.host, device.allocator), f"hosts.rows.{at}.devices.{place}"
+            key = (row.host, device.allocator)
             mark = "worst" if key == worst else "outlier" if key in outliers else ""
-            words = ", ".join(filter(None, (mark, "incomplete trace" if row.damaged else "")))
-            sizes = (_size_cell(device, name, path) for name in ("requested", "allocated"))
+            damaged = "incomplete trace" if row.damaged else ""
+            words = ", ".join(filter(None, (mark, damaged)))
             note = Cell(words, "bad" if mark == "worst" else "warning")
             rank = (("worst", "outlier", "").index(mark), -device.allocated_bytes)
+            sizes = _size_cells(device, f"hosts.rows.{at}.devices.{place}")
             rows.append((rank, (*key, *sizes, note)))
     rows.sort(key=lambda one: one[0])
     left = max(len(rows) - most, 0)

@@ -78,7 +78,8 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     assert len(ran["steps"]) == 3
     assert ran["printed"].startswith("FITS Tesla T4: needs ")
     assert (ran["verdict"]["basis"], ran["verdict"]["limit_of"]) == ("phantom", "card")
-    needs = -(-ran["fit"]["needed_high_bytes"] // (1 << 20))  # the order of ops varies
+    need = ran["verdict"]["need_high_bytes"] - ran["verdict"]["need"]["beside_pool"]["bytes"]
+    needs = -(-need // (1 << 20))  # the order of ops varies
     under = run(folder, "trace", "cnn", *options, "--limit", f"{needs}MiB")
     assert (under["fits"], under["verdict"]["limit_of"]) == (True, "user")
     assert under["verdict"]["need_bytes"] <= under["verdict"]["limit_bytes"] == needs << 20

@@ -289,15 +289,6 @@ def test_a_flight_recorder_writes_only_if_memory_runs_out(tmp_path: Path) -> Non
     assert "the global list `kept`" in report["findings"][0]["title"]
 
 
-@pytest.mark.slow
-def test_the_growth_of_the_host_is_told_by_kind(tmp_path: Path) -> None:
-    done, report = run(tmp_path, "host_arrays.py")
-    assert done.returncode == 0, done.stderr
-    kinds = {one["kind"]: one["per_step_bytes"] for one in report["program"]["host_kinds"]}
-    assert kinds["arrays"] == pytest.approx(report["program"]["host"]["per_step_bytes"], rel=0.2)
-    assert "graphs" in kinds
-
-
 FRAMES = """
 import sys
 import tensorflow as tf

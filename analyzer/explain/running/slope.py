@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 from analyzer.model.contract.report.subject import TrendFigures
 from analyzer.model.contract.watch_note import Reading, WatchNote
@@ -24,7 +24,9 @@ _FEWEST: Final = 6
 
 _QUANTILE: Final = 1.96  # 95 % interval of the normal distribution
 
-_WARMUP_RATIO: Final = 0.2  # of the steps, skipped besides the warm-up; at least 3 steps
+_WARMUP_RATIO: Final = (
+    0.2  # of the steps, skipped besides the warm-up; at least 3 steps
+)
 
 _NOISE_BYTES: Final = 4096
 """Growth over a series up to which it is flat: 16 chunks of the allocator's smallest size."""
@@ -81,15 +83,10 @@ def growth_of(
     )
 
 
-class ProgramGrowth(NamedTuple):
-    """The trends of a program: bytes in use in the allocator, and resident memory of the process."""
-
-    device: TrendFigures
-    host: TrendFigures
-
-
-def measure_growth(recording: Recording, watch: WatchNote) -> ProgramGrowth:
-    """Return the trends of a program over all its steps.
+def measure_growth(
+    recording: Recording, watch: WatchNote
+) -> tuple[TrendFigures, TrendFigures]:
+    """Return the trends of the allocator's bytes in use, and of the resident memory.
 
     On the CPU, the allocator's memory is a part of the process and is subtracted. It never shrinks.
     """
@@ -100,10 +97,8 @@ def measure_growth(recording: Recording, watch: WatchNote) -> ProgramGrowth:
             highest_bytes = max(highest_bytes, one.in_use_bytes)
         if one.host_bytes is not None:
             rest.append(replace(one, host_bytes=max(one.host_bytes - highest_bytes, 0)))
-    return ProgramGrowth(
-        device=growth_of(watch.readings, watch.warmup),
-        host=growth_of(rest, watch.warmup, lambda one: one.host_bytes),
-    )
+    device = growth_of(watch.readings, watch.warmup)
+    return device, growth_of(rest, watch.warmup, lambda one: one.host_bytes)
 
 
 def find_own_peak(recording: Recording) -> int | None:
