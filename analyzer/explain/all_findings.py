@@ -54,6 +54,7 @@ def collect(analysis: Analysis) -> Analysis:
     found = list(analysis.findings)
     for find in _OF_A_STEP:
         found += find(analysis)
+
     growing = list(_of_the_program(analysis))
     found += growing
 
@@ -62,7 +63,9 @@ def collect(analysis: Analysis) -> Analysis:
     least, share = min(_LEAST_BYTES, _LEAST_RATIO * need), "1% of the need"
     if analysis.recording.watch is not None and need < _SMALLEST_POOL:
         least, share = _LEAST_BYTES, "a growing pool takes 2 MiB at least"
+
     kept, has_small_action = [], False
+
     for one in found:
         is_small = one.saves_bytes is not None and one.saves_bytes < least
         if not is_small or one.id in _GROWING:
@@ -96,19 +99,23 @@ def _of_the_program(analysis: Analysis) -> Iterator[Finding]:
     watch = analysis.recording.watch
     if watch is None:
         return
+
     device, host = measure_growth(analysis.recording, watch)
+
     causes = [
         *leaks.find_leaks(analysis, watch, device),
         *kept_objects.find_retracing(watch, device),
         *kept_objects.find_tapes(analysis, watch),
         *kept_objects.find_models(watch),
     ]
+
     yield from out_of_memory.find_failed_step(analysis, watch)
     yield from causes
     if not causes and not data_held.find_filling_stage(
         analysis.recording, watch, device
     ):
         yield from leaks.find_unexplained(analysis, watch, device, host)
+
     yield from data_held.find_data(analysis, watch, device)
     yield from kept_objects.find_held_over(analysis, watch)
     yield from peak_owner.find_input_copies(analysis, watch)

@@ -102,6 +102,7 @@ def analyse(recording: Recording) -> Analysis:
             f"the categories at the peak add up to {total} B, the peak is "
             f"{peak.requested_bytes} B"
         )
+
     return Analysis(
         recording=recording,
         rows=rows,
@@ -129,6 +130,7 @@ def _steady_step(recording: Recording, line: Timeline) -> Step | None:
             reversed(steps),
             key=lambda one: find_peak(line, one.first, one.last).allocated_bytes,
         )
+
     table, chosen = recording.allocations, steps or recording.steps
     trying = set(
         table["step"][(table["role"] == TRIAL_ROLE).to_numpy(dtype=bool)].dropna()
@@ -152,6 +154,7 @@ def _measure_fragmentation(rows: pd.DataFrame, peak: Peak) -> FragmentationFigur
     internal_bytes = rounding_bytes + unsplit_bytes
 
     share = internal_bytes / max(peak.allocated_bytes, 1)
+
     return FragmentationFigures(
         internal_bytes=internal_bytes,
         rounding_bytes=rounding_bytes,
@@ -205,8 +208,10 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
     ]
     if len(found) < 2:
         return ()
+
     cards = recording.phantom_run.cards if recording.phantom_run is not None else ()
     uses = []
+
     for number, name in sorted(found):
         line = timeline(undivided_rows(table[table["allocator"] == name]), len(events))
         peak = find_peak(line, analysis.first, analysis.last)
@@ -214,6 +219,7 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
             events["allocator"] == name, ["in_use_bytes", "available_bytes"]
         ]
         in_use, available = map(int, own.iloc[-1]) if len(own) else (0, 0)
+
         use = CardUse(
             number=number,
             allocator=name,
@@ -223,5 +229,7 @@ def card_uses(analysis: Analysis) -> tuple[CardUse, ...]:
             memory_limit_bytes=in_use + available if available else None,
             is_shown=name == recording.allocator,
         )
+
         uses.append(use)
+
     return tuple(uses)

@@ -102,15 +102,19 @@ def why_alive(
         if end is not None and int(row["dies"]) < end:
             return "a variable's value, until the next update"
         return "a variable, in all steps"
+
     if category == Category.INPUT:
         reader = (
             use.waits_for
             if use is not None and str(row["role"]).startswith("batch")
             else ""
         )
+
         return f"an input, until {reader or 'the step returns'}"
+
     if category == Category.CONSTANT:
         return f"{row['role'] or 'constant'}, until its owner is freed"
+
     if use is not None and use.waits_for:
         is_kept = category == Category.ACTIVATION and row["role"] not in PASSING_ROLES
         verb = "kept for" if is_kept else "waits for"
@@ -119,4 +123,5 @@ def why_alive(
         return f"{verb} {use.waits_for}" + (
             "" if is_said else f" ({use.waits_for_type})"
         )
+
     return str(row["role"]) or "unknown"

@@ -37,6 +37,7 @@ def find_need(analysis: Analysis) -> tuple[Need, Need]:
     if is_trial.any():
         line = timeline(rows[~is_trial], len(recording.events))
         peaks = _phase_peaks(analysis, line.requested)
+
     pool = _pool_need(analysis)
     least = _make_need(peaks, pool, pool.bytes)
     most = _make_need(
@@ -63,12 +64,14 @@ def _find_earlier_peak(recording: Recording, least: Need) -> BoundedBytes | None
     own_bytes, counted = find_own_peak(recording), counted_peak(recording)
     if own_bytes is not None and own_bytes > seen.bytes:
         return BoundedBytes.exactly(own_bytes - allocator)
+
     if counted > seen.bytes and not begins_with_process(recording):
         # The trace does not show whether the earlier peak was trials: the range begins at its own.
         earlier_bytes = counted - allocator
         return BoundedBytes.around(
             earlier_bytes, seen.range.low - allocator, earlier_bytes
         )
+
     return None
 
 
@@ -99,10 +102,12 @@ def _phase_peaks(analysis: Analysis, requested: np.ndarray) -> dict[LifePhase, i
     steps = [step for step in analysis.recording.steps if step.last >= step.first]
     if not steps or not begins_with_process(analysis.recording):
         return {LifePhase.STEADY_STEP: int(requested.max())}
+
     start, end = steps[0].first + 1, steps[0].last + 2
     peaks = {LifePhase.BUILDING: int(requested[:start].max())}
     if len(steps) == 1:
         return {**peaks, LifePhase.STEADY_STEP: int(requested[start:].max())}
+
     peaks[LifePhase.FIRST_STEP] = int(requested[start:end].max())
     return {**peaks, LifePhase.STEADY_STEP: int(requested[end:].max(initial=0))}
 
@@ -119,12 +124,14 @@ def _pool_need(analysis: Analysis) -> BoundedBytes:
         find_own_peak(analysis.recording) is not None
     ):  # no need is below TensorFlow's own figure
         central = max(central, ever)
+
     if stated is None or analysis.recording.kind is Kind.TRACE:
         return BoundedBytes.exactly(central)
     if stated.limit_low_bytes is not None and stated.limit_high_bytes is not None:
         return BoundedBytes.around(
             central, stated.limit_low_bytes, stated.limit_high_bytes
         )
+
     allocated = analysis.peak.allocated_bytes
     low = stated.allocated_low_bytes or allocated
     high = (stated.allocated_high_bytes or allocated) - (stated.workspace_bytes or 0)
@@ -147,20 +154,24 @@ def with_replay(
     if runs and is_own:
         if pool.bytes <= limit.range.high:
             return need
+
         room = max(limit.range.high - part.bytes, 0)
         parts = {
             phase.name.lower(): _lower(size, room)
             for phase, size in need.phases.items()
         }
         return replace(need, **parts, allocator=_lower(part, limit.range.high))
+
     low, size, high = part.range.low, part.bytes, part.range.high
     if runs:
         low -= max(pool.range.low - limit.bytes, 0) if is_measured else 0
     else:
         high += max(limit.bytes + 1 - pool.range.high, 0)
+
     if not runs and (is_measured or is_own):  # a prediction may be too high
         low += max(limit.bytes + 1 - pool.range.low, 0)
         size += max(limit.bytes + 1 - pool.bytes, 0)
+
     return replace(need, allocator=BoundedBytes.around(size, max(low, 0), high))
 
 
@@ -179,6 +190,7 @@ def first_step_only_bytes(analysis: Analysis) -> int:
     steps, instant = analysis.recording.steps, analysis.peak_ever.requested_instant
     if len(steps) < 2 or not steps[0].first <= instant <= steps[0].last:
         return 0
+
     rows = analysis.rows
     last = rows[rows["step"] == steps[-1].index]
     repeated = set(zip(last["op"].astype(str), last["requested_bytes"], strict=True))

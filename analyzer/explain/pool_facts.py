@@ -54,9 +54,11 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
     searched = what_if.is_asked or (search and is_whole)
     if not is_whole and not searched:
         return analysis
+
     sequence = from_recording(recording)
     if is_whole and searched:
         prepare_searches(sequence)
+
     own = card_options(recording) or recorded_options(sequence, recording.events)
     asked = replaced_options(own, what_if)
 
@@ -84,7 +86,9 @@ def add_pool(analysis: Analysis, what_if: WhatIf, *, search: bool) -> Analysis:
             minimum_limit_bytes=found.low,
             safe_limit_bytes=found.high,
         )
+
         analysis = replace(analysis, fragmentation=waste)
+
     return _add_what_if(analysis, asked) if what_if.is_asked else analysis
 
 
@@ -127,10 +131,12 @@ def _add_predicted_pool(analysis: Analysis, own: BfcOptions) -> Analysis:
     analysis = replace(analysis, pool=structs.replace(analysis.pool, fits_limit=fits))
     if not fits and card_options(analysis.recording) is not None:
         return analysis
+
     if not fits:
         result = replay(
             sequence, replace(own, memory_limit_bytes=UNLIMITED_BYTES, growth=True)
         )
+
     return _add_replay(analysis, result)
 
 
@@ -152,28 +158,33 @@ def _add_replay(analysis: Analysis, result: Replay) -> Analysis:
         )
         - 1
     )
+
     inside = (result.instant >= analysis.first) & (result.instant <= analysis.last)
     sizes = result.pool_bytes
     free_bytes = int(sizes[at] - result.in_use_bytes[at])
     largest_bytes = int(result.largest_free_bytes[at])
+
     pool = structs.replace(
         analysis.pool,
         pool_bytes=int(sizes[inside].max()) if inside.any() else int(sizes[at]),
         pool_ever_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
     )
+
     waste = structs.replace(
         analysis.fragmentation,
         free_bytes=free_bytes,
         largest_free_bytes=largest_bytes,
         external_bytes=free_bytes - largest_bytes,
     )
+
     return replace(analysis, pool=pool, fragmentation=waste)
 
 
 def _changes(result: Replay) -> tuple[PoolChange, ...]:
     """Return the pool's size at each change."""
     changed = np.flatnonzero(np.diff(result.pool_bytes, prepend=-1))
+
     return tuple(
         PoolChange(
             instant=int(result.instant[at]), pool_bytes=int(result.pool_bytes[at])
@@ -185,6 +196,7 @@ def _changes(result: Replay) -> tuple[PoolChange, ...]:
 def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
     recording = analysis.recording
     result = _replay_optional(from_recording(recording), options)
+
     facts = OtherSettings(
         memory_limit_bytes=options.memory_limit_bytes,
         growth=options.growth,
@@ -198,6 +210,7 @@ def _add_what_if(analysis: Analysis, options: BfcOptions) -> Analysis:
             result.failure, ReplayFailure | None, from_attributes=True
         ),
     )
+
     found = find_allocator(recording, options)
     pool = structs.replace(analysis.pool, what_if=facts)
     return replace(analysis, pool=pool, findings=(*analysis.findings, *found))
@@ -244,6 +257,7 @@ def _describe_failure(
             f"Free memory is fragmented: {free} are free, and the largest chunk has "
             f"{largest}. Use fixed shapes, or restart from a checkpoint."
         )
+
     return Finding(
         id="does-not-fit",
         severity=Severity.HIGH,
@@ -258,7 +272,9 @@ def _find_remedies(ways: tuple[Remedy, ...]) -> Iterator[Finding]:
     better = [way for way in ways[1:] if way.limit_saved_bytes >= _LEAST_RATIO * base]
     if not better:
         return
+
     better.sort(key=lambda way: -way.limit_saved_bytes)
+
     evidence: tuple[EvidenceRow, ...] = tuple(
         {
             "way": _WAYS[way.id].format(setting=way.setting),
@@ -268,7 +284,9 @@ def _find_remedies(ways: tuple[Remedy, ...]) -> Iterator[Finding]:
         }
         for way in better[:_MOST_ROWS]
     )
+
     saves = better[0].limit_saved_bytes
+
     yield Finding(
         id="allocator-remedies",
         severity=severity_of(saves, base),

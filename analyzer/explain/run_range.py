@@ -41,6 +41,7 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
         or not recording.repeats
     ):
         return analysis
+
     orders = _sample_orders(recording)
     options = recorded_options(orders[0], recording.events)
     stated = _state_peaks(analysis, orders, options)
@@ -54,6 +55,7 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
         stated = structs.replace(
             stated, limit_low_bytes=limit.low, limit_high_bytes=limit.high
         )
+
     return replace(analysis, recording=replace(recording, uncertainty=stated))
 
 
@@ -85,17 +87,20 @@ def _state_peaks(
         f"{_spell(seen_requested)} and allocated {_spell(seen_allocated)}: the order of"
         " ops varies."
     ]
+
     if len(orders) > 1:
         because.append(
             "Another process places its long-lived tensors in other chunks: "
             f"{len(orders) - 1} replays with delayed ops allocated {_spell(replayed)}. "
             "No layout takes less than the rounded requests."
         )
+
     because.append(
         f"The range is wider than these runs, so that {_CHANCE:.0%} of further runs lie"
         f" outside if runs are evenly spread, and by {format_bytes(FLOOR_BYTES)} for "
         "small buffers."
     )
+
     return StatedRange(
         limit_low_bytes=None,
         limit_high_bytes=None,
@@ -114,12 +119,14 @@ def stated_range(analysis: Analysis) -> StatedRange | None:
     stated, peak = analysis.recording.uncertainty, analysis.peak
     if stated is None:
         return None
+
     if stated.low_bytes is not None and stated.high_bytes is not None:
         stated = structs.replace(
             stated,
             low_bytes=min(stated.low_bytes, peak.requested_bytes),
             high_bytes=max(stated.high_bytes, peak.requested_bytes),
         )
+
     if (
         stated.allocated_low_bytes is not None
         and stated.allocated_high_bytes is not None
@@ -129,6 +136,7 @@ def stated_range(analysis: Analysis) -> StatedRange | None:
             allocated_low_bytes=min(stated.allocated_low_bytes, peak.allocated_bytes),
             allocated_high_bytes=max(stated.allocated_high_bytes, peak.allocated_bytes),
         )
+
     return stated
 
 
@@ -147,6 +155,7 @@ def widen(seen: Range, runs: int) -> Range:
     """
     if runs < 2:
         return seen
+
     ratio = (2 / ((runs + 1) * _CHANCE)) ** (1 / (runs - 1))
     beyond = int(max(ratio - 1, 0) * seen.width)
     return seen.widened(beyond, beyond)
@@ -166,12 +175,14 @@ def _sample_orders(recording: Recording) -> list[Operations]:
     passed = np.zeros(len(sequence))
     for own in places:
         passed[own] = np.diff(times[own], prepend=times[own[0]])
+
     duration = np.minimum(passed, passed.mean())
     generator = np.random.default_rng(0)
     orders = [sequence]
     for _ in range(_REPLAYS if len(places) > 1 else 0):
         late = times + duration * generator.exponential(size=len(sequence))
         orders.append(_sort_by(sequence, late, places))
+
     return orders
 
 
@@ -181,11 +192,13 @@ def _sort_by(
     """Return the sequence in the order of new times; each thread keeps its order."""
     for own in threads:
         times[own] = np.maximum.accumulate(times[own])
+
     is_birth = sequence.request > 0
     born = np.zeros(sequence.n_buffers)
     born[sequence.slot[is_birth]] = times[is_birth]
     times = np.where(is_birth, times, np.maximum(times, born[sequence.slot]))
     order = np.argsort(times, kind="stable")
+
     return replace(
         sequence,
         slot=sequence.slot[order],

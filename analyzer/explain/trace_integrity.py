@@ -28,12 +28,15 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
     recording = analysis.recording
     if recording.integrity is None:
         return None
+
     damages = recording.integrity.damages
     if analysis.pool.failure_fits:
         damages = (*damages, Damage(reason=DamageReason.FAILURE_FITS, count=1))
+
     check = recording.integrity.counter_check(recording.allocator)
     replay = analysis.pool.replay_check
     counter = _counter_peak(analysis) if check.events else None
+
     return TrustFigures(
         is_damaged=bool(damages) or check.disagreeing > 0,
         events=check.events,
@@ -95,11 +98,13 @@ def _notices(
                 f"{format_bytes(counter)} by TensorFlow's counter, which is more "
                 "likely."
             )
+
         yield (
             "Incomplete trace: events are missing or altered. After "
             f"{check.disagreeing:,} of {check.events:,} memory events, their sum "
             f"differs from TensorFlow's bytes in use, by up to {most}.{peaks}"
         )
+
         said = DamageReason.LOST_EVENTS, own
         damages = [one for one in damages if (one.reason, one.allocator) != said]
 
@@ -111,7 +116,9 @@ def _notices(
             if damage.allocator not in ("", own)
             else ""
         )
+
         yield f"Incomplete trace: {allocator}{damage.message}"
+
     if len(damages) > _SHOWN:
         yield (
             f"Incomplete trace: {len(damages) - _SHOWN} more reasons are in the JSON "
@@ -130,6 +137,7 @@ def _replay_words(replay: ReplayCheck) -> str:
             f"The replay of {replay.events:,} events reproduces every address and size "
             "in the trace."
         )
+
     return (
         f"The replay differs from the trace in {different:,} of {replay.events:,} "
         "events. Either the trace is incomplete, or the allocator had settings that "

@@ -89,6 +89,7 @@ class Question:
         limit, size = self.whole, need.total
         if own_bytes is not None:
             limit, size = self.limit, need.pool
+
         is_least = bool(incomplete) or (
             own_bytes is not None and need.before_trace is not None
         )
@@ -146,6 +147,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
     gpu = card_of(recording)
     question = _question(analysis, gpu, limit_bytes)
     is_searched = analysis.fragmentation.safe_limit_bytes is not None
+
     base = VerdictFigures(
         outcome=Outcome.FAILED if recording.error is not None else Outcome.NO_LIMIT,
         basis=_BASES[recording.kind],
@@ -154,6 +156,7 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         headline=_headline_without_limit(analysis),
         cautions=_cautions_of(analysis),
     )
+
     verdict = make_verdict(
         base,
         question,
@@ -161,9 +164,11 @@ def judge(analysis: Analysis, limit_bytes: int | None) -> Analysis:
         incomplete=_find_gap(analysis, question),
         has_run_out=failure_of(analysis) is not None,
     )
+
     if gpu is not None and pool.pool_ever_bytes is not None:
         process_bytes = pool.pool_ever_bytes + process_overhead(gpu).bytes
         pool = structs.replace(pool, process_bytes=process_bytes)
+
     return replace(analysis, verdict=verdict, pool=pool)
 
 
@@ -183,6 +188,7 @@ def _find_gap(analysis: Analysis, question: Question | None) -> str:
         return "the trace is damaged"
     if question is None or question.is_own:
         return ""
+
     own_bytes = find_own_peak(recording) or 0
     is_hidden = own_bytes > analysis.peak_ever.allocated_bytes
     if is_hidden and question.limit.range.low < _FRAGMENTATION * own_bytes:
@@ -216,6 +222,7 @@ def make_verdict(
     place = base.card or "" if on_card else "the given limit"
     if base.card and not on_card:
         place += f" on {base.card}"
+
     outcome, headline = question.answer(place, need, incomplete)
     if question.is_own and has_failed:
         headline = f"{headline.partition(':')[0]}. {base.headline}"
@@ -223,6 +230,7 @@ def make_verdict(
             outcome, headline = Outcome.FAILED, base.headline
 
     whole = question.whole
+
     return structs.replace(
         base,
         outcome=outcome,
@@ -242,6 +250,7 @@ def _answer_need(
     """Return the need with all trials of algorithms if they fit, else without the others."""
     runs, limit = question.runs_at_limit, question.limit
     has_trials = runs and most.pool.range.high <= limit.range.low
+
     need = with_replay(
         most if has_trials else least,
         limit,
@@ -249,6 +258,7 @@ def _answer_need(
         is_measured=is_measured,
         is_own=question.is_own,
     )
+
     skipped = max(most.pool.bytes - need.pool.bytes, 0)
     return structs.replace(
         need, beside_pool=question.beside_pool, skipped_bytes=skipped
@@ -271,6 +281,7 @@ def _question(
     card = None if gpu is None else _card_question(analysis, gpu)
     if limit_bytes is None or (card is not None and limit_bytes > card.limit.bytes):
         return card
+
     replayed = analysis.pool.what_if
     return Question(
         limit_of=LimitOf.USER,
@@ -305,6 +316,7 @@ def _card_question(analysis: Analysis, gpu: Gpu) -> Question:
 
     own_bytes = recording.device.memory_limit_bytes or limit.bytes
     ends = (limit.range.low, limit.range.high) if runs else (own_bytes, own_bytes)
+
     return Question(
         limit_of=LimitOf.CARD,
         limit=BoundedBytes.around(own_bytes, *ends),
@@ -324,6 +336,7 @@ def _headline_without_limit(analysis: Analysis) -> str:
         steady = f", {allocated} in a steady step" if has_steps else ""
         own = format_bytes(own_peak_bytes)
         return f"TensorFlow's own peak is {own} since the program's start{steady}"
+
     if not recording.error:
         return (
             f"Peak {allocated} allocated for {format_bytes(peak.requested_bytes)} "
@@ -338,6 +351,7 @@ def _headline_without_limit(analysis: Analysis) -> str:
     )
     if failure.requested_bytes is None:
         return f"Out of memory: {in_use} are in use"
+
     wanted = format_bytes(failure.requested_bytes)
     return f"Out of memory: a request for {wanted} failed with {in_use} in use"
 
@@ -347,6 +361,7 @@ def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
     stated, cautions = stated_range(analysis), []
     if stated is not None:
         ranges = []
+
         for kind, low, high in (
             ("requested", stated.low_bytes, stated.high_bytes),
             ("allocated", stated.allocated_low_bytes, stated.allocated_high_bytes),
@@ -354,15 +369,18 @@ def _cautions_of(analysis: Analysis) -> tuple[str, ...]:
             size = getattr(analysis.peak, f"{kind}_bytes")
             if size and low is not None and high is not None:
                 ranges.append(((high - low) / size, kind, low, high))
+
         width, kind, low, high = max(ranges, default=(0.0, "", 0, 0))
         if width > _WIDE_RATIO:
             ends = f"{format_bytes(low)} to {format_bytes(high)}"
             cautions.append(
                 f"the {kind} peak may be anywhere from {ends}, a range of {width:.0%}"
             )
+
     for warning in analysis.recording.warnings:  # the first clause, without brackets
         clause = _CLAUSE.split(_BRACKETS.sub("", warning.strip()), maxsplit=1)[0]
         cautions.append(clause)
+
     return tuple(dict.fromkeys(cautions))
 
 
@@ -372,12 +390,14 @@ def with_assumed_settings(analysis: Analysis) -> Analysis:
     card, note = recording.phantom, recording.phantom_run
     if recording.kind is not Kind.PHANTOM or card is None or note is None:
         return analysis
+
     settings = []
     for one in capture_request.ASSUMPTIONS:
         value = note.assumed.get(one.name, one.usual)
         share_bytes = _measure_share(analysis.alive, one, value)
         facts = structs.asdict(one)
         settings.append(AssumedSetting(**facts, value=value, share_bytes=share_bytes))
+
     recording = replace(
         recording, phantom=structs.replace(card, settings=tuple(settings))
     )
@@ -403,4 +423,5 @@ def _measure_share(
         rows = kinds.str.contains("BatchNorm") & (sizes == value) & (value > 0)
     else:
         return 0
+
     return int(sizes[rows].sum())

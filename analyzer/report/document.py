@@ -25,6 +25,7 @@ def build_document(analysis: Analysis) -> ReportFile:
     """Return the report of one analysis."""
     recording, verdict, ever = analysis.recording, analysis.verdict, analysis.peak_ever
     requested, allocated = analysis.line.at(analysis.first - 1)
+
     report = ReportFile(
         **{name: getattr(recording, name) for name in REPORTED},
         step=recording.step_config,
@@ -38,7 +39,9 @@ def build_document(analysis: Analysis) -> ReportFile:
             since_start_bytes=find_counter_peak(recording),
         ),
         steps=tuple(_steps(analysis)),
-        resident=peak_figures.TwoSizes(requested_bytes=requested, allocated_bytes=allocated),
+        resident=peak_figures.TwoSizes(
+            requested_bytes=requested, allocated_bytes=allocated
+        ),
         categories_at_peak=peak_figures.CategoryBytes.of(analysis.categories),
         layers=layer_rows(analysis),
         ops=op_rows(analysis),
@@ -55,6 +58,7 @@ def build_document(analysis: Analysis) -> ReportFile:
         failure=failure_of(analysis),
         program=program_figures(recording),
     )
+
     return replace(report, next_command=suggest_next(report))
 
 
@@ -66,6 +70,7 @@ def _peak(analysis: Analysis) -> peak_figures.PeakFigures:
         times_ps = recording.events["time_ps"]
         time_ps = int(times_ps.iloc[peak.allocated_instant])
         time_s = (time_ps - int(times_ps.iloc[0])) / 1e12
+
     return peak_figures.PeakFigures(
         requested_bytes=peak.requested_bytes,
         allocated_bytes=peak.allocated_bytes,
@@ -88,15 +93,20 @@ def _phase_at(instant: int, steps: tuple[Step, ...]) -> str:
         return "whole trace"
     if instant < steps[0].first:
         return "before the first step"
+
     inside = [step.index for step in steps if step.first <= instant <= step.last]
     return f"step {inside[-1]}" if inside else "between steps"
 
 
 def _steps(analysis: Analysis) -> Iterator[peak_figures.StepPeak]:
     line = analysis.line
+
     for step in analysis.recording.steps:
-        end = max(step.last, step.first - 1) + 2  # a step without events has the bytes before it
+        end = (
+            max(step.last, step.first - 1) + 2
+        )  # a step without events has the bytes before it
         inside = slice(max(step.first, 0), end)
+
         yield peak_figures.StepPeak(
             index=step.index,
             number=step.number,
@@ -114,6 +124,7 @@ def tensor_rows(analysis: Analysis) -> tuple[peak_figures.TensorAtPeak, ...]:
         ["requested_bytes", "born"], ascending=[False, True], kind="stable"
     )
     end = len(analysis.recording.events)
+
     return tuple(
         buffer_row(
             row,
@@ -129,22 +140,29 @@ def tensor_rows(analysis: Analysis) -> tuple[peak_figures.TensorAtPeak, ...]:
 def op_rows(analysis: Analysis) -> tuple[peak_figures.OpBytes, ...]:
     """Return the bytes of each op in the steady step, and those alive at the peak."""
     rows = analysis.rows
-    inside = rows[rows["born"].between(analysis.first, analysis.last) & (rows["op"] != "")]
+    inside = rows[
+        rows["born"].between(analysis.first, analysis.last) & (rows["op"] != "")
+    ]
     requested = inside["requested_bytes"]
     work = inside[["op", "requested_bytes", "allocated_bytes"]].assign(
         temporary_bytes=requested.where(inside["category"] == "temporary", 0),
         alive_at_peak_bytes=requested.where(inside.index.isin(analysis.alive.index), 0),
         allocations=1,
     )
+
     sums = work.groupby("op", observed=True).sum()
     sums = sums.sort_values(["alive_at_peak_bytes", "requested_bytes"], ascending=False)
     first = inside.drop_duplicates("op").set_index("op")
-    by_category = inside.groupby(["op", "category"], observed=True)["requested_bytes"].sum()
+    by_category = inside.groupby(["op", "category"], observed=True)[
+        "requested_bytes"
+    ].sum()
     largest = by_category.sort_values().reset_index().drop_duplicates("op", keep="last")
     category_of = dict(zip(largest["op"], largest["category"], strict=True))
     found = []
+
     for op, sizes in sums.astype(int).to_dict("index").items():
         about = first.loc[op]
+
         row = peak_figures.OpBytes(
             name=str(op),
             type=str(about["op_type"]),
@@ -153,7 +171,9 @@ def op_rows(analysis: Analysis) -> tuple[peak_figures.OpBytes, ...]:
             category=Category(category_of[op]),
             **sizes,
         )
+
         found.append(row)
+
     return tuple(found)
 
 
@@ -164,8 +184,10 @@ def layer_rows(analysis: Analysis) -> tuple[peak_figures.LayerBytes, ...]:
     layers: dict[str, dict[str, int]] = defaultdict(dict)
     for (layer, category), size_bytes in sums.items():
         layers[str(layer)][str(category)] = int(size_bytes)
+
     rows = []
     for layer, sizes in layers.items():
         total = sum(sizes.values())
         rows.append(peak_figures.LayerBytes(layer=layer, **sizes, total_bytes=total))
+
     return tuple(sorted(rows, key=lambda row: -row.total_bytes))

@@ -34,8 +34,11 @@ def output_file(path: Path) -> Iterator[Path]:
                 content = Path(folder) / "output"
                 yield content
                 _copy_into(content, path)
+
             return
+
         temporary = _create_next_to(path)
+
         try:
             yield temporary
             with delay_signals():
@@ -57,7 +60,10 @@ def check_output(path: Path) -> None:
         if path.is_dir():
             raise InputError(f"{path} is a folder.", hint="Name a file in it.")
         if not path.exists() and not path.parent.is_dir():
-            raise InputError(f"There is no folder {path.parent}.", hint="Create it first.")
+            raise InputError(
+                f"There is no folder {path.parent}.", hint="Create it first."
+            )
+
         if is_regular(path):
             _create_next_to(path).unlink()
 
@@ -68,9 +74,12 @@ def _explain_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+
         raise InputError(
             f"{path} cannot be written: {error.strerror or error}.",
-            hint="Free some space, or name another file." if is_full else "Name another file.",
+            hint="Free some space, or name another file."
+            if is_full
+            else "Name another file.",
         ) from None
 
 
@@ -85,13 +94,16 @@ def _create_next_to(path: Path) -> Path:
     """Create the empty file that will replace a regular file, with its permissions."""
     with contextlib.suppress(FileNotFoundError):
         path.stat()  # raises for a loop of links
+
     target = Path(os.path.realpath(path))
     if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+
     temporary = target.parent / f".analyze-{secrets.token_hex(6)}"
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     if target.exists():
         shutil.copymode(target, temporary)
+
     return temporary
 
 
@@ -99,6 +111,7 @@ def _copy_into(content: Path, path: Path) -> None:
     """Append a file's content to ``path``, until the end or until a reader closes its pipe."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # keep the order of the output
+
     with contextlib.suppress(BrokenPipeError), content.open("rb") as source:
         with path.open("ab", buffering=0) as sink:
             shutil.copyfileobj(source, sink, 1 << 20)

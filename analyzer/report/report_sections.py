@@ -44,6 +44,7 @@ def report_document(report: ReportFile) -> Document:
     has_answer = verdict is not None and (
         verdict.limit_bytes is not None or verdict.outcome == "failed"
     )
+
     return Document(
         report.target.text,
         summary.headline if has_answer else "",
@@ -65,6 +66,7 @@ def summary_document(report: ReportFile, max_peak_bytes: int | None = None) -> D
     if max_peak_bytes is not None:
         lead.insert(0, Paragraph(headline, "strong"))
         headline = peak_limit_words(report.peak.allocated_bytes, max_peak_bytes)
+
     return Document(
         "",
         headline,
@@ -78,8 +80,11 @@ def front_sections(report: ReportFile) -> Iterator[Section]:
     """Yield the first changes and the warnings of a report."""
     changes = change_items(report)
     if changes:
-        items = tuple(replace(one, detail="") for one in changes[: len(report.remedies) + _FRONT])
+        items = tuple(
+            replace(one, detail="") for one in changes[: len(report.remedies) + _FRONT]
+        )
         yield Section("What to change", items)
+
     if report.warnings:
         yield Section("", tuple(Paragraph(line, "warning") for line in report.warnings))
 
@@ -88,12 +93,15 @@ def _lead(report: ReportFile, summary: Summary) -> Iterator[Block]:
     peak, error = report.peak, report.error
     if report.phantom is not None:
         yield Paragraph(f"{report.phantom.says}.", "strong")
+
     if error is not None:
         message = "".join(error.message.splitlines()[:1])
         where = f" at {error.where}" if error.where else ""
         yield Paragraph(f"The step ended with {error.type}: {message}{where}", "bad")
+
     if report.hosts is not None:
         yield from hosts_lead(report.hosts)
+
     yield from map(Paragraph, summary.need)
 
     pieces: list[str | tuple[str, Tone]] = [
@@ -103,13 +111,17 @@ def _lead(report: ReportFile, summary: Summary) -> Iterator[Block]:
         (format_bytes(peak.allocated_bytes), "strong"),
         " allocated in chunks",
     ]
+
     if peak.pool_bytes is not None:
         pieces += [", ", (format_bytes(peak.pool_bytes), "strong"), " in the pool"]
+
     basis = basis_words(report).rstrip(".").partition(";")[0]
     yield Paragraph((*pieces, f" ({basis[0].lower()}{basis[1:]})"))
     yield from (Paragraph(sentence, "muted") for sentence in summary.sentences[1:])
     for line in what_if_lines(report):
-        yield Paragraph(line, "good" if report.what_if and report.what_if.fits else "bad")
+        yield Paragraph(
+            line, "good" if report.what_if and report.what_if.fits else "bad"
+        )
 
 
 def what_if_lines(report: ReportFile) -> Iterator[str]:
@@ -117,20 +129,30 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
     replayed = report.what_if
     if replayed is None:
         return
-    limit, fraction = format_bytes(replayed.memory_limit_bytes), replayed.fragmentation_fraction
-    start = f"Replayed with a limit of {limit}, memory growth {'on' if replayed.growth else 'off'}"
+
+    limit, fraction = (
+        format_bytes(replayed.memory_limit_bytes),
+        replayed.fragmentation_fraction,
+    )
+    start = (
+        f"Replayed with a limit of {limit}, memory growth "
+        f"{'on' if replayed.growth else 'off'}"
+    )
     if fraction:
         start += f", internal_fragmentation_fraction {fraction}"
+
     failure = replayed.failure
     if failure is None:
         pool = format_bytes(replayed.peak_pool_bytes)
         allocated = format_bytes(replayed.peak_allocated_bytes)
         yield f"{start}: the step runs; pool {pool}, allocated {allocated}."
         return
+
     yield (
         f"{start}: at instant {failure.instant:,} a request for "
-        f"{format_bytes(failure.requested_bytes)} fails; {format_bytes(failure.in_use_bytes)} are in "
-        f"use, {format_bytes(failure.free_bytes)} are free, the largest free chunk has "
+        f"{format_bytes(failure.requested_bytes)} fails; "
+        f"{format_bytes(failure.in_use_bytes)} are in use, "
+        f"{format_bytes(failure.free_bytes)} are free, the largest free chunk has "
         f"{format_bytes(failure.largest_free_bytes)}."
     )
 
@@ -138,17 +160,21 @@ def what_if_lines(report: ReportFile) -> Iterator[str]:
 def _sections(report: ReportFile, summary: Summary) -> Iterator[Section]:
     if report.hosts is not None:
         yield hosts_section(report.hosts, _HOST_ROWS)
+
     yield _categories_section(report, summary)
     if report.steps:
         yield steps_section(report, _SHOWN_STEPS)
+
     yield tensors_section(report, ROWS)
     if any(row.layer for row in report.layers):
         yield layers_section(report, ROWS)
+
     changes, observations = change_items(report), observation_items(report)
     if changes:
         yield Section("What to change", changes)
     if observations:
         yield Section("Observations", observations)
+
     basis = [Paragraph(line, "warning", "! ") for line in report.warnings]
     basis += [Paragraph(line, "muted", "- ") for line in summary.reasons]
     if basis:
@@ -160,6 +186,7 @@ def _categories_section(report: ReportFile, summary: Summary) -> Section:
     for name, label, size_bytes, ratio in summary.shares:
         size = Cell(size_bytes, path=f"categories_at_peak.{name}")
         rows.append((label, size, ratio, Cell(ratio, category_tone(name))))
+
     total = Cell(report.peak.requested_bytes, "strong", "peak.requested_bytes")
     rows.append((Cell("Requested", "strong"), total, None, None))
     return Section("", (Table(COLUMNS["categories"], tuple(rows)),))
@@ -169,17 +196,23 @@ def steps_section(report: ReportFile, most: int) -> Section:
     """Return the peak of each step; the first and the last ones if there are more than ``most``."""
     steps = tuple(enumerate(report.steps))
     is_timed = any(step.duration_s is not None for step in report.steps)
-    shown = steps if len(steps) <= most else (*steps[: most // 2], *steps[-(most // 2) :])
+    shown = (
+        steps if len(steps) <= most else (*steps[: most // 2], *steps[-(most // 2) :])
+    )
     rows: list[tuple[CellValue, ...]] = []
+
     for place, step in shown:
         time: tuple[CellValue, ...] = ()
         if is_timed:
             seconds = step.duration_s
             time = (None if seconds is None else format_seconds(seconds),)
+
         rows.append((step.index, *_size_cells(step, f"steps.{place}"), *time))
+
     columns = [TableColumn("step", "number"), *_SIZES]
     if is_timed:
         columns.append(TableColumn("time", "number"))
+
     left = len(steps) - len(shown)
     caption = f"{left} steps in between are not shown" if left else ""
     return Section("Peak of each step", (Table(tuple(columns), tuple(rows), caption),))
@@ -197,16 +230,24 @@ def tensors_section(report: ReportFile, most: int) -> Section:
     tensors = report.tensors_at_peak
     columns, has_layers = COLUMNS["tensors"], any(row.layer for row in tensors)
     rows: list[tuple[CellValue, ...]] = []
+
     for row in tensors[:most]:
         category = Cell(row.category.replace("_", " "), category_tone(row.category))
         why = Cell(row.why_alive, "muted")
-        rows.append((row.requested_bytes, category, row.shape or "?", row.name, row.layer, why))
+        rows.append(
+            (row.requested_bytes, category, row.shape or "?", row.name, row.layer, why)
+        )
+
     if len(tensors) > most:
         rest = sum(row.requested_bytes for row in tensors[most:])
-        rows.append((rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), "", ""))
+        rows.append(
+            (rest, "", "", Cell(f"{len(tensors) - most} more", "muted"), "", "")
+        )
+
     if not has_layers:
         columns = (*columns[:4], *columns[5:])
         rows = [(*row[:4], *row[5:]) for row in rows]
+
     heading = f"Largest of {len(tensors)} tensors alive at the peak"
     return Section(heading, (Table(columns, tuple(rows)),))
 
@@ -214,10 +255,17 @@ def tensors_section(report: ReportFile, most: int) -> Section:
 def layers_section(report: ReportFile, most: int) -> Section:
     """Return the layers with the most bytes at the peak."""
     layers = [row for row in report.layers if row.layer][:most]
+
     rows = tuple(
-        (row.total_bytes, row.activation, row.parameter + row.optimizer_state, row.layer)
+        (
+            row.total_bytes,
+            row.activation,
+            row.parameter + row.optimizer_state,
+            row.layer,
+        )
         for row in layers
     )
+
     table = Table(COLUMNS["layers"], rows)
     return Section("Layers with the most bytes alive at the peak", (table,))
 
@@ -225,17 +273,22 @@ def layers_section(report: ReportFile, most: int) -> Section:
 def hosts_lead(hosts: HostsFigures) -> Iterator[Block]:
     """Yield the worst device of all hosts, and the spread."""
     worst, count = hosts.worst, len(hosts.outliers)
+
     yield Paragraph(
         (
             f"{len(hosts.rows)} hosts, {hosts.devices} devices. The worst is ",
             (f"{worst.host} {worst.allocator}", "strong"),
-            f" with {format_bytes(worst.allocated_bytes)} allocated; this report shows it.",
+            f" with {format_bytes(worst.allocated_bytes)} allocated; this report shows "
+            "it.",
         )
     )
+
     outliers = f"{count or 'no'} outlier{'' if count == 1 else 's'}"
+
     yield Paragraph(
-        f"All devices: {format_bytes(hosts.least_bytes)} to {format_bytes(hosts.most_bytes)} "
-        f"allocated, median {format_bytes(hosts.median_bytes)}; {outliers}.",
+        f"All devices: {format_bytes(hosts.least_bytes)} to "
+        f"{format_bytes(hosts.most_bytes)} allocated, median "
+        f"{format_bytes(hosts.median_bytes)}; {outliers}.",
         "muted",
     )
 
@@ -245,10 +298,12 @@ def hosts_section(hosts: HostsFigures, most: int) -> Section:
     outliers = {(place.host, place.allocator) for place in hosts.outliers}
     worst = (hosts.worst.host, hosts.worst.allocator)
     rows: list[tuple[tuple[int, int], tuple[CellValue, ...]]] = []
+
     for at, row in enumerate(hosts.rows):
         if row.failed:
             failed = Cell(f"not read: {row.failed}", "warning")
             rows.append(((1, 0), (row.host, "", None, None, failed)))
+
         for place, device in enumerate(row.devices):
             key = (row.host, device.allocator)
             mark = "worst" if key == worst else "outlier" if key in outliers else ""
@@ -258,6 +313,7 @@ def hosts_section(hosts: HostsFigures, most: int) -> Section:
             rank = (("worst", "outlier", "").index(mark), -device.allocated_bytes)
             sizes = _size_cells(device, f"hosts.rows.{at}.devices.{place}")
             rows.append((rank, (*key, *sizes, note)))
+
     rows.sort(key=lambda one: one[0])
     left = max(len(rows) - most, 0)
     caption = f"{left} more are in the JSON" if left else ""

@@ -105,7 +105,9 @@ class Result(ReportOutput):
         from analyzer.report.render.markdown import to_markdown
         from analyzer.report.report_sections import summary_document
 
-        write_text(Path(path), to_markdown(summary_document(self.report, max_peak_bytes)))
+        write_text(
+            Path(path), to_markdown(summary_document(self.report, max_peak_bytes))
+        )
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Write a file for another tool, chosen by the ending of its name; see ``EXPORTS``."""

@@ -18,10 +18,9 @@ from analyzer.model.tables import read_table
 from analyzer.model.units import format_bytes, format_slope
 from analyzer.report.render.sections import Figure, Tone
 
-_EQUAL_RATIO: Final = 0.01
-"""Savings that differ by less than this share of the peak from run to run are shown as one number."""
-
-_TRIALS_RATIO: Final = 0.02  # of the highest peak; larger trials of the first step are noted
+_TRIALS_RATIO: Final = (
+    0.02  # of the highest peak; larger trials of the first step are noted
+)
 
 _LONGEST_ERROR: Final = 300  # characters
 
@@ -76,14 +75,19 @@ def place_words(report: ReportFile) -> str:
         place = f" in {'traced ' if program else ''}step {peak.step}"
     if peak.op:
         place += f" by {peak.op}"
+
     layer = f"layer {peak.layer}" if peak.layer else ""
     about = ", ".join(filter(None, (layer, peak.source)))
     if about:
         place += f" ({about})"
     if not place:
         return ""
+
     size = format_bytes(peak.requested_bytes)
-    return f"The {'run' if is_run else 'step'}'s peak, {size} requested, is reached{place}."
+    return (
+        f"The {'run' if is_run else 'step'}'s peak, {size} requested, is "
+        f"reached{place}."
+    )
 
 
 def peak_notes(report: ReportFile) -> Iterator[str]:
@@ -91,52 +95,75 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
     peak, ever = report.peak, report.peak_ever
     if peak.instant != peak.allocated_instant:
         yield (
-            "Requested and allocated bytes peak at different instants; the categories are for the "
-            "requested peak."
+            "Requested and allocated bytes peak at different instants; the categories "
+            "are for the requested peak."
         )
+
     if ever is not None:
         highest = format_bytes(ever.allocated_bytes)
         has_phases = report.verdict is not None and report.verdict.need is not None
         if highest != format_bytes(peak.allocated_bytes) and not has_phases:
-            yield f"Outside the steady step the peak is higher: {highest} allocated ({ever.phase})."
+            yield (
+                f"Outside the steady step the peak is higher: {highest} allocated "
+                f"({ever.phase})."
+            )
+
         start = ever.since_start_bytes
         if start and start > ever.allocated_bytes and report.program is None:
             ratio = start / max(peak.allocated_bytes, 1)
             yield (
-                f"Before the trace the process had up to {format_bytes(start)} allocated, "
-                f"{ratio:.2g} times the peak of this step."
+                f"Before the trace the process had up to {format_bytes(start)} "
+                f"allocated, {ratio:.2g} times the peak of this step."
             )
+
         if ever.first_step_only_bytes >= max(_TRIALS_RATIO * ever.requested_bytes, 1):
             yield (
-                f"Of the {format_bytes(ever.requested_bytes)} requested at the highest peak, "
-                f"{format_bytes(ever.first_step_only_bytes)} are requested by the first step only, for "
-                "example to try algorithms."
+                f"Of the {format_bytes(ever.requested_bytes)} requested at the highest "
+                f"peak, {format_bytes(ever.first_step_only_bytes)} are requested by the"
+                " first step only, for example to try algorithms."
             )
+
     for use in report.cards:
         name = f" ({use.card})" if use.card else ""
         limit = ""
         if use.memory_limit_bytes:
             limit = f", limit {format_bytes(use.memory_limit_bytes)}"
+
         end = "; this report shows this card." if use.is_shown else "."
         yield (
-            f"Card {use.number}{name}: peak {format_bytes(use.requested_bytes)} requested, "
-            f"{format_bytes(use.allocated_bytes)} allocated{limit}{end}"
+            f"Card {use.number}{name}: peak {format_bytes(use.requested_bytes)} "
+            f"requested, {format_bytes(use.allocated_bytes)} allocated{limit}{end}"
         )
 
 
-def program_words(program: ProgramFigures | None, *, is_compiled: bool) -> Iterator[str]:
+def program_words(
+    program: ProgramFigures | None, *, is_compiled: bool
+) -> Iterator[str]:
     """Yield the definition of a step, and whether memory grows over steps."""
     if program is None:
         return
+
     end = f"; the program ended with {program.ended}" if program.ended else ""
     if program.own_peak_bytes is not None:
         own = format_bytes(program.own_peak_bytes)
-        yield f"TensorFlow's own peak since the program's start is {own} (get_memory_info)."
+        yield (
+            f"TensorFlow's own peak since the program's start is {own} "
+            "(get_memory_info)."
+        )
+
     if not is_compiled:  # one MNIST script took 22.8 to 30.0 MB in five runs
-        yield "Ops run in parallel, so peaks differ from run to run: compare several runs."
+        yield (
+            "Ops run in parallel, so peaks differ from run to run: compare several "
+            "runs."
+        )
+
     if program.whole_run:
-        yield f"No call repeats often enough to be a step, so the whole run counts as one{end}."
+        yield (
+            "No call repeats often enough to be a step, so the whole run counts as "
+            f"one{end}."
+        )
         return
+
     where = f" ({program.where})" if program.where else ""
     yield f"The program ran {program.steps:,} steps of {program.step}{where}{end}."
 
@@ -146,6 +173,7 @@ def program_words(program: ProgramFigures | None, *, is_compiled: bool) -> Itera
         yield f"Device memory has no clear trend over {program.steps:,} steps."
     else:
         yield "Too few steps to say whether device memory grows."
+
     if program.host.trend != "cannot tell":
         yield _trend_words("Host", program.host)
 
@@ -154,7 +182,10 @@ def _trend_words(name: str, trend: TrendFigures) -> str:
     verbs = {"grows": "grows", "fills": "rises while a container with a bound fills"}
     verb = verbs.get(trend.trend, "does not grow")
     slope = format_slope(trend.per_step_bytes, trend.low_bytes, trend.high_bytes)
-    return f"{name} memory {verb} over steps {trend.first_step} to {trend.last_step}: {slope}."
+    return (
+        f"{name} memory {verb} over steps {trend.first_step} to {trend.last_step}: "
+        f"{slope}."
+    )
 
 
 def range_words(report: ReportFile) -> str:
@@ -162,6 +193,7 @@ def range_words(report: ReportFile) -> str:
     stated = report.uncertainty
     if stated is None or stated.low_bytes is None:
         return ""
+
     ranges = [
         ("requested", stated.low_bytes, stated.high_bytes),
         ("allocated", stated.allocated_low_bytes, stated.allocated_high_bytes),
@@ -169,10 +201,12 @@ def range_words(report: ReportFile) -> str:
     need = _need_of(report)
     if need is not None and not need.total.range.is_exact:
         ranges.append(("need", need.total.range.low, need.total.range.high))
+
     parts = []
     for name, low, high in ranges:
         if low is not None and high is not None:
             parts.append(f"{name} {format_bytes(low)} to {format_bytes(high)}")
+
     return f"Likely range: {', '.join(parts)}."
 
 
@@ -185,7 +219,13 @@ def need_words(report: ReportFile) -> Iterator[str]:
     need, verdict, waste = _need_of(report), report.verdict, report.fragmentation
     if need is None or verdict is None:
         return
-    pool_bytes, own_bytes, phase = need.pool.bytes, need.own_peak_bytes, need.largest_phase
+
+    pool_bytes, own_bytes, phase = (
+        need.pool.bytes,
+        need.own_peak_bytes,
+        need.largest_phase,
+    )
+
     parts = [
         f"{format_bytes(need.phases[phase].bytes)} requested {_PHASES[phase]}",
         f"{format_bytes(need.allocator.bytes)} rounding and fragmentation",
@@ -193,34 +233,55 @@ def need_words(report: ReportFile) -> Iterator[str]:
     if own_bytes is not None and own_bytes <= pool_bytes:
         parts = [f"{format_bytes(own_bytes)} TensorFlow's own peak (get_memory_info)"]
         if own_bytes < pool_bytes:
-            parts.append(f"{format_bytes(pool_bytes - own_bytes)} fragmentation of its pool")
+            parts.append(
+                f"{format_bytes(pool_bytes - own_bytes)} fragmentation of its pool"
+            )
+
     if need.beside_pool is not None:
         beside = format_bytes(need.beside_pool.bytes)
         parts.append(f"{beside} beside TensorFlow's pool (context, libraries)")
+
     least, others = None if waste is None else waste.minimum_limit_bytes, ""
     if waste is not None and least is not None and least != waste.safe_limit_bytes:
-        others = f"; some limits of the pool from {format_bytes(least)} on also work, others do not"
-    verb = "Needs" if report.error is None else "To reach the failed request, the step needs"
+        others = (
+            f"; some limits of the pool from {format_bytes(least)} on also work, others"
+            " do not"
+        )
+
+    verb = (
+        "Needs"
+        if report.error is None
+        else "To reach the failed request, the step needs"
+    )
+
     yield f"{verb} {format_bytes(need.total.bytes)} = {' + '.join(parts)}{others}."
 
     if len(need.phases) > 1:
-        peaks = (f"{name} {format_bytes(most.bytes)}" for name, most in need.phases.items())
-        yield f"Requested at most: {', '.join(peaks)}."
-    processes = verdict.processes
-    if processes and processes > 1:  # each with a CUDA context; a growing pool may take more
-        yield (
-            f"{processes} such processes fit on the card at once, if each limits TensorFlow's pool to "
-            f"{format_bytes(need.pool.range.high)}; without a limit the first one takes the card."
+        peaks = (
+            f"{name} {format_bytes(most.bytes)}" for name, most in need.phases.items()
         )
+        yield f"Requested at most: {', '.join(peaks)}."
+
+    processes = verdict.processes
+    if (
+        processes and processes > 1
+    ):  # each with a CUDA context; a growing pool may take more
+        yield (
+            f"{processes} such processes fit on the card at once, if each limits "
+            f"TensorFlow's pool to {format_bytes(need.pool.range.high)}; without a "
+            "limit the first one takes the card."
+        )
+
     if need.skipped_bytes:
         yield (
-            f"Trials of algorithms would take {format_bytes(need.skipped_bytes)} more; TensorFlow skips "
-            "those that do not fit."
+            f"Trials of algorithms would take {format_bytes(need.skipped_bytes)} more; "
+            "TensorFlow skips those that do not fit."
         )
+
     if pool_bytes < report.peak.allocated_bytes:
         yield (
-            f"The pool needs less than the {format_bytes(report.peak.allocated_bytes)} allocated: under "
-            "a lower limit the allocator wastes less of each chunk."
+            f"The pool needs less than the {format_bytes(report.peak.allocated_bytes)} "
+            "allocated: under a lower limit the allocator wastes less of each chunk."
         )
 
 
@@ -230,23 +291,28 @@ def reason_words(report: ReportFile) -> Iterator[str]:
     if verdict is not None and need is not None and need.beside_pool is not None:
         limit = format_bytes(verdict.pool_limit_bytes or 0)
         yield (
-            f"TensorFlow's limit for its pool on {verdict.card} is {limit}: the card's memory less the "
-            "CUDA context and a reserve."
+            f"TensorFlow's limit for its pool on {verdict.card} is {limit}: the card's "
+            "memory less the CUDA context and a reserve."
         )
         yield (
-            f"Context, cuBLAS, cuDNN and loaded kernels take about {need.beside_pool} beside the pool, "
-            "from public reports, not measured."
+            f"Context, cuBLAS, cuDNN and loaded kernels take about {need.beside_pool} "
+            "beside the pool, from public reports, not measured."
         )
+
     yield from () if report.uncertainty is None else report.uncertainty.because
+
     for one in () if report.phantom is None else report.phantom.settings:
         if not one.value:
             continue
+
         write = format_bytes if one.is_bytes else str
         value, usual, most = map(write, (one.value, one.usual, one.most))
-        at_peak = f", {format_bytes(one.share_bytes)} of the peak" if one.share_bytes else ""
+        at_peak = (
+            f", {format_bytes(one.share_bytes)} of the peak" if one.share_bytes else ""
+        )
         yield (
-            f"Assumed ({one.name}): {one.what}: {value}{at_peak}; default {usual}, at most {most} "
-            f"({one.source})."
+            f"Assumed ({one.name}): {one.what}: {value}{at_peak}; default {usual}, at "
+            f"most {most} ({one.source})."
         )
 
 
@@ -255,7 +321,9 @@ def error_line(message: str) -> str:
     lines = [line.strip() for line in str(message).splitlines()]
     places = ('File "', "Detected at node", "Graph execution error", "[[{{", "Hint:")
     messages = [line for line in lines if line and not line.startswith(places)]
-    chosen = [line for line in messages if "OOM when" in line] or messages[-1:] or lines[:1]
+    chosen = (
+        [line for line in messages if "OOM when" in line] or messages[-1:] or lines[:1]
+    )
     line = chosen[0] if chosen else ""
     return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
 
@@ -264,7 +332,10 @@ def saving_words(finding: Finding) -> str:
     """Return the saving of a finding with the kind of bytes; empty if unknown."""
     if not finding.saves_bytes:
         return ""
-    kind = "of the memory limit" if finding.saves_kind == "limit" else finding.saves_kind
+
+    kind = (
+        "of the memory limit" if finding.saves_kind == "limit" else finding.saves_kind
+    )
     return f"saves up to {format_bytes(finding.saves_bytes)} {kind}"
 
 
@@ -273,37 +344,23 @@ def remedy_words(remedy: StepRemedy) -> tuple[str, str]:
     saves_bytes = remedy.saves_bytes
     if saves_bytes is None or remedy.requested_bytes is None:
         return "-", f"cannot be applied here: {remedy.failed}"
+
     label = f"saves {format_bytes(saves_bytes)}"
     if saves_bytes <= 0:
         label = f"+{format_bytes(-saves_bytes)}" if saves_bytes else format_bytes(0)
-    parts = [f"peak {format_bytes(remedy.requested_bytes)}", spread_words(remedy)]
+
+    parts = [f"peak {format_bytes(remedy.requested_bytes)}"]
     if remedy.fits is not None:
         parts.append("fits the limit" if remedy.fits else "does not fit the limit")
     if remedy.costs:
         parts.append(f"costs: {remedy.costs}")
+
     if remedy.patch:
         parts.append(f"patch: {remedy.patch}")
     elif remedy.no_patch:
         parts.append(f"patch: none. {remedy.no_patch}")
+
     return label, "; ".join(filter(None, parts))
-
-
-def spread_words(remedy: StepRemedy) -> str:
-    """Return how a saving varies from run to run, if the order of the ops changes it."""
-    low, high = remedy.saves_low_bytes, remedy.saves_high_bytes
-    saves, peak = remedy.saves_bytes, remedy.requested_bytes
-    if low is None or high is None or saves is None or peak is None:
-        return ""
-    if high - low <= _EQUAL_RATIO * (saves + peak):
-        return ""
-    least, most = format_bytes(abs(low)), format_bytes(abs(high))
-    if low >= 0:
-        between = f"{least} to {most} less"
-    elif high >= 0:
-        between = f"{most} less to {least} more"
-    else:
-        between = f"{most} to {least} more"
-    return f"{between}, depending on the order of the ops in a run"
 
 
 def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
@@ -312,6 +369,7 @@ def peak_limit_words(peak_bytes: int, limit_bytes: int) -> str:
     if peak_bytes > limit_bytes:
         by = format_bytes(peak_bytes - limit_bytes)
         return f"The allocated peak of {peak} is above the limit of {limit} by {by}."
+
     return f"The allocated peak of {peak} is within the limit of {limit}."
 
 
@@ -359,6 +417,7 @@ def summarize(report: ReportFile) -> Summary:
         tone = OUTCOME_TONES.get(verdict.outcome, "strong")
         if verdict.cautions:
             notices.append(f"Caution: {'; '.join(verdict.cautions)}.")
+
     sentences = (
         basis_words(report),
         place_words(report),
@@ -367,7 +426,9 @@ def summarize(report: ReportFile) -> Summary:
         range_words(report),
         "" if integrity is None else integrity.replay_says,
     )
+
     basis = _basis_of(report)
+
     return Summary(
         headline=headline,
         tone=tone,
@@ -396,18 +457,28 @@ def _figures(report: ReportFile) -> Iterator[Figure]:
     if verdict is not None and has_need:
         own_bytes = None if verdict.need is None else verdict.need.own_peak_bytes
         path = "verdict.need.own_peak_bytes"
-        yield Figure("TensorFlow's own peak", own_bytes, "by get_memory_info", path, is_main=True)
+        yield Figure(
+            "TensorFlow's own peak", own_bytes, "by get_memory_info", path, is_main=True
+        )
         meaning = "largest memory of the process"
         if report.error:
             meaning = "least memory that reaches the failed request"
+
         is_main = own_bytes is None
-        yield Figure("needs", verdict.need_bytes, meaning, "verdict.need_bytes", is_main)
+        yield Figure(
+            "needs", verdict.need_bytes, meaning, "verdict.need_bytes", is_main
+        )
         on_card = verdict.limit_of == "card"
-        meaning = f"memory of {verdict.card}" if on_card else "the given limit of the pool"
+        meaning = (
+            f"memory of {verdict.card}" if on_card else "the given limit of the pool"
+        )
         yield Figure("limit", verdict.limit_bytes, meaning, "verdict.limit_bytes")
+
     meaning = "bytes that live tensors asked for"
     yield Figure("requested", peak.requested_bytes, meaning, "peak.requested_bytes")
     meaning = "bytes of the chunks that hold them"
-    yield Figure("allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes", not has_need)
+    yield Figure(
+        "allocated", peak.allocated_bytes, meaning, "peak.allocated_bytes", not has_need
+    )
     meaning = "bytes that the allocator took from the driver"
     yield Figure("pool", peak.pool_bytes, meaning, "peak.pool_bytes")

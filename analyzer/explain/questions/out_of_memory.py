@@ -38,6 +38,7 @@ def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
     failure = failure_of(analysis)
     if failure is None:
         return
+
     wanted, in_use = failure.requested_bytes, failure.in_use_bytes
     requested, _ = analysis.line.at(failure.instant)
     detail = (
@@ -50,9 +51,12 @@ def find_out_of_memory(analysis: Analysis) -> Iterator[Finding]:
             short = ", but no free chunk is large enough: the pool is fragmented"
         elif wanted is not None:
             short = f": the request needs {format_bytes(wanted - free)} more"
+
         limit = format_bytes(failure.memory_limit_bytes)
         detail += f" The limit is {limit}, so {format_bytes(free)} were free{short}."
+
     asked = "more" if wanted is None else format_bytes(wanted)
+
     yield Finding(
         id="out-of-memory",
         severity=Severity.HIGH,
@@ -67,9 +71,11 @@ def failure_of(analysis: Analysis) -> UnservedRequest | None:
     error = analysis.recording.error
     if error is None or error.type != "ResourceExhaustedError":
         return None
+
     instant = _instant_of_failure(analysis, len(analysis.recording.events) - 1)
     _, in_use = analysis.line.at(instant)
     limit = analysis.recording.device.memory_limit_bytes
+
     return UnservedRequest(
         instant=instant,
         requested_bytes=requested_by(error.message),
@@ -87,8 +93,10 @@ def would_have_fitted(analysis: Analysis, options: BfcOptions) -> bool:
     failure = failure_of(analysis)
     if failure is None or not failure.requested_bytes:
         return False
+
     sequence, wanted = from_recording(analysis.recording), failure.requested_bytes
     done = int(np.searchsorted(sequence.instant, failure.instant, side="right"))
+
     more = replace(
         sequence,
         slot=np.append(sequence.slot[:done], sequence.n_buffers),
@@ -98,6 +106,7 @@ def would_have_fitted(analysis: Analysis, options: BfcOptions) -> bool:
         address=np.append(sequence.address, NOWHERE),
         row=np.append(sequence.row, NOWHERE),
     )
+
     return replay(more, options).failure is None
 
 
@@ -109,6 +118,7 @@ def requested_by(message: str) -> int | None:
     if match := _REQUEST.search(message):
         axes = tuple(int(axis) for axis in match[1].split(",") if axis.strip())
         return tensor_bytes(numpy_name(match[2]), axes)
+
     block = _BLOCK.search(message)
     return None if block is None else parse_bytes(block[1] + block[2])
 
@@ -136,6 +146,7 @@ def _instant_of_failure(analysis: Analysis, last: int) -> int:
         began = int(own[np.flatnonzero(waits)[-1]])
         if window[began - first :].max() == window[began - first]:
             return began
+
     return first + int(window.argmax())
 
 
@@ -150,6 +161,7 @@ def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     failed = watch.failed
     if failed is None:
         return
+
     owners = _name_live_bytes(analysis, failed)
     in_use = failed.in_use_bytes
     named_ratio = (owners.total() - owners[_UNKNOWN]) / max(in_use, 1)
@@ -158,6 +170,7 @@ def find_failed_step(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     (first, size_bytes), *_ = owners.most_common(1) or [(_UNKNOWN, 0)]
     category, holder, layer, where = first
     words = holder or category + (f" of {layer}" if layer else "")
+
     yield Finding(
         id="out-of-memory",
         severity=Severity.HIGH,
@@ -191,6 +204,7 @@ def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[Owner]:
         by_size.setdefault(int(row.requested_bytes), []).append(owner)
 
     owners: Counter[Owner] = Counter()
+
     for chunk in failed.chunks:
         owner = _UNKNOWN
         alike = by_size.get(chunk.requested_bytes, [])
@@ -205,9 +219,12 @@ def _name_live_bytes(analysis: Analysis, failed: FailedStep) -> Counter[Owner]:
             layer, category = "", "input"
             for row in same.itertuples():
                 layer, category = str(row.layer), str(row.category)
+
             owner = (category, held.holder, layer, held.where)
         elif alike:
             owner = alike.pop()
+
         owners[owner] += chunk.size_bytes
+
     owners[_UNKNOWN] += failed.in_use_bytes - owners.total()
     return +owners

@@ -49,6 +49,7 @@ def peak_op(analysis: Analysis) -> tuple[str, str, str]:
     born = analysis.rows[analysis.rows["born"] == analysis.peak.requested_instant]
     if born.empty:
         return "", "", ""
+
     row = born.iloc[0]
     return str(row["op"]), str(row["layer"]), str(row["source"])
 
@@ -63,12 +64,14 @@ def find_largest(analysis: Analysis) -> Iterator[Finding]:
     is_skipped = alive["category"].isin({*PERSISTENT, Category.WORKSPACE.value})
     if not step.infers:
         is_skipped |= is_retained(alive)
+
     # The sum of all memory from before the trace is no tensor.
     is_unknown = alive["category"] == Category.UNATTRIBUTED.value
     is_skipped |= is_unknown & alive["address"].isna() & (alive["born"] < 0)
     alive = alive[~is_skipped]
     if alive.empty:
         return
+
     row = alive.loc[alive["requested_bytes"].idxmax()]
     size = int(row["requested_bytes"])
     saves = saved_without(analysis, [size // 2], [row["born"]], [row["dies"]])
@@ -80,8 +83,10 @@ def find_largest(analysis: Analysis) -> Iterator[Finding]:
     half = "Processing it in two halves, one after the other,"
     if step.batch_size and first_axis == str(step.batch_size):
         half = "Its first axis is the batch: half the batch size"
+
     shape = f"shape {tensor.shape}" if tensor.shape else ""
     known = ", ".join(filter(None, (format_bytes(size), shape, tensor.dtype)))
+
     yield Finding(
         id="large-tensor",
         severity=severity_of(saves, peak),
@@ -99,19 +104,23 @@ def find_gradient_copies(analysis: Analysis) -> Iterator[Finding]:
     )
     if not copies:
         return
+
     table, peak = pd.concat(copies), analysis.peak.requested_bytes
     gone = table.dropna(subset="next")
     saves = saved_without(analysis, gone["requested_bytes"], gone["next"], gone["dies"])
     if saves < LOW * peak:
         return
+
     total, others, first = (
         int(table["requested_bytes"].sum()),
         len(copies) - 1,
         copies[0].iloc[0],
     )
+
     size = f"{format_bytes(total)} ({total / peak:.0%} of the peak)"
     if others:
         size = f"with {others} other variable{'s' * (others > 1)} {size}"
+
     yield Finding(
         id="gradient-copies",
         severity=severity_of(saves, peak),
@@ -148,6 +157,7 @@ def _gradient_copies(analysis: Analysis) -> Iterator[pd.DataFrame]:
     gradients = alive[
         ~is_variable & (category == Category.GRADIENT.value) & ~is_passing(alive)
     ]
+
     for shared, rows in gradients.groupby(key, observed=True, sort=False):
         variables = sorted(map(str, owners.get(shared, ())))
         each = len(rows) // max(len(variables), 1)
@@ -173,7 +183,9 @@ def find_wide_numbers(analysis: Analysis) -> Iterator[Finding]:
     rows = analysis.alive[analysis.alive["dtype"].astype(str) == "float64"]
     if not _is_large(rows, analysis, _LEAST_RATIO):
         return
+
     finding = _report_tensors(rows, "are float64")
+
     yield replace(
         finding,
         id="float64",
@@ -197,12 +209,15 @@ def find_dense_gradients(analysis: Analysis) -> Iterator[Finding]:
         .astype(str)
         .where(alive["op_type"] != "", alive["op"].astype(str))
     )
+
     shapes = alive["shape"].astype(str)
     tables = set(shapes[alive["category"] == "parameter"]) - {""}
     rows = alive[kinds.str.startswith("UnsortedSegmentSum") & shapes.isin(tables)]
     if not _is_large(rows, analysis, _LEAST_RATIO):
         return
+
     finding = _report_tensors(rows, "are dense gradients of embedding tables")
+
     yield replace(
         finding,
         id="dense-gradient",
@@ -218,11 +233,13 @@ def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]
     """Report copies of the step's inputs that are alive at the peak."""
     if analysis.step is None:
         return
+
     rows = _find_copies(analysis, analysis.step).sort_values(
         "requested_bytes", ascending=False
     )
     if not _is_large(rows, analysis, _COPIES_RATIO):
         return
+
     makers = dict.fromkeys(
         str(row.op_type or row.op) for row in rows.head(_TENSORS).itertuples()
     )
@@ -235,6 +252,7 @@ def find_input_copies(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]
     finding = _report_tensors(
         rows, f"are copies of the input, made by {', '.join(makers)}", where
     )
+
     yield replace(
         finding,
         id="input-copies",
@@ -262,6 +280,7 @@ def _report_tensors(tensors: pd.DataFrame, title: str, else_where: str = "") -> 
     """
     largest = tensors.sort_values("requested_bytes", ascending=False).head(_TENSORS)
     where = next((str(one) for one in largest["source"] if str(one)), else_where)
+
     evidence = tuple(
         evidence_row(
             f"{row['dtype']} {row['shape']}",
@@ -271,6 +290,7 @@ def _report_tensors(tensors: pd.DataFrame, title: str, else_where: str = "") -> 
         )
         for row in largest.to_dict("records")
     )
+
     title = f"{format_bytes(_sum_of(tensors))} of the peak {title}{in_brackets(where)}"
     return Finding(
         id="", severity=Severity.MEDIUM, title=title, detail="", evidence=evidence

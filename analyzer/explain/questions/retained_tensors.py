@@ -8,32 +8,23 @@ import pandas as pd
 
 from analyzer.explain.analysis import LOW, Analysis, saved_without, severity_of
 from analyzer.explain.buffer_words import (
-    buffer_row,
     describe_buffer,
     describe_largest,
     is_retained,
 )
 from analyzer.model.choice import Category
 from analyzer.model.contract.fields import EvidenceRow
-from analyzer.model.contract.report.peak_figures import BufferRow
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.units import format_bytes
 
 _EVIDENCE_ROWS: Final = 20
-_SHOWN: Final = ("name", "layer", "shape", "dtype", "requested_bytes")
 
 
 def _describe_retained(analysis: Analysis, rows: pd.DataFrame) -> Iterator[EvidenceRow]:
-    """Yield the last reader of each buffer, and its requested bytes times its lifetime."""
+    """Yield the buffers, each with its last reader."""
     for index, row in rows.iterrows():
-        use, byte_seconds = analysis.uses.get(int(index)), None
-        if not pd.isna(row["born_ps"]) and not pd.isna(row["dies_ps"]):
-            held_s = (int(row["dies_ps"]) - int(row["born_ps"])) / 1e12
-            byte_seconds = int(row["requested_bytes"]) * held_s
-        buffer = buffer_row(row, BufferRow)
-        named: EvidenceRow = {key: getattr(buffer, key) for key in _SHOWN}
-        waits_for = "" if use is None else use.waits_for
-        yield {**named, "waits_for": waits_for, "byte_seconds": byte_seconds}
+        use = analysis.uses.get(int(index))
+        yield describe_buffer(row, waits_for="" if use is None else use.waits_for)
 
 
 def find_retained(analysis: Analysis) -> Iterator[Finding]:
@@ -43,6 +34,7 @@ def find_retained(analysis: Analysis) -> Iterator[Finding]:
     total, peak = int(rows["requested_bytes"].sum()), analysis.peak.requested_bytes
     if analysis.recording.step_config.infers or not total or total < LOW * peak:
         return
+
     saves = _save_by_half(analysis)
     details = [f"{len(rows)} tensors of the forward pass wait for the backward pass."]
     if saves:
@@ -50,6 +42,7 @@ def find_retained(analysis: Analysis) -> Iterator[Finding]:
             f"Half the batch size lowers the peak by about {format_bytes(saves)} for "
             "these tensors alone, if the order of ops stays the same."
         )
+
     yield Finding(
         id="retained-activations",
         severity=severity_of(saves, peak),
@@ -80,12 +73,14 @@ def find_overdue(analysis: Analysis) -> Iterator[Finding]:
         or not 0 <= instant < len(times)
     ):
         return
+
     alive = analysis.alive[
         (analysis.alive["variable"] == "")
         & ~analysis.alive["category"].isin(
             (Category.INPUT.value, Category.CONSTANT.value)
         )
     ].sort_values("requested_bytes", ascending=False, kind="stable")
+
     used = {
         row: use.last_use_ps for row, use in analysis.uses.items() if use.last_use_ps
     }
@@ -94,13 +89,16 @@ def find_overdue(analysis: Analysis) -> Iterator[Finding]:
     ]
     if overdue.empty:
         return
+
     gone_from = np.searchsorted(times, [used[int(row)] for row in overdue.index])
     saves = saved_without(
         analysis, overdue["requested_bytes"], gone_from, overdue["dies"]
     )
     if saves < LOW * analysis.peak.requested_bytes:
         return
+
     total = format_bytes(int(overdue["requested_bytes"].sum()))
+
     yield Finding(
         id="overdue-tensors",
         severity=severity_of(saves, analysis.peak.requested_bytes),
@@ -130,13 +128,16 @@ def find_growth(analysis: Analysis) -> Iterator[Finding]:
         len(steps) < 3 or analysis.recording.watch is not None
     ):  # ``leaks`` knows the names
         return
+
     rises = np.diff([analysis.line.at(step.last)[0] for step in steps[1:]])
     if rises.min() <= 0:
         return
+
     last, rise = steps[-1].last, int(rises.mean())
     new = rows[
         (rows["born"] > steps[-2].last) & (rows["born"] <= last) & (rows["dies"] > last)
     ]
+
     yield Finding(
         id="growth-per-step",
         severity=Severity.HIGH if rise >= 2**20 else Severity.LOW,

@@ -24,6 +24,7 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
     parameters = categories[Category.PARAMETER.value]
     if not peak or state < _STATE_RATIO * peak:
         return
+
     optimizer = analysis.recording.step_config.optimizer or "The optimizer"
     one_slot = max(state - parameters, 0)
     saves = one_slot if one_slot >= LOW * peak else state
@@ -33,9 +34,11 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
             "An optimizer with one slot per parameter (SGD with momentum, Lion, "
             f"Adagrad) saves {format_bytes(one_slot)}; plain SGD needs no state"
         )
+
     factor = (
         f"It is {state / parameters:.1f} times the parameters. " if parameters else ""
     )
+
     yield Finding(
         id="optimizer-state",
         severity=severity_of(saves, peak),
@@ -54,9 +57,11 @@ def find_state(analysis: Analysis) -> Iterator[Finding]:
 def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
     """Report functions that XLA compiles again in every step."""
     recording = analysis.recording
+
     for one in recording.recompiled_functions:
         if recording.kind.ran and one.compilations <= 1:
             continue
+
         # On a card the old values are copied to the host and take no card memory.
         kept = one.variable_bytes if recording.device.kind == "cpu" else 0
         title = f"XLA compiles {one.op} again in every step"
@@ -65,9 +70,11 @@ def find_recompiled(analysis: Analysis) -> Iterator[Finding]:
             title = f"XLA compiled {one.op} {one.compilations} times in {count} steps"
         if kept:
             title += f"; each compilation keeps {format_bytes(kept)}"
+
         names = (*one.variables, *one.inputs)
         shown = ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
         where = "memory" if kept else "the host's memory"
+
         yield Finding(
             id="compiled-anew",
             severity=Severity.HIGH,
@@ -98,10 +105,12 @@ def find_workspaces(analysis: Analysis) -> Iterator[Finding]:
     total = int(at_peak["requested_bytes"].sum())
     if not total or total < LOW * peak:
         return
+
     saves = saved_without(analysis, own["requested_bytes"], own["born"], own["dies"])
     row = at_peak.loc[at_peak["requested_bytes"].idxmax()]
     size, algorithm = int(row["requested_bytes"]), str(row["role"]).partition(", ")[2]
     where = f"{row['op']}" + (f" with the algorithm {algorithm}" if algorithm else "")
+
     yield Finding(
         id="workspace",
         severity=severity_of(saves, peak),
@@ -124,6 +133,7 @@ def find_internal_waste(analysis: Analysis) -> Iterator[Finding]:
     waste, peak = analysis.fragmentation, analysis.peak
     if not waste.internal_bytes or not peak.allocated_bytes:
         return
+
     alive = alive_at(analysis.rows, peak.allocated_instant)
     lost = alive["allocated_bytes"] - alive["requested_bytes"]
     worst = alive.assign(waste_bytes=lost)[lost > 0]
@@ -132,6 +142,7 @@ def find_internal_waste(analysis: Analysis) -> Iterator[Finding]:
     unsplit = format_bytes(waste.unsplit_bytes)
     rounding = format_bytes(waste.rounding_bytes)
     share = waste.internal_bytes / peak.allocated_bytes
+
     yield Finding(
         id="internal-fragmentation",
         severity=severity_of(waste.unsplit_bytes, peak.allocated_bytes),

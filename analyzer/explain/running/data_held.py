@@ -46,11 +46,13 @@ def find_data(
     batch = analysis.recording.step_config.batch_size
     fewest = _MANY * batch if batch else _ROWS_OF_DATA
     on_card = analysis.recording.device.kind == "gpu"
+
     for one in watch.constants:
         shape = one.shape or ()
         is_set = one.copies == 1 and len(shape) > 1 and shape[0] >= fewest
         if one.size_bytes < least:
             continue
+
         if one.kind == "graph":
             yield _report_constant(one)
         elif one.kind == "held" and is_set:
@@ -73,6 +75,7 @@ def find_filling_stage(
     """
     if growth.trend != "grows" or recording.device.kind == "gpu":
         return None
+
     grown_bytes = growth.per_step_bytes * (growth.last_step - growth.first_step)
     largest = max(watch.stages, key=_stage_bytes, default=None)
     return None if largest is None or _stage_bytes(largest) < grown_bytes else largest
@@ -80,6 +83,7 @@ def find_filling_stage(
 
 def _report_constant(one: LargeConstant) -> Finding:
     copies = f"{one.copies} graphs" if one.copies > 1 else "a graph"
+
     return Finding(
         id="data-constant",
         severity=Severity.HIGH,
@@ -99,6 +103,7 @@ def _report_constant(one: LargeConstant) -> Finding:
 def _report_held(one: LargeConstant, *, on_card: bool) -> Finding:
     where = "on the card" if on_card else "in TensorFlow's memory"
     size = format_bytes(one.size_bytes)
+
     return Finding(
         id="data-held",
         severity=Severity.HIGH if on_card else Severity.MEDIUM,
@@ -145,6 +150,7 @@ def _report_stage(one: DataStage, slope: str = "") -> Finding:
     verb = "is filling and holds" if slope else "holds"
     filling = f"{slope} The growth ends when the stage is full. " if slope else ""
     element = format_bytes(one.element_bytes or 0)
+
     return Finding(
         id="data-stage",
         severity=Severity.MEDIUM if slope else Severity.LOW,
@@ -165,13 +171,16 @@ def program_figures(recording: Recording) -> ProgramFigures | None:
     watch = recording.watch
     if watch is None:
         return None
+
     device, host = measure_growth(recording, watch)
     readings = watch.readings
     if find_filling(watch, device) or find_filling_stage(recording, watch, device):
         device = structs.replace(device, trend="fills")
     elif device.trend == "grows" and watch.step_objects > 1 and not watch.models:
         device = structs.replace(device, trend="cannot tell")
+
     stride = -(-len(readings) // (MOST_READINGS - 1)) or 1
+
     return ProgramFigures(
         **{name: getattr(watch, name) for name in _OF_THE_WATCH},
         device=device,

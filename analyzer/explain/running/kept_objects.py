@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from analyzer.explain.analysis import PERSISTENT, Analysis
@@ -26,12 +25,9 @@ _TAPES: Final = (
 )
 _LEAST_TAPE_BYTES: Final = 64 << 10  # of a single tape
 
-_LEAST_BYTES: Final = 8 << 20
-_LEAST_RATIO: Final = 0.2
 _LEAST_NAMED_BYTES: Final = 1 << 20
 _LEAST_NAMED_RATIO: Final = 0.1
-"""Tensors of the step before are reported above bytes and a share of the peak; above less of both if a
-known name holds them."""
+"""Tensors of the step before are reported above both: bytes, and a share of the peak."""
 
 _LOADERS: Final = ("", "IteratorGetNext")  # ops that load the data of a loop
 
@@ -42,6 +38,7 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
     """Report stored gradient tapes, and persistent or unused tapes that are alive after the step."""
     size_bytes = _bytes_of_tapes(analysis, watch) if watch.tapes else 0
     size = format_bytes(size_bytes)
+
     for one in sorted(watch.tapes, key=lambda tape: -tape.alive):
         is_idle = (one.persistent or one.unused) and size_bytes >= _LEAST_TAPE_BYTES
         is_failed = (
@@ -63,9 +60,11 @@ def find_tapes(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
                     "Compute all gradients in one call without persistent=True, or "
                     "`del tape` after the last call."
                 )
+
             title = f"{kind} tape still holds {size} after its step"
         else:
             continue
+
         yield Finding(
             id=id_,
             severity=Severity.HIGH,
@@ -103,6 +102,7 @@ def find_models(watch: WatchNote) -> Iterator[Finding]:
             "layers, build one model and restore its first weights: "
             "model.set_weights(first)."
         )
+
         if one.alive > 1:
             id_, severity = "models-kept", Severity.MEDIUM
             saves_bytes = one.size_bytes * (one.alive - 1) // one.alive
@@ -110,6 +110,7 @@ def find_models(watch: WatchNote) -> Iterator[Finding]:
                 "Between two models of a search or of folds: del model, then "
                 "keras.utils.clear_session(); or run each model in its own process."
             )
+
         yield Finding(
             id=id_,
             severity=severity,
@@ -130,54 +131,44 @@ def find_models(watch: WatchNote) -> Iterator[Finding]:
 
 
 def find_held_over(analysis: Analysis, watch: WatchNote) -> Iterator[Finding]:
-    """Report tensors of the step before that are still alive at the peak."""
+    """Report tensors of the step before that a name holds and that are still alive at the peak."""
     if analysis.step is None:
         return
-    alive, peak = analysis.alive, analysis.peak.requested_bytes
-    growing = [leak.held for leak in leaks_by_holder(analysis, watch)]
-    bounded: list[int] = []
-    names = []
-    for held in watch.held:
-        if held.bound or held.removes:
-            bounded += held.addresses
-        if not held.bound and held not in growing:
-            names.append(held)
-    is_older = alive["step"].notna() & (alive["step"].fillna(-1) < analysis.step.index)
-    is_known = alive["category"].isin(PERSISTENT) | alive["address"].isin(bounded)
-    old = alive[is_older & ~is_known]
 
+    alive, peak = analysis.alive, analysis.peak.requested_bytes
+    is_older = alive["step"].notna() & (alive["step"].fillna(-1) < analysis.step.index)
+    of_old = _ops_and_sizes(alive[is_older & ~alive["category"].isin(PERSISTENT)])
     # A name is matched by op and size. Loaded batches are skipped: their name is reassigned before the
     # step begins.
     left = tensors_left(analysis)
     left = left[~left["op"].isin(_LOADERS)]
     made = dict(zip(left["address"], _ops_and_sizes(left), strict=True))
-    of_old = _ops_and_sizes(old)
-    holding = [
-        held for held in names if any(made.get(one) in of_old for one in held.addresses)
-    ]
-    size_bytes = int(old["requested_bytes"].sum())
-    if size_bytes < max(_LEAST_BYTES, _LEAST_RATIO * peak):
-        known = {made.get(address) for held in holding for address in held.addresses}
-        size_bytes = sum(size for op, size in of_old if (op, size) in known)
-        if size_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
-            return
+    growing = [held for held, _, _ in leaks_by_holder(analysis, watch)]
+    names, known = [], set()
 
-    names = (holding or names)[:_ROWS]
-    holder = after = ""
-    if names:
-        shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
-        holder = f": {names[0].holder} holds them ({names[0].where})"
-        after = f"After a step these names hold tensors: {shown}. "
+    for held in watch.held:
+        tensors = {made[one] for one in held.addresses if one in made}
+        is_bounded = held.bound or held.removes
+        if tensors.intersection(of_old) and not is_bounded and held not in growing:
+            names.append(held)
+            known |= tensors
+
+    size_bytes = sum(size for op, size in of_old if (op, size) in known)
+    if not names or size_bytes < max(_LEAST_NAMED_BYTES, _LEAST_NAMED_RATIO * peak):
+        return
+
+    shown = ", ".join(f"{held.holder} ({held.where})" for held in names[:3])
+
     yield Finding(
         id="held-over",
         severity=Severity.LOW,
-        title=f"{format_bytes(size_bytes)} of the previous step are alive at the "
-        f"peak{holder}",
+        title=f"{format_bytes(size_bytes)} of the previous step are alive at the peak: "
+        f"{names[0].holder} holds them ({names[0].where})",
         detail="In a loop, a name holds its tensors until it is reassigned, one step "
-        f"later. {after}`del` them at the end of the step, or move the step into a "
-        "function.",
+        f"later. After a step these names hold tensors: {shown}. `del` them at the end "
+        "of the step, or move the step into a function.",
         saves_bytes=size_bytes,
-        evidence=tuple(holder_row("held by", held) for held in names),
+        evidence=tuple(holder_row("held by", held) for held in names[:_ROWS]),
     )
 
 
@@ -211,9 +202,11 @@ _RETRACE_ADVICE: Final = {
 def find_retracing(watch: WatchNote, growth: TrendFigures) -> Iterator[Finding]:
     """Report functions that are traced in many of their calls, or created many times."""
     slope = growth_words(growth)
+
     for one in watch.functions:
         if one.is_keras and watch.models:
             continue  # reported with the models: each model has its own functions
+
         repeats = one.traces - one.objects
         if one.objects >= _COPIES:
             if one.traces >= _CALLS_RATIO * one.calls:
@@ -226,6 +219,7 @@ def _report_created(one: TracedFunction, slope: str) -> Finding:
     holder = f", held by {one.holder}" if one.holder else ""
     is_kept = one.alive >= _COPIES
     kept = f"; {one.alive} are still alive{holder}" if is_kept else ""
+
     return Finding(
         id="functions-made-anew",
         severity=Severity.HIGH if is_kept else Severity.MEDIUM,
@@ -245,6 +239,7 @@ def _report_retraced(one: TracedFunction, slope: str) -> Finding:
         last = one.retraces[-1]
         cause = last.cause
         reason = f" Last reason: {last.changed}." if last.changed else ""
+
     return Finding(
         id="retraced",
         severity=Severity.HIGH,
@@ -280,9 +275,11 @@ def _calls_of(one: TracedFunction) -> tuple[EvidenceRow, ...]:
             size=one.graph_bytes,
         )
     ]
+
     for retrace in one.retraces[-_CALL_ROWS:]:
         call = f"call {retrace.call}"
         rows.append(evidence_row(call, name=retrace.changed, where=one.called_at))
+
     return tuple(rows)
 
 
@@ -303,11 +300,13 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     made = rows.loc[is_made, ["op", "step", "requested_bytes"]]
     if len(steps) < _SIZES or made.empty:
         return
+
     sizes = (
         made.groupby(["op", "step"], observed=True)["requested_bytes"]
         .max()
         .unstack("step")
     )
+
     is_growing = (sizes.diff(axis=1).iloc[:, 1:] > 0).all(
         axis=1
     )  # a tensor made of a growing list
@@ -323,6 +322,7 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
     widths = (highest - lowest).nlargest(_ROWS)
     sources = dict(zip(rows["op"].astype(str), rows["source"].astype(str), strict=True))
     evidence = []
+
     for op, width in widths.items():
         sizes_of = (
             f"asks for {format_bytes(int(lowest[op]))} to "
@@ -332,34 +332,21 @@ def find_varying_shapes(analysis: Analysis) -> Iterator[Finding]:
         evidence.append(
             evidence_row(sizes_of, name=str(op), where=where, size=int(width))
         )
+
     where, step = (
         ("", "") if watch is None else (watch.where, f"A step is {watch.step}. ")
     )
     ops = f"{len(varied)} op{'s' * (len(varied) != 1)}"
+
     yield Finding(
         id="varying-shapes",
         severity=Severity.MEDIUM,
         title=f"Shapes vary from step to step in {ops}: the steps peak at "
         f"{format_bytes(min(peaks))} to {format_bytes(max(peaks))}{in_brackets(where)}",
-        detail=f"{step}{_fragmentation_words(analysis)}A chunk freed by a short batch "
+        detail=f"{step}A chunk freed by a short batch "
         "is too small for a longer one, so the pool grows beyond the need of the "
         "largest step, and a tf.function with fixed shapes is traced again for each "
         "shape. Pad to a few lengths (padded_batch, bucket_by_sequence_length) and "
         "drop the last partial batch (drop_remainder=True).",
         evidence=tuple(evidence),
-    )
-
-
-def _fragmentation_words(analysis: Analysis) -> str:
-    """Return a sentence on the fragmentation of free memory at the end and at its worst."""
-    events = analysis.recording.events
-    ratios = events.loc[
-        events["allocator"] == analysis.recording.allocator, "fragmentation"
-    ]
-    ratios = ratios[np.isfinite(ratios)]
-    if not len(ratios):
-        return ""
-    return (
-        f"{ratios.iloc[-1]:.0%} of the free memory is outside the largest free chunk "
-        f"after the traced steps, {ratios.max():.0%} at worst. "
     )

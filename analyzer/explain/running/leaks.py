@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -40,35 +40,29 @@ _STEADY_RATIO: Final = 0.5
 _ROWS: Final = 10
 
 
-class StepLeak(NamedTuple):
-    """A holder that keeps tensors of each step, made by ``ops``."""
-
-    held: HeldTensors
-    per_step_bytes: (
-        int  # allocated bytes that it keeps of a step, the median of the traced steps
-    )
-    ops: tuple[str, ...]
+Leak = tuple[HeldTensors, int, tuple[str, ...]]
+"""A holder that keeps tensors of each step, its allocated bytes a step (median), and their ops."""
 
 
-def leaks_by_holder(analysis: Analysis, watch: WatchNote) -> list[StepLeak]:
+def leaks_by_holder(analysis: Analysis, watch: WatchNote) -> list[Leak]:
     """Return the holders that keep tensors of several traced steps, largest first."""
     rows = _outliving(analysis)
     traced = max(len(analysis.recording.steps), 1)
     leaks = []
+
     for held in watch.held:
         kept = rows[rows["address"].isin(held.addresses)]
         sums = kept.groupby("step", observed=True)["allocated_bytes"].sum()
         steps, per_step = len(sums), int(np.median(sums)) if len(sums) else 0
         if not held.addresses:  # outside the allocator: memory shared with NumPy
             steps, per_step = held.count, held.size_bytes // traced
-        if (
-            held.grows
-            and per_step
-            and min(steps, held.count) > min(_FEWEST_STEPS, traced)
-        ):
+
+        is_repeated = min(steps, held.count) > min(_FEWEST_STEPS, traced)
+        if held.grows and per_step and is_repeated:
             ops = tuple(dict.fromkeys(str(op) for op in kept["op"] if op))
-            leaks.append(StepLeak(held=held, per_step_bytes=per_step, ops=ops))
-    return sorted(leaks, key=lambda leak: -leak.per_step_bytes)
+            leaks.append((held, per_step, ops))
+
+    return sorted(leaks, key=lambda leak: -leak[1])
 
 
 def tensors_left(analysis: Analysis) -> pd.DataFrame:
@@ -97,6 +91,7 @@ def find_leaks(
     """Report containers that keep tensors of each step, if memory grows over the steps."""
     if growth.trend != "grows":
         return
+
     slope = growth_words(growth)
     filling = find_filling(watch, growth)
     if filling is not None:
@@ -109,6 +104,7 @@ def find_leaks(
                 f"It has room for {filling.bound:,} entries; memory grows until it is "
                 "full."
             )
+
         yield Finding(
             id="fills",
             severity=Severity.LOW,
@@ -119,13 +115,15 @@ def find_leaks(
         )
 
     traced = len(analysis.recording.steps)
-    for leak in leaks_by_holder(analysis, watch):
-        held = leak.held
+
+    for held, per_step_bytes, ops in leaks_by_holder(analysis, watch):
         if held.removes:
             continue
+
         shapes = ", ".join(str(list(shape)) for shape in held.shapes[:3])
         kept = holder_row(f"kept by, shape {shapes}" if shapes else "kept by", held)
-        makers = (evidence_row("made by", name=op) for op in leak.ops[:_ROWS])
+        makers = (evidence_row("made by", name=op) for op in ops[:_ROWS])
+
         yield _report_growth(
             analysis,
             growth,
@@ -133,7 +131,7 @@ def find_leaks(
             f"In {traced} traced steps a tensor was added {times(held.count)} and none "
             f"was removed. {slope} {_advise(held)}",
             (kept, *makers),
-            per_step_bytes=leak.per_step_bytes,
+            per_step_bytes=per_step_bytes,
         )
 
 
@@ -148,6 +146,7 @@ def _advise(held: HeldTensors) -> str:
             "of every function on its path. Store the text, str(error), or drop the "
             "traceback: error.with_traceback(None)."
         )
+
     return (
         "Store numbers instead of tensors, float(loss) or value.numpy(), or limit the "
         "container: collections.deque(maxlen=…), clear()."
@@ -158,6 +157,7 @@ def find_filling(watch: WatchNote, growth: TrendFigures) -> HeldTensors | None:
     """Return the bounded container whose filling explains the growth; None if there is none."""
     if growth.trend != "grows":
         return None
+
     bounded = [
         one for one in (*watch.held_later, *watch.held) if one.bound or one.removes
     ]
@@ -205,6 +205,7 @@ def find_unexplained(
         row = evidence_row(
             "a step", name=watch.step, where=watch.where, count=watch.steps
         )
+
         yield Finding(
             id="grows-on-host",
             severity=Severity.MEDIUM,
@@ -237,11 +238,13 @@ def growth_words(growth: TrendFigures) -> str:
     """Return a sentence on the bytes in use over all steps, with the range of the slope."""
     if growth.trend == "cannot tell" and not growth.level_bytes:
         return "There were too few steps for a slope over all steps."
+
     verb = {
         "grows": "grow",
         "flat": "do not grow",
         "cannot tell": "show no clear trend",
     }
+
     slope = format_slope(growth.per_step_bytes, growth.low_bytes, growth.high_bytes)
     steps = f"steps {growth.first_step} to {growth.last_step}"
     return f"Over {steps} the bytes in use {verb[growth.trend]}: {slope}."
@@ -260,6 +263,7 @@ def _report_growth(
     per_step = growth.per_step_bytes if per_step_bytes is None else per_step_bytes
     share = _THOUSAND * per_step / max(analysis.peak.allocated_bytes, 1)
     severity = Severity.MEDIUM if share >= _MEDIUM_RATIO else Severity.LOW
+
     return Finding(
         id="kept-tensors",
         severity=Severity.HIGH if share >= _HIGH_RATIO else severity,
@@ -283,6 +287,7 @@ def _find_rare_leak(
         or largest.size_bytes < _EXPLAINS_RATIO * growth.per_step_bytes * steps
     ):
         return None
+
     return _report_growth(
         analysis,
         growth,
@@ -299,12 +304,14 @@ def _find_growing_tensor(
 ) -> Finding | None:
     """Report a name that gets a larger tensor in each step; None if it does not explain the growth."""
     left, rows = _outliving(analysis), analysis.recording.allocations
+
     for held in watch.held:
         op = next(
             (str(op) for op in left.loc[left["address"].isin(held.addresses), "op"]), ""
         )
         if held.grows or not op:
             continue
+
         by_step = rows[rows["op"] == op].groupby("step", observed=True)[
             "requested_bytes"
         ]
@@ -313,10 +320,12 @@ def _find_growing_tensor(
         is_rising = len(rises) >= _FEWEST_STEPS and rises.min() > 0
         if not is_rising or rises.median() < _EXPLAINS_RATIO * growth.per_step_bytes:
             continue
+
         first, last = (
             format_bytes(int(sizes.iloc[0])),
             format_bytes(int(sizes.iloc[-1])),
         )
+
         return _report_growth(
             analysis,
             growth,
@@ -327,6 +336,7 @@ def _find_growing_tensor(
             "store numbers.",
             (holder_row("held by", held), evidence_row("made by", name=op)),
         )
+
     return None
 
 
@@ -343,7 +353,9 @@ def _report_unknown_holder(
         evidence.append(
             evidence_row("outlives its step", name=name, where=where, size=int(size))
         )
+
     step = f" (a step is {watch.step}, {watch.where})" if watch.where else ""
+
     finding = _report_growth(
         analysis,
         growth,
@@ -352,4 +364,5 @@ def _report_unknown_holder(
         " ops in the evidence: their buffers outlive their step.",
         tuple(evidence),
     )
+
     return replace(finding, id="grows")

@@ -51,6 +51,7 @@ def growth_of(
     points = sorted((step, size) for step, size in sizes.items() if size is not None)
     if not points:
         return TrendFigures(trend="cannot tell")
+
     last = points[-1][0]
     skipped = max(warmup, min(warmup + 3, last // 3), round(_WARMUP_RATIO * last))
     points = [point for point in points if point[0] > skipped]
@@ -60,6 +61,7 @@ def growth_of(
     floors = [min(block, key=lambda point: point[1]) for block in blocks]
     if len(floors) < _FEWEST:
         return TrendFigures(trend="cannot tell", last_step=last)
+
     slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(floors, 2))
     count, n = len(floors), len(slopes)
     spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
@@ -72,6 +74,7 @@ def growth_of(
     spread_bytes = _SPREADS * median(abs(one - median(rest)) for one in rest)
     is_growing = low > 0 and middle * steps > max(noise, spread_bytes)
     is_flat = high * steps <= noise
+
     return TrendFigures(
         trend="grows" if is_growing else "flat" if is_flat else "cannot tell",
         per_step_bytes=middle,
@@ -97,6 +100,7 @@ def measure_growth(
             highest_bytes = max(highest_bytes, one.in_use_bytes)
         if one.host_bytes is not None:
             rest.append(replace(one, host_bytes=max(one.host_bytes - highest_bytes, 0)))
+
     device = growth_of(watch.readings, watch.warmup)
     return device, growth_of(rest, watch.warmup, lambda one: one.host_bytes)
 

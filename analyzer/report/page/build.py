@@ -18,7 +18,13 @@ from analyzer.report.diff_sections import diff_document
 from analyzer.report.page.payload import pack, payload
 from analyzer.report.render.charts import ChartLine, LineChart, draw_lines, draw_shares
 from analyzer.report.render.page_shell import asset, fill_page, templates_of, writable
-from analyzer.report.render.sections import Cell, CellValue, Drawing, Section, Table, TableColumn
+from analyzer.report.render.sections import (
+    Cell,
+    Drawing,
+    Section,
+    Table,
+    TableColumn,
+)
 from analyzer.report.summary import (
     CATEGORY_LABELS,
     error_line,
@@ -32,23 +38,13 @@ _PAGE: Final = "analyzer.report.page"
 _FEWEST: Final = 3  # readings in a chart
 _HEIGHT: Final = 170  # units of a chart
 
-STATIC_ROWS: Final = 25  # of the tables that are HTML, for printing and readers without script
+STATIC_ROWS: Final = (
+    25  # of the tables that are HTML, for printing and readers without script
+)
 
 _STEPS: Final = 40  # rows of the table of steps
 _UNMODELLED: Final = 20  # rows of the table of op types without a model
 _ALL_HOSTS: Final = 10_000  # rows
-
-_SIZES: Final = {
-    "resident.allocated_bytes": "resident before the step, allocated",
-    "peak_ever.allocated_bytes": "highest peak, allocated",
-    "peak_ever.since_start_bytes": "highest peak since the start of the process, allocated",
-    "peak_ever.pool_bytes": "largest pool",
-    "fragmentation.internal_bytes": "waste inside chunks at the peak",
-    "fragmentation.external_bytes": "free but unusable at the peak",
-    "fragmentation.largest_free_bytes": "largest free chunk at the peak",
-    "device.memory_limit_bytes": "limit of the allocator",
-}
-"""Place in the report -> label of a size at the end of the page."""
 
 
 def render(
@@ -65,6 +61,7 @@ def render(
         static.append(report_sections.tensors_section(report, STATIC_ROWS))
     if any(row.layer for row in report.layers):
         static.append(report_sections.layers_section(report, STATIC_ROWS))
+
     return fill_page(
         _PAGE,
         "assets/template.html",
@@ -81,7 +78,9 @@ def render(
         categories=CATEGORY_LABELS,
         comparison=comparison,
         hosts_lead=() if hosts is None else tuple(report_sections.hosts_lead(hosts)),
-        hosts=None if hosts is None else report_sections.hosts_section(hosts, _ALL_HOSTS),
+        hosts=None
+        if hosts is None
+        else report_sections.hosts_section(hosts, _ALL_HOSTS),
         others=tuple(_other_sections(report)),
         static=static,
         stack=draw_shares(shares, "Categories at the peak, listed below"),
@@ -93,6 +92,7 @@ def render(
 def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> str:
     """Return a summary for a notebook, without script or style."""
     template = templates_of(_PAGE).get_template("assets/inline.html")
+
     text = template.render(
         document=report,
         comparison=comparison,
@@ -100,6 +100,7 @@ def render_inline(report: ReportFile, *, comparison: DiffFile | None = None) -> 
         changes=change_items(report),
         title=report.target.name or "unnamed target",
     )
+
     return writable(text)
 
 
@@ -107,20 +108,25 @@ def steps_charts(program: ProgramFigures | None) -> list[Drawing]:
     """Return charts of the device's allocator and of the process, if there are enough readings."""
     if program is None:
         return []
+
     device, host = [], []
     for one in program.readings:
         device.append((one.step, one.in_use_bytes))
         if one.host_bytes is not None:
             host.append((one.step, one.host_bytes))
+
     charts = []
+
     for title, trend, points in (
         ("In use in TensorFlow's allocator", program.device.trend, device),
         ("Resident memory of the process", program.host.trend, host),
     ):
         if len(points) < _FEWEST:
             continue
+
         sizes = [size_bytes for _, size_bytes in points]
         low, high, last = map(format_bytes, (min(sizes), max(sizes), sizes[-1]))
+
         chart = LineChart(
             caption=f"{title}: {low} to {high}, at the end {last} (trend: {trend})",
             lines=(ChartLine("after each step", "requested", points),),
@@ -129,31 +135,31 @@ def steps_charts(program: ProgramFigures | None) -> list[Drawing]:
             x_text="{:,}".format,
             height=_HEIGHT,
         )
+
         charts.append(draw_lines(chart))
+
     return charts
 
 
 def _other_sections(report: ReportFile) -> Iterator[Section]:
     if report.steps:
         yield report_sections.steps_section(report, _STEPS)
-    rows: list[tuple[CellValue, ...]] = []
-    for path, label in _SIZES.items():
-        part, _, name = path.partition(".")
-        size_bytes = getattr(getattr(report, part), name, None)
-        if size_bytes is not None:
-            rows.append((label, Cell(size_bytes, path=path)))
-    if report.fragmentation is not None and report.fragmentation.risk:
-        rows.append(("risk of fragmentation", report.fragmentation.risk))
-    sizes = Table((TableColumn("number"), TableColumn("size", "bytes")), tuple(rows))
-    yield Section("Allocator", (sizes,))
 
     if report.unmodelled:
         unmodelled = []
         for place, row in enumerate(report.unmodelled[:_UNMODELLED]):
             size = Cell(row.bytes, path=f"unmodelled.{place}.bytes")
             unmodelled.append((row.op_type, row.count, size))
-        columns = TableColumn("op type"), TableColumn("ops", "number"), TableColumn("output", "bytes")
-        yield Section("Ops with unknown scratch memory", (Table(columns, tuple(unmodelled)),))
+
+        columns = (
+            TableColumn("op type"),
+            TableColumn("ops", "number"),
+            TableColumn("output", "bytes"),
+        )
+
+        yield Section(
+            "Ops with unknown scratch memory", (Table(columns, tuple(unmodelled)),)
+        )
 
 
 @cache

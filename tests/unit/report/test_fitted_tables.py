@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 from builders import sample_folder
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 import analyzer
 from analyzer.model.units import format_bytes
-from analyzer.report.render.sections import TableColumn
-from analyzer.report.render.terminal import GAP, fit_widths, to_terminal
+from analyzer.report.render.terminal import to_terminal
 from analyzer.report.report_sections import report_document
 
 WIDTHS = (80, 100, 120, 160)
@@ -67,35 +64,3 @@ def test_every_number_of_a_report_is_whole(name: str, width: int) -> None:
     check_whole(
         lines(to_terminal(report_document(opened(name).report), width), width), sizes, width
     )
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> tuple[list[TableColumn], list[int]]:
-    columns, widest = [TableColumn("first", "number")], [10]
-    for place in range(draw(st.integers(0, 7))):
-        is_number = draw(st.booleans())
-        least, rank = draw(st.integers(8, 30)), draw(st.integers(0, 4))
-        kind = "number" if is_number else "text"
-        columns.append(TableColumn("n" * place, kind, least, rank))
-        widest.append(draw(st.integers(0, 12 if is_number else 200)))
-    return columns, widest
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(tables(), st.integers(40, 200))
-def test_columns_fit_and_numbers_have_their_room(
-    table: tuple[list[TableColumn], list[int]], width: int
-) -> None:
-    columns, widest = table
-    widths = fit_widths(columns, widest, width)
-    shown = sorted(widths)
-    assert shown == list(widths)
-    for place in shown:
-        if columns[place].is_number:
-            assert widths[place] >= widest[place]
-    needed = sum(widest[p] if columns[p].is_number else 8 for p in shown) + GAP * (len(shown) - 1)
-    assert sum(widths.values()) + GAP * (len(shown) - 1) <= max(width, needed)
-    left_out = [columns[place].rank for place in range(len(columns)) if place not in widths]
-    kept = [columns[place].rank for place in shown]
-    assert all(rank >= max(kept, default=0) for rank in left_out)
-    assert 0 not in left_out

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from analyzer.model.choice import Category
-from analyzer.model.contract.fields import Instant, Name, Picoseconds, ReportRecord, Text, Total
+from analyzer.model.contract.fields import (
+    Instant,
+    Name,
+    Picoseconds,
+    ReportRecord,
+    Text,
+    Total,
+)
 from analyzer.model.ranges import Range
 
 
@@ -203,5 +210,6 @@ def shift_bounds(base: StatedRange, below: int, above: int, *kinds: str) -> dict
     shifts = {
         f"{kind}{end}": by for kind in kinds for end, by in (("low", -below), ("high", above))
     }
+
     old = {f"{name}_bytes": (getattr(base, f"{name}_bytes"), by) for name, by in shifts.items()}
     return {key: None if size is None else max(size + by, 0) for key, (size, by) in old.items()}

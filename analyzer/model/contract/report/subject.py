@@ -7,7 +7,14 @@ from msgspec import Meta, Struct
 
 from analyzer.model.choice import Choice
 from analyzer.model.contract.capture_request import Assumption
-from analyzer.model.contract.fields import EvidenceRow, Name, ReportRecord, Signed, Text, Total
+from analyzer.model.contract.fields import (
+    EvidenceRow,
+    Name,
+    ReportRecord,
+    Signed,
+    Text,
+    Total,
+)
 from analyzer.model.contract.report.peak_figures import TwoSizes
 from analyzer.model.contract.watch_note import Reading
 
