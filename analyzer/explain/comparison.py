@@ -315,7 +315,10 @@ def _timeline(recording: Recording) -> StepCurve:
     line = timeline(main_allocator_rows(recording), len(recording.events))
     steps = [step for step in recording.steps if step.last >= step.first]
     # Place 0 of a line is the state before the first event.
-    window = slice(steps[-1].first + 1, steps[-1].last + 2) if steps else slice(1, None)
+    window = slice(1, None)
+    if steps:
+        window = slice(steps[-1].first + 1, steps[-1].last + 2)
+
     requested, allocated = line.requested[window], line.allocated[window]
     edges = np.linspace(
         0, len(requested), min(TIMELINE_COLUMNS, len(requested)) + 1

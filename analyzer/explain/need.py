@@ -13,14 +13,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis
-from analyzer.explain.buffer_words import is_passing
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.trace_integrity import counted_peak
 from analyzer.model.contract.report.limit_figures import LifePhase, Need
 from analyzer.model.ranges import BoundedBytes, Range
 from analyzer.model.recording.records import Kind, Recording
 from analyzer.model.recording.schema import TRIAL
-from analyzer.model.recording.timeline import alive_at, main_allocator_rows, timeline
+from analyzer.model.recording.timeline import main_allocator_rows, timeline
 
 
 def begins_with_process(recording: Recording) -> bool:
@@ -180,23 +179,3 @@ def _lower(size: BoundedBytes, most_bytes: int) -> BoundedBytes:
     return BoundedBytes.around(
         min(size.bytes, most_bytes), size.range.low, size.range.high
     )
-
-
-def first_step_only_bytes(analysis: Analysis) -> int:
-    """Return the requested bytes of temporaries at the highest peak that no later step requests.
-
-    Such as trials of algorithms. 0 if that peak is not in the first step, or there is only one step.
-    """
-    steps, instant = analysis.recording.steps, analysis.peak_ever.requested_instant
-    if len(steps) < 2 or not steps[0].first <= instant <= steps[0].last:
-        return 0
-
-    rows = analysis.rows
-    last = rows[rows["step"] == steps[-1].index]
-    repeated = set(zip(last["op"].astype(str), last["requested_bytes"], strict=True))
-    alive = alive_at(rows, instant)
-    is_scratch = alive["category"].isin(["temporary", "workspace"]) | is_passing(alive)
-    is_inside = (alive["born"] >= steps[0].first) & (alive["dies"] <= steps[0].last)
-    alive = alive[is_scratch & is_inside]
-    asked = zip(alive["op"].astype(str), alive["requested_bytes"], strict=True)
-    return sum(int(size) for op, size in asked if (op, size) not in repeated)

@@ -166,7 +166,7 @@ def _add_replay(analysis: Analysis, result: Replay) -> Analysis:
 
     pool = structs.replace(
         analysis.pool,
-        pool_bytes=int(sizes[inside].max()) if inside.any() else int(sizes[at]),
+        pool_bytes=int(sizes[inside].max(initial=0)) or int(sizes[at]),
         pool_ever_bytes=result.peak_pool_bytes,
         pool_timeline=_changes(result),
     )

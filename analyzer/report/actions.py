@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from analyzer.cards.catalogue import look_up_gpu
@@ -164,7 +165,7 @@ def _evidence_table(finding: Finding) -> Table | None:
 
     columns, cells = [], []
 
-    for key in dict.fromkeys(key for row in rows for key in row):
+    for key in dict.fromkeys(chain.from_iterable(rows)):
         values = [row.get(key) for row in rows]
         kind: ColumnKind = "bytes" if key.endswith("_bytes") else "number"
         if any(isinstance(value, (str, bool, tuple, list)) for value in values):

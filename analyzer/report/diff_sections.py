@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Final
 
 from analyzer.explain.comparison import KIND_WORDS, compare
@@ -190,11 +190,13 @@ def build_diff(
     older: Side, newer: Side, *, names: Sequence[str | None] = (None, None)
 ) -> Diff:
     """Compare two steps; ``names`` are the user's names, such as paths; None to choose them."""
-    labels = _labels(names)
-    kinds = [KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]]
-    if labels is not None and kinds[0] != kinds[1]:
-        labels = f"{labels[0]} ({kinds[0]})", f"{labels[1]} ({kinds[1]})"
-
+    first, second = names
+    labels = None
+    if first is not None and second is not None and first != second:
+        labels = first, second
+        kinds = KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]
+        if kinds[0] != kinds[1]:
+            labels = f"{first} ({kinds[0]})", f"{second} ({kinds[1]})"
     return Diff(compare(*older, *newer, labels=labels), newer)
 
 
@@ -214,17 +216,3 @@ def allowed_growth(allowed: str, before_bytes: int) -> int:
         raise InputError(
             f"{allowed!r} {problem}.", hint=f"Write it as {wanted}."
         ) from None
-
-
-def _labels(names: Sequence[str | None]) -> tuple[str, str] | None:
-    """Return the shortest different ends of two paths; None if the paths are equal or missing."""
-    if None in names:
-        return None
-
-    first, second = (PurePath(os.path.abspath(str(name))).parts for name in names)
-    for length in range(1, max(len(first), len(second)) + 1):
-        ends = [str(PurePath(*parts[-length:])) for parts in (first, second)]
-        if ends[0] != ends[1]:
-            return ends[0], ends[1]
-
-    return None

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from analyzer.explain.analysis import Analysis, card_uses
 from analyzer.explain.buffer_words import buffer_row, why_alive
-from analyzer.explain.need import first_step_only_bytes
 from analyzer.explain.questions.out_of_memory import failure_of
 from analyzer.explain.questions.peak_owner import peak_op
 from analyzer.explain.run_range import stated_range
@@ -34,7 +33,6 @@ def build_document(analysis: Analysis) -> ReportFile:
             requested_bytes=ever.requested_bytes,
             allocated_bytes=ever.allocated_bytes,
             pool_bytes=analysis.pool.pool_ever_bytes,
-            first_step_only_bytes=first_step_only_bytes(analysis),
             phase=_phase_at(ever.allocated_instant, recording.steps),
             since_start_bytes=find_counter_peak(recording),
         ),

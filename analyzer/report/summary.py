@@ -15,12 +15,8 @@ from analyzer.model.contract.report.subject import (
     TrendFigures,
 )
 from analyzer.model.tables import read_table
-from analyzer.model.units import format_bytes, format_slope
+from analyzer.model.units import format_bytes, format_slope, signed_bytes
 from analyzer.report.render.sections import Figure, Tone
-
-_TRIALS_RATIO: Final = (
-    0.02  # of the highest peak; larger trials of the first step are noted
-)
 
 _LONGEST_ERROR: Final = 300  # characters
 
@@ -114,13 +110,6 @@ def peak_notes(report: ReportFile) -> Iterator[str]:
             yield (
                 f"Before the trace the process had up to {format_bytes(start)} "
                 f"allocated, {ratio:.2g} times the peak of this step."
-            )
-
-        if ever.first_step_only_bytes >= max(_TRIALS_RATIO * ever.requested_bytes, 1):
-            yield (
-                f"Of the {format_bytes(ever.requested_bytes)} requested at the highest "
-                f"peak, {format_bytes(ever.first_step_only_bytes)} are requested by the"
-                " first step only, for example to try algorithms."
             )
 
     for use in report.cards:
@@ -220,27 +209,6 @@ def need_words(report: ReportFile) -> Iterator[str]:
     if need is None or verdict is None:
         return
 
-    pool_bytes, own_bytes, phase = (
-        need.pool.bytes,
-        need.own_peak_bytes,
-        need.largest_phase,
-    )
-
-    parts = [
-        f"{format_bytes(need.phases[phase].bytes)} requested {_PHASES[phase]}",
-        f"{format_bytes(need.allocator.bytes)} rounding and fragmentation",
-    ]
-    if own_bytes is not None and own_bytes <= pool_bytes:
-        parts = [f"{format_bytes(own_bytes)} TensorFlow's own peak (get_memory_info)"]
-        if own_bytes < pool_bytes:
-            parts.append(
-                f"{format_bytes(pool_bytes - own_bytes)} fragmentation of its pool"
-            )
-
-    if need.beside_pool is not None:
-        beside = format_bytes(need.beside_pool.bytes)
-        parts.append(f"{beside} beside TensorFlow's pool (context, libraries)")
-
     least, others = None if waste is None else waste.minimum_limit_bytes, ""
     if waste is not None and least is not None and least != waste.safe_limit_bytes:
         others = (
@@ -254,7 +222,8 @@ def need_words(report: ReportFile) -> Iterator[str]:
         else "To reach the failed request, the step needs"
     )
 
-    yield f"{verb} {format_bytes(need.total.bytes)} = {' + '.join(parts)}{others}."
+    total = format_bytes(need.total.bytes)
+    yield f"{verb} {total} = {' + '.join(_parts_of(need))}{others}."
 
     if len(need.phases) > 1:
         peaks = (
@@ -278,11 +247,31 @@ def need_words(report: ReportFile) -> Iterator[str]:
             "TensorFlow skips those that do not fit."
         )
 
-    if pool_bytes < report.peak.allocated_bytes:
+    if need.pool.bytes < report.peak.allocated_bytes:
         yield (
             f"The pool needs less than the {format_bytes(report.peak.allocated_bytes)} "
             "allocated: under a lower limit the allocator wastes less of each chunk."
         )
+
+
+def _parts_of(need: Need) -> Iterator[str]:
+    pool_bytes, own_bytes, phase = (
+        need.pool.bytes,
+        need.own_peak_bytes,
+        need.largest_phase,
+    )
+
+    if own_bytes is None or own_bytes > pool_bytes:
+        yield f"{format_bytes(need.phases[phase].bytes)} requested {_PHASES[phase]}"
+        yield f"{format_bytes(need.allocator.bytes)} rounding and fragmentation"
+    else:
+        yield f"{format_bytes(own_bytes)} TensorFlow's own peak (get_memory_info)"
+        if own_bytes < pool_bytes:
+            yield f"{format_bytes(pool_bytes - own_bytes)} fragmentation of its pool"
+
+    if need.beside_pool is not None:
+        beside = format_bytes(need.beside_pool.bytes)
+        yield f"{beside} beside TensorFlow's pool (context, libraries)"
 
 
 def reason_words(report: ReportFile) -> Iterator[str]:
@@ -346,8 +335,10 @@ def remedy_words(remedy: StepRemedy) -> tuple[str, str]:
         return "-", f"cannot be applied here: {remedy.failed}"
 
     label = f"saves {format_bytes(saves_bytes)}"
-    if saves_bytes <= 0:
-        label = f"+{format_bytes(-saves_bytes)}" if saves_bytes else format_bytes(0)
+    if saves_bytes < 0:
+        label = signed_bytes(-saves_bytes)
+    elif saves_bytes == 0:
+        label = "saves nothing"
 
     parts = [f"peak {format_bytes(remedy.requested_bytes)}"]
     if remedy.fits is not None:

@@ -45,14 +45,14 @@ _RANDOM: Final = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated"
 _CALLS: Final = frozenset(("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"))
 _NOT_MOVED: Final = _CALLS | {"Placeholder", "Const", "NoOp", "Assert", "SymbolicGradient"}
 _PYTHON: Final = frozenset(("PyFunc", "PyFuncStateless", "EagerPyFunc"))
-_ASSIGNMENTS: Final = frozenset(
-    ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
-)
+_ASSIGNMENTS: Final = frozenset(("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"))
 _MOST_BYTES: Final = 1 << 28  # of the results of the twins of a step
 _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
 _SMALL_BYTES: Final = 4096  # of a variable with a twin that follows its assignments
 _MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
-_MOST_FRAMES: Final = 20_000  # Python's limit while the step is traced: a slice is as long as a model
+_MOST_FRAMES: Final = (
+    20_000  # Python's limit while the step is traced: a slice is as long as a model
+)
 _TABLES: Final = "_analyzer_twins"
 
 
@@ -116,7 +116,9 @@ class HostValues:
 
     # ---- creation of ops ----------------------------------------------------------------------
 
-    def create(self, old: Any, graph: Any, op_type: str, inputs: Any, *rest: Any, **named: Any) -> Any:
+    def create(
+        self, old: Any, graph: Any, op_type: str, inputs: Any, *rest: Any, **named: Any
+    ) -> Any:
         """Create an op; if its values decide, with true inputs."""
         make = functools.partial(old, graph, op_type)
         if self.is_making:
@@ -159,7 +161,14 @@ class HostValues:
         return op
 
     def _move(
-        self, make: Any, op: Any, places: Sequence[int], rest: Any, named: dict[str, Any], *, keep: bool
+        self,
+        make: Any,
+        op: Any,
+        places: Sequence[int],
+        rest: Any,
+        named: dict[str, Any],
+        *,
+        keep: bool,
     ) -> Any:
         """Return an op with true inputs at some places instead of ``op``.
 

@@ -32,7 +32,9 @@ class SetupValues:
     """True values of the setup's tensors and variables, which the card does not have."""
 
     # Each entry holds its objects, so that no other object gets their id.
-    originals: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # card's id -> card's, host's
+    originals: dict[int, tuple[Any, Any]] = field(
+        default_factory=dict
+    )  # card's id -> card's, host's
     copies: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # host's id -> host's, card's
     # id of a variable's handle -> the handle, the initial value or a function that makes it
     initial: dict[int, tuple[Any, Any]] = field(default_factory=dict)
@@ -104,7 +106,9 @@ def run_setup_on_host() -> Iterator[None]:
         own_scope = private.get_eager_device()
 
         def create(next_creator: Any, **settings: Any) -> Any:
-            if private.get_eager_device() is not own_scope:  # the user, or a strategy, chose a device
+            if (
+                private.get_eager_device() is not own_scope
+            ):  # the user, or a strategy, chose a device
                 return next_creator(**settings)
             value = settings.get("initial_value")
             # An implicit copy to the card would live as long as the host's tensor (a mirror).

@@ -62,7 +62,11 @@ def growth_of(
     if len(floors) < _FEWEST:
         return TrendFigures(trend="cannot tell", last_step=last)
 
-    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(floors, 2))
+    slopes = []
+    for (step_a, size_a), (step_b, size_b) in combinations(floors, 2):
+        slopes.append((size_b - size_a) / (step_b - step_a))
+
+    slopes.sort()
     count, n = len(floors), len(slopes)
     spread = _QUANTILE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low = slopes[max(math.floor((n - spread) / 2), 0)]

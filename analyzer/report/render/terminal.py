@@ -148,15 +148,14 @@ def fitted_table(table: sections.Table, width: int) -> RichTable:
     """Return a table at most ``width`` cells wide, without lines."""
     columns, rows = table.columns, table.rows
     if table.focus is not None:
-        rows = rows[max(0, table.focus - sections.FOCUS_ROWS // 2) :][
-            : sections.FOCUS_ROWS
-        ]
+        first = max(0, table.focus - sections.FOCUS_ROWS // 2)
+        rows = rows[first : first + sections.FOCUS_ROWS]
 
-    cells = [
-        [_text_of(sections.cell_of(row[place]), column) for row in rows]
-        for place, column in enumerate(columns)
-    ]
-    widest = [max((text.cell_len for text in texts), default=0) for texts in cells]
+    cells, widest = [], []
+    for place, column in enumerate(columns):
+        own = [sections.cell_of(row[place]) for row in rows]
+        cells.append(own)
+        widest.append(max((_width_of(cell, column) for cell in own), default=0))
 
     shown = RichTable(
         box=None,
@@ -165,16 +164,14 @@ def fitted_table(table: sections.Table, width: int) -> RichTable:
         show_header=any(column.name for column in columns),
     )
 
-    shown_cells = []
+    fitted = []
 
     for place, cells_wide in fit_widths(columns, widest, width).items():
-        column, texts = columns[place], cells[place]
+        column = columns[place]
         if column.kind == "bar":
-            texts = _fit_bars(
-                [sections.cell_of(row[place]) for row in rows], column, cells_wide
-            )
-
-        shown_cells.append([_shorten(text, column, cells_wide) for text in texts])
+            fitted.append(_draw_bars(cells[place], cells_wide))
+        else:
+            fitted.append([_shorten(cell, column, cells_wide) for cell in cells[place]])
 
         shown.add_column(
             Text(printable(column.name, max(cells_wide, 1))),
@@ -185,50 +182,45 @@ def fitted_table(table: sections.Table, width: int) -> RichTable:
             width=max(cells_wide, 1),
         )
 
-    for row in zip(*shown_cells, strict=True):
+    for row in zip(*fitted, strict=True):
         shown.add_row(*row)
 
     return shown
 
 
-def _text_of(
-    cell: sections.Cell, column: sections.TableColumn, bar_cells: int = _BAR_CELLS
-) -> Text:
+def _width_of(cell: sections.Cell, column: sections.TableColumn) -> int:
+    size = cell_len(printable(sections.cell_text(cell, column.kind), _LONGEST))
+    return size + _BAR_CELLS + 1 if column.kind == "bar" else size
+
+
+def _draw_bars(cells: Sequence[sections.Cell], width: int) -> list[Text]:
+    """Return the cells of a column of bars on one scale, each with its note behind it."""
+    longest = max((cell_len(cell.note) for cell in cells), default=0)
+    room = max(width - longest - 1, 1)
+    bars = []
+
+    for cell in cells:
+        bar = ""
+        if isinstance(cell.value, (int, float)):
+            bar = "█" * round(min(cell.value, 1.0) * room) or "▏"
+
+        text = f"{bar} {printable(cell.note, _LONGEST)}".strip()
+        bars.append(Text(text, style=STYLES[cell.tone]))
+
+    return bars
+
+
+def _shorten(cell: sections.Cell, column: sections.TableColumn, width: int) -> Text:
     text = printable(sections.cell_text(cell, column.kind), _LONGEST)
-    style = STYLES[cell.tone]
-    if column.kind != "bar" or not isinstance(cell.value, (int, float)):
-        return Text(text, style=style)
+    if not column.is_number and column.kind != "whole" and cell_len(text) > width:
+        if column.kind != "path":
+            text = printable(text, width)
+        elif "/" in text:
+            text = printable_path(text, width)
+        else:
+            text = f"{text[: width - 1]}…"
 
-    bar = "█" * round(min(cell.value, 1.0) * bar_cells) or "▏"
-    return Text(f"{bar} {text}" if text else bar, style=style)
-
-
-def _fit_bars(
-    bars: list[sections.Cell], column: sections.TableColumn, width: int
-) -> list[Text]:
-    """Return the cells of a column of bars, all on the longest scale that fits the width."""
-    for length in range(_BAR_CELLS, 0, -1):
-        texts = [_text_of(bar, column, length) for bar in bars]
-        if max((text.cell_len for text in texts), default=0) <= width:
-            break
-
-    return texts
-
-
-def _shorten(cell: Text, column: sections.TableColumn, width: int) -> Text:
-    if column.is_number or column.kind == "whole" or cell.cell_len <= width:
-        return cell
-
-    shown = printable(cell.plain, width)
-    if column.kind == "path":
-        is_path = "/" in cell.plain
-        shown = (
-            printable_path(cell.plain, width)
-            if is_path
-            else f"{cell.plain[: width - 1]}…"
-        )
-
-    return Text(shown, style=cell.style)
+    return Text(text, style=STYLES[cell.tone])
 
 
 def fit_widths(
@@ -238,31 +230,25 @@ def fit_widths(
 
     ``widest`` are the cells of each column's widest text below its heading, ``width`` the terminal's.
     """
-    wanted = [
-        max(size, cell_len(column.name))
-        for column, size in zip(columns, widest, strict=True)
-    ]
     shown = list(range(len(columns)))
+    wanted, least, floors = [], [], []
+    for column, size in zip(columns, widest, strict=True):
+        want = max(size, cell_len(column.name))
+        wanted.append(want)
+        least.append(want if column.is_number else min(want, column.least))
+        floors.append(size if column.is_number else _LEAST_TEXT)
 
-    def least(place: int) -> int:
-        column = columns[place]
-        return wanted[place] if column.is_number else min(wanted[place], column.least)
-
-    while sum(map(least, shown)) + GAP * (len(shown) - 1) > width:
+    while sum(least[place] for place in shown) + GAP * (len(shown) - 1) > width:
         last = max(shown, key=lambda place: columns[place].rank, default=-1)
         if last < 0 or not columns[last].rank:
             break
 
         shown.remove(last)
 
-    widths = {place: least(place) for place in shown}
+    widths = {place: least[place] for place in shown}
     room = width - GAP * (len(shown) - 1)
 
     while sum(widths.values()) > room:
-        floors = {
-            place: widest[place] if columns[place].is_number else _LEAST_TEXT
-            for place in shown
-        }
         wide = [place for place in shown if widths[place] > floors[place]]
         if not wide:
             break

@@ -92,7 +92,6 @@ def test_the_steady_step_is_the_last_with_events(tmp_path: Path) -> None:
         "allocated_bytes": 1 << 20,
         "pool_bytes": document["peak_ever"]["pool_bytes"],
         "phase": "between steps",
-        "first_step_only_bytes": 0,
         "since_start_bytes": 1 << 20,
     }
     assert [step["allocated_bytes"] for step in document["steps"][:2]] == [768, 768]

@@ -39,14 +39,13 @@ class PeakFigures(TwoSizes, frozen=True, kw_only=True):
 
 
 class PeakEver(TwoSizes, frozen=True, kw_only=True):
-    """The peak of the whole recording; trials of algorithms need ``first_step_only_bytes``.
+    """The peak of the whole recording.
 
     ``since_start_bytes`` is TensorFlow's own peak since the process started, maybe before the trace.
     """
 
     pool_bytes: Total | None = None
     phase: Name = ""
-    first_step_only_bytes: Total = 0
     since_start_bytes: Total | None = None
 
 
