@@ -1,6 +1,5 @@
 """``analyze diff A B``: compare two steps."""
 
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -79,7 +78,5 @@ def diff(
             lambda: diff_document(difference.report),
             (markdown, difference.to_markdown),
         )
-    if fail_on_increase and (doubt := difference.doubt(fail_on_increase)):
-        print(doubt, file=sys.stderr)
     if fail_on_increase and (excess := difference.exceeds(fail_on_increase)):
         raise GrowthError(excess)

@@ -27,7 +27,7 @@ from analyzer.report.untrusted import printable
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 _INPUT_ENDINGS: Final = (
-    *(RUN_FILE, "graph.json.gz", "prediction.npz", "kept.json"),
+    *(RUN_FILE, "graph.json.gz", "kept.json"),
     *(".pb", ".pb.gz"),
     *(".data-00000-of-00001", ".index", ".keras", ".h5", ".hdf5", ".py"),
 )
@@ -148,14 +148,8 @@ class Outputs(PageOutputs):
         writers += [result.export] * len(self.export or ())
         if not write_all(*zip(self.paths, writers, strict=True)):
             headline = summarize(result.report).headline
-            print_answer(
-                report_document(result.report), quiet=self.quiet, headline=headline
-            )
-        self.show_page(
-            result.folder / REPORT_HTML if result.folder else None, result.to_html
-        )
-        if limit is not None and (doubt := result.doubt_peak_check(limit)):
-            print(doubt, file=sys.stderr)
+            print_answer(report_document(result.report), quiet=self.quiet, headline=headline)
+        self.show_page(result.folder / REPORT_HTML if result.folder else None, result.to_html)
         if limit is not None and peak > limit:
             raise LimitError(peak_limit_words(peak, limit))
 

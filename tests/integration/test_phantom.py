@@ -79,7 +79,8 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     assert len(ran["steps"]) == 3
     assert ran["printed"].startswith("FITS Tesla T4: needs ")
     assert (ran["verdict"]["basis"], ran["verdict"]["limit_of"]) == ("phantom", "card")
-    needs = -(-ran["fit"]["needed_high_bytes"] // (1 << 20))  # the order of ops varies
+    need = ran["verdict"]["need_high_bytes"] - ran["verdict"]["need"]["beside_pool"]["bytes"]
+    needs = -(-need // (1 << 20))  # the order of ops varies
     under = run(folder, "trace", "cnn", *options, "--limit", f"{needs}MiB")
     assert (under["fits"], under["verdict"]["limit_of"]) == (True, "user")
     assert under["verdict"]["need_bytes"] <= under["verdict"]["limit_bytes"] == needs << 20
@@ -91,10 +92,8 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
         assert peak["allocated_bytes"] <= bounds["allocated_high_bytes"]
     assert "Likely range: " in ran["printed"]
     assert "runs of the step in this process requested" in ran["printed"]
-    assert 0 < ran["peak_ever"]["first_step_only_bytes"] < ran["peak_ever"]["requested_bytes"]
     grown = run(folder, "trace", "cnn", *options, "--growth")
     assert grown["peak"]["allocated_bytes"] <= grown["peak"]["pool_bytes"] < 1 << 30
-    assert "Pool: with memory growth, as in this run, it grew to" in grown["printed"]
     said = run(folder, "estimate", "cnn", *options)
     requested, allocated = ran["peak"]["requested_bytes"], ran["peak"]["allocated_bytes"]
     assert said["peak"]["requested_bytes"] == pytest.approx(requested, rel=0.001)

@@ -24,7 +24,7 @@ from analyzer.tracing.parse.logdir import RUN_FILE
 
 LOG_FILE: Final = "capture.log"
 PARTS: Final = (
-    *("plugins", "graph.json.gz", "prediction.npz"),
+    *("plugins", "graph.json.gz"),
     *("kept.json", "report.json", "report.html", LOG_FILE),
     *("plan*.hlo.pb.gz", RUN_FILE),
 )

@@ -7,12 +7,11 @@ from fnmatch import fnmatch
 from analyzer.capture.process import capture_worker as worker
 from analyzer.capture.process.run_folders import LOG_FILE, PARTS
 from analyzer.model.contract.report.writing import DIGESTS_FILE, REPORT_HTML, REPORT_JSON
-from analyzer.report.saved_estimate import TABLES_FILE
 from analyzer.tracing.parse.logdir import RUN_FILE
 
 
 def test_every_file_of_a_run_is_a_part() -> None:
-    files = [RUN_FILE, LOG_FILE, REPORT_HTML, REPORT_JSON, TABLES_FILE, DIGESTS_FILE]
+    files = [RUN_FILE, LOG_FILE, REPORT_HTML, REPORT_JSON, DIGESTS_FILE]
     files += [worker.GRAPH_FILE, "plan.hlo.pb.gz"]
     files += ["plugins"]
     for name in files:

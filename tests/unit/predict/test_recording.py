@@ -1,16 +1,12 @@
 """Noted steps (``notes/``, made by ``analyze estimate``) against the sample traces of the same steps."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec import structs
 
-from analyzer.explain.questions.step_settings import find_threads
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.model.choice import Category
-from analyzer.model.contract.report.peak_figures import ScheduleRange
 from analyzer.model.errors import TraceError
 from analyzer.model.recording.records import Kind
 from analyzer.model.recording.schema import ALLOCATIONS, EVENTS
@@ -73,29 +69,3 @@ def test_a_note_without_a_graph_is_refused():
         predict_note(RunNote())
 
 
-def scheduled(threads, middle_bytes):
-    """Return what an estimate says of the schedules on so many threads."""
-    return ScheduleRange(
-        inter_op_threads=threads,
-        draws=1,
-        requested_bytes=middle_bytes,
-        requested_low_bytes=middle_bytes,
-        requested_high_bytes=middle_bytes,
-        allocated_bytes=middle_bytes,
-        allocated_low_bytes=middle_bytes,
-        allocated_high_bytes=middle_bytes,
-    )
-
-
-def test_what_ops_side_by_side_add_is_a_finding():
-    analysis = explain(predicted("cnn"), WhatIf(), search=False)
-    peak, recording = analysis.peak.requested_bytes, analysis.recording
-    for schedules, saves in (
-        ([scheduled(4, peak), scheduled(1, peak // 2)], peak - peak // 2),
-        ([scheduled(4, peak), scheduled(1, peak - 1)], None),
-        ([scheduled(4, peak), scheduled(1, 2 * peak)], None),
-        ([scheduled(1, peak)], None),
-    ):
-        stated = structs.replace(recording.uncertainty, schedules=tuple(schedules))
-        told = replace(analysis, recording=replace(recording, uncertainty=stated))
-        assert [finding.saves_bytes for finding in find_threads(told)] == [saves] * bool(saves)
