@@ -47,7 +47,7 @@ class BroadcastKernel(layers.Layer):
         self.kernel = self.add_weight(shape=(shape[-1], 4096))
 
     def call(self, x):
-        return keras.ops.matmul(x, self.kernel)
+        return tf.matmul(x, self.kernel)
 
 
 def broadcast_kernel():
