@@ -143,12 +143,8 @@ class _Loop:
         if not tf.nest.is_nested(results):
             results = [results]
         flat = [_get_tensor(one) for one in _flatten(results)]
-        for index in self.counters:
-            self._check_counter(graph, index, flat[index])
-        if others is None:
-            return results
         twins = []
-        for index in others:
+        for index in others or ():
             tensor = graph.capture(tf.convert_to_tensor(flat[index], self.twins[index].dtype))
             twin = self.values.find(tensor)
             if twin is None:  # the value of the first trip stays
@@ -156,7 +152,9 @@ class _Loop:
                 twin = self.twins[index]
             with self.values._making(graph):
                 twins.append(_encode(twin))
-        return list(results), twins
+        for index in self.counters:
+            self._check_counter(graph, index, flat[index])
+        return results if others is None else (list(results), twins)
 
     def _check_counter(self, graph: Any, index: int, result: Any) -> None:
         """Ask for a twin if a variable taken for a counter has another value."""
