@@ -52,7 +52,9 @@ _ASSIGNMENTS: Final = frozenset(("AssignVariableOp", "AssignAddVariableOp", "Ass
 _ASSERTION: Final = "AssertGuard"  # in the name of the branches around an assertion
 _MOST_BYTES: Final = 1 << 28  # of the results of the twins of a step
 _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
-_SMALL_BYTES: Final = 4096  # of a variable with a twin that follows its assignments
+_SMALL_BYTES: Final = (
+    4096  # of a constant of the card that keeps its value, and of a variable whose twin does
+)
 _MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
 _MOST_FRAMES: Final = (
     20_000  # Python's limit while the step is traced: a slice is as long as a model
@@ -159,7 +161,7 @@ class HostValues:
         for one in inputs:
             twin = one if one.dtype in (tf.resource, tf.variant) else self.find(one)
             is_true &= twin is not None
-            found.append(one if twin is None else _link(twin, one))
+            found.append(one if twin is None else self._await(graph, twin, one))
         with _place_on_host(graph) if is_true else contextlib.nullcontext():
             op = make(found, *rest, **named)
         if is_true:
@@ -185,13 +187,13 @@ class HostValues:
         """
         graph, inputs = op.graph, list(op.inputs)
         wanted = [place for place in places if place < len(inputs)]
-        if all(self.is_fixed(inputs[place]) for place in wanted):
+        if not keep and all(map(self.is_fixed, (inputs[place] for place in wanted))):
             return op
         for place in wanted:
             twin = self.find(inputs[place])
             if twin is None:
                 return self._assume_size(op) if keep else op
-            inputs[place] = _link(twin, inputs[place])
+            inputs[place] = self._await(graph, twin, inputs[place])
         named = {**named, "name": private.find_free_name(op)}
         if not keep:
             return make(inputs, *rest, **named)
@@ -207,9 +209,19 @@ class HostValues:
         tensor = graph.capture(tensor)
         twin = self.find(tensor)
         if twin is not None:
-            return twin
+            return self._await(graph, twin, tensor)
         self.unknown[tensor.op.name] = "a branch"
         return self._read_assumed(graph) if tensor.dtype == tf.bool else tensor
+
+    def _await(self, graph: Any, twin: Any, original: Any) -> Any:
+        """Return a twin that exists once the card has computed the original."""
+        if twin is original:
+            return twin
+        if original.op.type != "Placeholder":
+            private.keep_op(original.op)
+        with self._making(graph), tf.control_dependencies([original.op]):
+            late = tf.identity(twin)
+        return _link(late, original)
 
     def _assume_size(self, op: Any) -> Any:
         """Return what replaces an op whose size depends on unknown values: none of them, or all."""
@@ -263,7 +275,7 @@ class HostValues:
 
     def find(self, tensor: Any) -> Any:
         """Return the tensor with the true value, on the host; None if there is none."""
-        if self.is_fixed(tensor):
+        if self.is_fixed(tensor) and _can_be_read(tensor):
             return tensor
         known = get_tables(tensor.graph).twins
         if tensor.name not in known:
@@ -443,6 +455,17 @@ class HostValues:
                     yield
         finally:
             self.is_making = before
+
+
+def _can_be_read(tensor: Any) -> bool:
+    """Say whether the host reads the true value of a tensor that follows from shapes and constants.
+
+    The card keeps only short constants (``copies.c``); Grappler may fold a longer value into one.
+    """
+    if tensor.dtype in (tf.int32, tf.variant, tf.resource) or tensor.op.type == "IsFinite":
+        return True
+    elements = tensor.shape.num_elements()
+    return elements is not None and elements * tensor.dtype.size <= _SMALL_BYTES
 
 
 def find_captured(graph: Any, tensor: Any) -> Any:
