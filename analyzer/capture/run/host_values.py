@@ -67,10 +67,10 @@ class UnknownValueError(Exception):
 
 
 class NeedLoopTwin(BaseException):
-    """A loop must also carry the twin of one of its variables."""
+    """A loop must also carry the twin of one of its variables, or must not: the body loses it."""
 
-    def __init__(self, loop: object, index: int) -> None:
-        self.loop, self.index = loop, index
+    def __init__(self, loop: object, index: int, *, is_lost: bool = False) -> None:
+        self.loop, self.index, self.is_lost = loop, index, is_lost
 
 
 class NeedInlining(BaseException):
@@ -104,6 +104,7 @@ class HostValues:
     setup: SetupValues
     arguments: Sequence[Any]  # eager tensors and arrays in the order of the step's inputs
     unknown: dict[str, str] = field(default_factory=dict)  # op -> what its value decides
+    computed: dict[str, None] = field(default_factory=dict)  # ops whose true value decides
     depth: int = 0  # of functions that can be inlined
     is_making: bool = False  # of twins
     is_compiled: bool = False  # inside a function that XLA compiles
@@ -217,6 +218,7 @@ class HostValues:
         """Return a twin that exists once the card has computed the original."""
         if twin is original:
             return twin
+        self.computed[original.op.name] = None
         if original.op.type != "Placeholder":
             private.keep_op(original.op)
         with self._making(graph), tf.control_dependencies([original.op]):
@@ -528,6 +530,7 @@ def trace_with_true_values(state: Capturing) -> Any:
     with _give_true_values(values):
         function = trace_function(program)
         state.unknown, state.assumed = values.unknown, values.assumed
+        state.computed = tuple(values.computed)
         return function
 
 
