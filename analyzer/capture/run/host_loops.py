@@ -29,23 +29,34 @@ def make_loop(
 ) -> Any:
     """Build a loop; if a computed value decides, with twins of the variables that lead to it."""
     carried: list[int] = []
+    lost: set[int] = set()
     while True:
-        loop = _Loop(values, cond, body, loop_vars, carried)
+        loop = _Loop(values, cond, body, loop_vars, carried, lost)
         try:
             return loop.build(old, shape_invariants, args, kwargs)
         except NeedLoopTwin as need:
             if need.loop is not loop:
                 raise
-            carried = [*carried, need.index]
+            if need.is_lost:
+                lost.add(need.index)
+            else:
+                carried = [*carried, need.index]
 
 
 class _Loop:
     """One try to build a loop with the twins of some of its variables."""
 
     def __init__(
-        self, values: HostValues, cond: Any, body: Any, loop_vars: Any, carried: list[int]
+        self,
+        values: HostValues,
+        cond: Any,
+        body: Any,
+        loop_vars: Any,
+        carried: list[int],
+        lost: set[int],
     ) -> None:
         self.values, self.cond, self.body, self.carried = values, cond, body, carried
+        self.lost = lost  # carried variables without a twin
         self.loop_vars = loop_vars
         self.flat = [_get_tensor(one) for one in _flatten(self.loop_vars)]
         self.twins: dict[int, Any] = {}  # index of the variable -> its first twin, or None
@@ -58,7 +69,7 @@ class _Loop:
             if not tf.is_tensor(first):
                 first = tf.convert_to_tensor(first)
             first = graph.capture(first)
-            is_carried = first.dtype in _CARRIED
+            is_carried = first.dtype in _CARRIED and index not in self.lost
             self.twins[index] = self.values.find(first) if is_carried else None
         names = [index for index in self.carried if self.twins[index] is not None]
         if not names:
@@ -134,7 +145,7 @@ class _Loop:
         twin = self.values.find(pred)
         if twin is None:
             self.values.unknown[pred.op.name] = "the trips of a loop"
-        return pred if twin is None else twin
+        return pred if twin is None else self.values._await(graph, twin, pred)
 
     def _run(self, *own: Any, others: dict[int, Any] | None = None) -> Any:
         graph = tf.compat.v1.get_default_graph()
@@ -143,20 +154,17 @@ class _Loop:
         if not tf.nest.is_nested(results):
             results = [results]
         flat = [_get_tensor(one) for one in _flatten(results)]
-        for index in self.counters:
-            self._check_counter(graph, index, flat[index])
-        if others is None:
-            return results
         twins = []
-        for index in others:
+        for index in others or ():
             tensor = graph.capture(tf.convert_to_tensor(flat[index], self.twins[index].dtype))
             twin = self.values.find(tensor)
-            if twin is None:  # the value of the first trip stays
-                self.values.unknown[tensor.op.name] = "the trips of a loop"
-                twin = self.twins[index]
+            if twin is None:
+                raise NeedLoopTwin(self, index, is_lost=True)
             with self.values._making(graph):
                 twins.append(_encode(twin))
-        return list(results), twins
+        for index in self.counters:
+            self._check_counter(graph, index, flat[index])
+        return results if others is None else (list(results), twins)
 
     def _check_counter(self, graph: Any, index: int, result: Any) -> None:
         """Ask for a twin if a variable taken for a counter has another value."""

@@ -43,6 +43,7 @@ _SIZED: Final = (
 )
 """Ops whose kernel reads the size of its result from the card -> the inputs that decide it."""
 _BRANCHES: Final = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
+_BRANCH_ATTRIBUTES: Final = ("then_branch", "else_branch")
 _RANDOM: Final = ("Random", "Truncated", "Multinomial", "ParameterizedTruncated")
 _CALLS: Final = frozenset(("While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall"))
 _NOT_MOVED: Final = _CALLS | {"Placeholder", "Const", "NoOp", "SymbolicGradient"}
@@ -51,7 +52,9 @@ _ASSIGNMENTS: Final = frozenset(("AssignVariableOp", "AssignAddVariableOp", "Ass
 _ASSERTION: Final = "AssertGuard"  # in the name of the branches around an assertion
 _MOST_BYTES: Final = 1 << 28  # of the results of the twins of a step
 _MOST_PRODUCTS: Final = 10**10  # multiplications of the twins of a step: about a second
-_SMALL_BYTES: Final = 4096  # of a variable with a twin that follows its assignments
+_SMALL_BYTES: Final = (
+    4096  # of a constant of the card that keeps its value, and of a variable whose twin does
+)
 _MOST_WEIGHT_BYTES: Final = 1 << 26  # of a variable whose initial value is read
 _MOST_FRAMES: Final = (
     20_000  # Python's limit while the step is traced: a slice is as long as a model
@@ -64,10 +67,10 @@ class UnknownValueError(Exception):
 
 
 class NeedLoopTwin(BaseException):
-    """A loop must also carry the twin of one of its variables."""
+    """A loop must also carry the twin of one of its variables, or must not: the body loses it."""
 
-    def __init__(self, loop: object, index: int) -> None:
-        self.loop, self.index = loop, index
+    def __init__(self, loop: object, index: int, *, is_lost: bool = False) -> None:
+        self.loop, self.index, self.is_lost = loop, index, is_lost
 
 
 class NeedInlining(BaseException):
@@ -101,8 +104,10 @@ class HostValues:
     setup: SetupValues
     arguments: Sequence[Any]  # eager tensors and arrays in the order of the step's inputs
     unknown: dict[str, str] = field(default_factory=dict)  # op -> what its value decides
+    computed: dict[str, None] = field(default_factory=dict)  # ops whose true value decides
     depth: int = 0  # of functions that can be inlined
-    is_making: bool = False
+    is_making: bool = False  # of twins
+    is_compiled: bool = False  # inside a function that XLA compiles
     bytes: int = 0
     products: int = 0
     assumed: Any = None  # variable: whether unknown conditions are taken to be true
@@ -120,8 +125,12 @@ class HostValues:
     ) -> Any:
         """Create an op; if its values decide, with true inputs."""
         make = functools.partial(old, graph, op_type)
-        if self.is_making:
+        if self.is_compiled:
             return make(inputs, *rest, **named)
+        if self.is_making:
+            op = make(inputs, *rest, **named)
+            get_tables(graph).moved.add(op.name)
+            return op
         if op_type in _ASSIGNMENTS:
             self._follow(graph, op_type, inputs)
         if op_type == "Assert":  # it would check values that the card does not have
@@ -153,7 +162,7 @@ class HostValues:
         for one in inputs:
             twin = one if one.dtype in (tf.resource, tf.variant) else self.find(one)
             is_true &= twin is not None
-            found.append(one if twin is None else _link(twin, one))
+            found.append(one if twin is None else self._await(graph, twin, one))
         with _place_on_host(graph) if is_true else contextlib.nullcontext():
             op = make(found, *rest, **named)
         if is_true:
@@ -174,24 +183,24 @@ class HostValues:
     ) -> Any:
         """Return an op with true inputs at some places instead of ``op``.
 
-        ``keep``: ``op`` reads its size from the card. The other op then runs on the host, after ``op``,
-        whose temporaries stay on the card.
+        ``keep``: ``op`` reads its size from the card. The other op then runs on the host, before ``op``,
+        whose temporaries lie on the card beside the results.
         """
         graph, inputs = op.graph, list(op.inputs)
         wanted = [place for place in places if place < len(inputs)]
-        if all(self.is_fixed(inputs[place]) for place in wanted):
+        if not keep and all(map(self.is_fixed, (inputs[place] for place in wanted))):
             return op
         for place in wanted:
             twin = self.find(inputs[place])
             if twin is None:
                 return self._assume_size(op) if keep else op
-            inputs[place] = _link(twin, inputs[place])
+            inputs[place] = self._await(graph, twin, inputs[place])
         named = {**named, "name": private.find_free_name(op)}
         if not keep:
             return make(inputs, *rest, **named)
-        private.keep_op(op)
-        with _place_on_host(graph), graph.control_dependencies([op]):
+        with _place_on_host(graph):
             other = make(inputs, *rest, **named)
+        _hold_results(op, other)
         if len(wanted) == len(op.inputs):
             get_tables(graph).moved.add(other.name)
         return other
@@ -201,19 +210,31 @@ class HostValues:
         tensor = graph.capture(tensor)
         twin = self.find(tensor)
         if twin is not None:
-            return twin
+            return self._await(graph, twin, tensor)
         self.unknown[tensor.op.name] = "a branch"
         return self._read_assumed(graph) if tensor.dtype == tf.bool else tensor
+
+    def _await(self, graph: Any, twin: Any, original: Any) -> Any:
+        """Return a twin that exists once the card has computed the original."""
+        if twin is original:
+            return twin
+        self.computed[original.op.name] = None
+        if original.op.type != "Placeholder":
+            private.keep_op(original.op)
+        with self._making(graph), tf.control_dependencies([original.op]):
+            late = tf.identity(twin)
+        return _link(late, original)
 
     def _assume_size(self, op: Any) -> Any:
         """Return what replaces an op whose size depends on unknown values: none of them, or all."""
         self.unknown[op.name] = "a size"
         if op.type != "Where":
             return op
-        private.keep_op(op)
         assumed = self._read_assumed(op.graph)
-        with self._making(op.graph), tf.control_dependencies([op]):
-            return tf.where(tf.fill(tf.shape(op.inputs[0]), assumed)).op
+        with self._making(op.graph):
+            other = tf.where(tf.fill(tf.shape(op.inputs[0]), assumed)).op
+        _hold_results(op, other)
+        return other
 
     def _read_assumed(self, graph: Any) -> Any:
         """Return whether unknown conditions are taken to be true."""
@@ -256,7 +277,7 @@ class HostValues:
 
     def find(self, tensor: Any) -> Any:
         """Return the tensor with the true value, on the host; None if there is none."""
-        if self.is_fixed(tensor):
+        if self.is_fixed(tensor) and _can_be_read(tensor):
             return tensor
         known = get_tables(tensor.graph).twins
         if tensor.name not in known:
@@ -291,14 +312,31 @@ class HostValues:
             if op.type == "IteratorGetNext":
                 return tensor
             raise UnknownValueError
-        inputs = [self._require(one) for one in op.inputs]
-        self._check_cost(op)
-        with self._making(graph):
-            copy = private.copy_op(op, inputs)
+        if op.type in _BRANCHES:
+            results = self._copy_branches(graph, op)
+        else:
+            inputs = [self._require(one) for one in op.inputs]
+            self._check_cost(op)
+            with self._making(graph):
+                results = private.copy_op(op, inputs).outputs
         twins = get_tables(graph).twins
-        for own, other in zip(op.outputs, copy.outputs, strict=True):
-            twins[own.name] = other
+        twins.update({own.name: one for own, one in zip(op.outputs, results, strict=True)})
         return twins[tensor.name]
+
+    def _copy_branches(self, graph: Any, op: Any) -> list[Any]:
+        """Return the results of a copy of an ``If`` whose branches run on the host."""
+        if op.type not in ("If", "StatelessIf"):
+            raise UnknownValueError
+        # a branch also writes to lists, which do not decide
+        given = [one if one.dtype == tf.variant else self._require(one) for one in op.inputs]
+        branches = [private.get_inner_graph(op, one) for one in _BRANCH_ATTRIBUTES]
+        if any(
+            one.type in _CALLS | _BRANCHES for inner in branches for one in inner.get_operations()
+        ):
+            raise UnknownValueError
+        with self._making(graph):
+            calls = [functools.partial(private.import_branch, one, given[1:]) for one in branches]
+            return list(tf.cond(given[0], *calls))
 
     def _find_argument(self, graph: Any, tensor: Any) -> Any:
         tables = get_tables(graph)
@@ -317,11 +355,10 @@ class HostValues:
             twin = None
         if twin is None:
             raise UnknownValueError
-        with self._making(graph):
-            if not tf.is_tensor(twin):
-                with tf.init_scope(), tf.device(_HOST):
-                    twin = tf.constant(twin)
-            return graph.capture(twin)
+        if not tf.is_tensor(twin):
+            with tf.init_scope(), tf.device(_HOST):
+                twin = tf.constant(twin)
+        return self._capture(graph, twin)
 
     def _find_given(self, graph: Any, tensor: Any) -> Any:
         """Return the host's value of an argument of the step; None if it is unknown."""
@@ -331,6 +368,16 @@ class HostValues:
         if given is None or tf.as_dtype(given.dtype) != tensor.dtype:
             return None
         return self.setup.find_original(given) if tf.is_tensor(given) else given
+
+    def _capture(self, graph: Any, twin: Any) -> Any:
+        """Return a twin as an argument of a graph; a complete graph gets no other arguments."""
+        is_new = all(outside is not twin for outside, _ in graph.captures)
+        if is_new and not _is_open(graph):
+            raise UnknownValueError
+        if private.is_eager(twin) and isinstance(graph.outer_graph, private.FuncGraph):
+            twin = self._capture(graph.outer_graph, twin)  # else the outer graph takes the card's
+        with self._making(graph):
+            return graph.capture(twin)
 
     def _check_cost(self, op: Any) -> None:
         """Raise UnknownValueError if the twins of the step would cost too much."""
@@ -357,10 +404,9 @@ class HostValues:
         if size_bytes > _MOST_WEIGHT_BYTES:
             raise UnknownValueError
         follower = self._get_follower(eager, spec, has_assignments=size_bytes <= _SMALL_BYTES)
+        handle = self._capture(graph, follower.handle)
         with self._making(graph):
-            return tf.raw_ops.ReadVariableOp(
-                resource=graph.capture(follower.handle), dtype=spec.dtype
-            )
+            return tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
 
     def _get_follower(self, eager: Any, spec: Any, *, has_assignments: bool) -> Any:
         """Return the variable on the host that has another's true value."""
@@ -413,6 +459,17 @@ class HostValues:
             self.is_making = before
 
 
+def _can_be_read(tensor: Any) -> bool:
+    """Say whether the host reads the true value of a tensor that follows from shapes and constants.
+
+    The card keeps only short constants (``copies.c``); Grappler may fold a longer value into one.
+    """
+    if tensor.dtype in (tf.int32, tf.variant, tf.resource) or tensor.op.type == "IsFinite":
+        return True
+    elements = tensor.shape.num_elements()
+    return elements is not None and elements * tensor.dtype.size <= _SMALL_BYTES
+
+
 def find_captured(graph: Any, tensor: Any) -> Any:
     """Return the outer tensor of a captured placeholder; None for an argument."""
     names = get_tables(graph).captured
@@ -441,6 +498,22 @@ def _place_on_host(graph: Any) -> Iterator[None]:
         yield
 
 
+def _hold_results(op: Any, other: Any) -> None:
+    """Let an op of the card run while it holds the results of its true copy on the host.
+
+    Its kernel, too, allocates the results before it frees its temporaries.
+    """
+    private.keep_op(op)
+    results = [one for one in other.outputs if one.dtype != tf.bool]
+    with other.graph.as_default(), private.stop_recording():
+        for result in results:
+            arrival = tf.raw_ops.Bitcast(input=result, type=result.dtype)
+            private.add_control_input(op, arrival.op)
+        with tf.control_dependencies([op]):
+            for result in results:
+                private.keep_op(tf.raw_ops.Bitcast(input=result, type=result.dtype).op)
+
+
 def _link(twin: Any, original: Any) -> Any:
     """Return a twin through which a gradient flows to the original."""
     if twin is not original and original.dtype.is_floating:
@@ -457,6 +530,7 @@ def trace_with_true_values(state: Capturing) -> Any:
     with _give_true_values(values):
         function = trace_function(program)
         state.unknown, state.assumed = values.unknown, values.assumed
+        state.computed = tuple(values.computed)
         return function
 
 
@@ -480,7 +554,8 @@ def _give_true_values(values: HostValues) -> Iterator[None]:
             stack.enter_context(patch.object(owner, name, new))
 
         def capture(old: Any, graph: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not values.is_making and private.is_eager(tensor) and "CPU" in tensor.device:
+            is_own = not values.is_making and not values.is_compiled
+            if is_own and private.is_eager(tensor) and "CPU" in tensor.device:
                 tensor = values.setup.move(tensor)
             return old(graph, tensor, *args, **kwargs)
 
@@ -502,11 +577,11 @@ def _call_function(values: HostValues, old: Any, function: Any, *args: Any, **kw
     if tf.executing_eagerly():
         return old(function, *args, **kwargs)
     if private.is_jit_compiled(function):
-        before, values.is_making = values.is_making, True
+        before, values.is_compiled = values.is_compiled, True
         try:
             return old(function, *args, **kwargs)
         finally:
-            values.is_making = before
+            values.is_compiled = before
     values.depth += 1
     try:
         return old(function, *args, **kwargs)

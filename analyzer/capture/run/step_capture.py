@@ -38,6 +38,7 @@ from analyzer.model.machine import count_cores
 from analyzer.model.version import __version__
 from analyzer.phantom.refused_requests import describe_refusals
 
+_MOST_NAMED: Final = 3  # ops in a note
 _ENVIRONMENT: Final = (
     *("TF_CPU_", "TF_CUDNN_", "TF_CUBLAS_", "TF_CUDA_", "TF_DETERMINISTIC_", "TF_GPU_", "TF_NUM_"),
     *("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "TF_ENABLE_GPU_GARBAGE_COLLECTION"),
@@ -73,6 +74,7 @@ class Capturing:
     error: Failure | None = None
     setup: SetupValues | None = None  # true values, if the step runs on a simulated card
     unknown: dict[str, str] | None = None  # op -> what its unknown value decides
+    computed: tuple[str, ...] = ()  # ops whose value decides; the host computes it for the card
     assumed: Any = None  # variable: whether unknown conditions are taken to be true
 
 
@@ -125,6 +127,7 @@ def describe_capture(
             *filter(None, (describe_builds(),)),
             *program.messages,
             *note_compiled_functions(program, function),
+            *_note_computed(capturing),
             *_check_accumulation(program, capturing.done or capturing.wanted),
         ),
         variables=variables.rows(),
@@ -154,6 +157,21 @@ def describe_capture(
         },
     )
     return Captured(run, ops, traced_graphs)
+
+
+def _note_computed(capturing: Capturing) -> list[str]:
+    """Return a note that names the values that the host computes for a simulated card."""
+    names = [] if capturing.function is None else list(capturing.computed)
+    if not names:
+        return []
+    sources = graphs.find_sources(capturing.function.graph)
+    named = [f"{name} at {sources[name]}" if sources.get(name) else name for name in names]
+    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    return [
+        f"Values decide sizes, branches or trips: {', '.join(named[:_MOST_NAMED])}{more}. The host "
+        "computed them from the inputs and the first weights. On a card the ops after them may run "
+        "in another order."
+    ]
 
 
 def _describe_unknown(capturing: Capturing) -> dict[str, str] | None:
