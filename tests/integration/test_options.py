@@ -20,12 +20,6 @@ T = "option_targets.py:"
 SENTENCES: dict[str, tuple[str, dict[str, Any], str]] = {
     # name: target, options, what the refusal says
     "step, batch": (T + "step", {"batch_size": 4}, "--batch-size cannot be used"),
-    "step, no policy": (
-        T + "signature",
-        {"dtype_policy": "mixed_float16"},
-        "does not follow --dtype-policy mixed_float16: it has no Keras layers",
-    ),
-    "eager, jit": (T + "eager_step", {"jit": True}, "Decorate it with @tf.function"),
     "signature, fixed": (T + "fixed_signature", {"batch_size": 4}, "'features' has a batch of 6"),
     "shape": (T + "network", {"shapes": {"": [10]}}, "does not fit the input's axes 8"),
     "infer, optimizer": (T + "compiled", {"mode": "infer", "optimizer": "sgd"}, "inference uses"),
@@ -44,21 +38,7 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"optimizer": "sgd", "loss": "mae", "batch_size": 4, "jit": False},
         {"optimizer": "SGD", "loss": "mean_absolute_error", "batch_size": 4, "jit": False},
     ),
-    "model, policy": (
-        T + "network",
-        {"dtype_policy": "mixed_float16"},
-        {"optimizer": "LossScaleOptimizer", "policy": "mixed_float16"},
-    ),
     "compiled, alone": (T + "compiled", {}, {"optimizer": "RMSprop", "loss": "mae", "notes": []}),
-    "compiled, optimizer": (
-        T + "compiled",
-        {"optimizer": "lion"},
-        {
-            "optimizer": "Lion",
-            "loss": "mae",
-            "notes": ["As asked, Lion replaces the optimizer RMSprop of the compiled model."],
-        },
-    ),
     "signature, parameters": (
         T + "unnamed_signature",
         {"batch_size": 4, "shapes": {"tokens": [7], "pair_1": [5, 2]}},
@@ -77,12 +57,6 @@ HONOURED: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 BROKEN = {
     # name: target, its code, options, what is said
     "imports": ("imports.py:x", "import nothing_like_it", {}, "No module named 'nothing_like_it'"),
-    "environment": (
-        "environment.py:x",
-        "import os\nx = os.environ['NO_SUCH_FOLDER']",
-        {},
-        "NO_SUCH_FOLDER",
-    ),
     "damaged": ("damaged.keras", "no archive", {}, "is damaged"),
     "call reads values": (
         "reads.py:x",
@@ -95,7 +69,6 @@ x = Reader()
         {"shapes": {"": [4]}},
         "reads.py:4: TypeError",
     ),
-    "application": ("keras:ResNet51", "", {}, "Did you mean ResNet50"),
 }
 
 

@@ -107,7 +107,9 @@ class ForkServers(contextlib.AbstractContextManager["ForkServers"]):
         is_full = server is None and len(self._servers) == _MAX_SERVERS
         if sys.platform != "linux" or is_full:
             return None
+
         self._started += 1
         pipe = self.folder / f"requests-{self._started}"
-        self._servers[key] = ForkServer(pipe, log, environment)
-        return self._servers[key]
+        server = ForkServer(pipe, log, environment)
+        self._servers[key] = server
+        return server

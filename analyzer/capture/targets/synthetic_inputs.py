@@ -29,6 +29,7 @@ _RANDOM_FLOATS: Final = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 _ADDRESS_SPACE_BYTES: Final = 1 << 46
 """Half of a process' addresses on x86-64 and most 64-bit ARM: no mapping is larger."""
 _MOST_BATCHES: Final = 1 << 62
+_USUAL_SIZE: Final = 128  # of an open axis, in a hint
 _LONGEST_COPY: Final = 4096
 """Bytes of the longest copy that a simulated card does not discard (``copy_most`` in ``cards.c``)."""
 
@@ -145,20 +146,26 @@ def make_inputs(model: Any, options: CaptureOptions) -> tuple[Any, int | None]:
 def _guess_specs(model: Any, options: CaptureOptions) -> Any:
     """Return input specs of a model that was not made from Inputs: its built shapes, or --shape."""
     shapes: Mapping[str, Any] = options.shapes
+    is_dict = len(shapes) > 1
     built = list((get_build_shapes(model) or {}).values())
     if len(built) == 1:
-        known = built[0] if isinstance(built[0], dict) else {"": built[0]}
+        known = built[0]
+        is_named = isinstance(known, dict)
+        if not is_named:
+            known = {"": known}
         if all(map(_is_shape, known.values())):
             shapes = {name: tuple(axes[1:]) for name, axes in known.items()}
+            is_dict = is_named
     if not shapes:
         raise TargetError(
             f"The inputs of the model {model.name!r} are unknown: it is not built and has no input "
             "shape.",
             hint="Give it: --shape 224,224,3; build it with keras.Input; or return (tf_function, args).",
         )
-    specs = {name: _make_spec(model, axes, name or "input") for name, axes in shapes.items()}
-    is_dict = bool(built) and isinstance(built[0], dict)
-    return specs if is_dict or len(specs) > 1 else next(iter(specs.values()))
+    specs = {}
+    for name, axes in shapes.items():
+        specs[name] = _make_spec(model, axes, name or "input")
+    return specs if is_dict else next(iter(specs.values()))
 
 
 def _is_shape(shape: Any) -> bool:
@@ -219,33 +226,42 @@ def fill_shapes(specs: Mapping[str, Axes], options: CaptureOptions) -> dict[str,
             raise TargetError(f"There is no input {name!r}.", hint=f"Its inputs: {inputs}.")
     _check_batch(specs, options.batch_size)
 
-    open_inputs = [name for name, axes in specs.items() if axes is None or None in axes[1:]]
+    open_inputs = list(specs)
+    if len(specs) > 1:
+        open_inputs = [name for name, axes in specs.items() if axes is None or None in axes[1:]]
     shared = options.shapes.get("")  # of every open input
     if shared is not None:
-        open_inputs = list(specs) if len(specs) == 1 else open_inputs
-        ranks = {len(specs[name] or ()) - 1 for name in open_inputs}
-        if len(specs) > 1 and ranks != {len(shared)}:
-            inputs = ", ".join(sorted(specs))
-            raise TargetError(
-                f"--shape names none of the {len(specs)} inputs.",
-                hint=f"Write it as --shape NAME={_format_axes(shared)}; the inputs: {inputs}.",
-            )
+        _check_shared_shape(specs, open_inputs, shared)
     shapes = dict.fromkeys(open_inputs, shared) | dict(options.shapes)
 
     lacking = {}
     for name in open_inputs:
         axes = specs[name]
         if axes is not None and shapes[name] is None and None in axes[1:]:
-            lacking[name] = _format_axes(tuple(axis or 128 for axis in axes[1:]))
+            usual = [axis or _USUAL_SIZE for axis in axes[1:]]
+            lacking[name] = _format_axes(tuple(usual))
     if lacking:
         fill = " ".join(f"--shape {name}={axes}" for name, axes in lacking.items())
+        names = ", ".join(lacking)
+        raise TargetError(f"Inputs with open axes: {names}.", hint=f"Fill them: {fill}.")
+
+    filled = {}
+    for name, axes in specs.items():
+        filled[name] = _fill_axes(name, axes, options.open_batch_size, shapes.get(name))
+    return filled
+
+
+def _check_shared_shape(
+    specs: Mapping[str, Axes], open_inputs: list[str], shape: tuple[int, ...]
+) -> None:
+    """Raise TargetError if a shape without a name does not fit every open input."""
+    ranks = {len(specs[name] or ()) - 1 for name in open_inputs}
+    if len(specs) > 1 and ranks != {len(shape)}:
+        inputs = ", ".join(sorted(specs))
         raise TargetError(
-            f"Inputs with open axes: {', '.join(lacking)}.", hint=f"Fill them: {fill}."
+            f"--shape names none of the {len(specs)} inputs.",
+            hint=f"Write it as --shape NAME={_format_axes(shape)}; the inputs: {inputs}.",
         )
-    batch_size = options.open_batch_size
-    return {
-        name: _fill_axes(name, axes, batch_size, shapes.get(name)) for name, axes in specs.items()
-    }
 
 
 def _check_batch(specs: Mapping[str, Axes], batch_size: int | None) -> None:

@@ -74,17 +74,20 @@ def count_tensor_bytes(tensor: Any) -> int:
 
 def find_holders(tensors: list[Any], search: HolderSearch) -> list[HeldTensors]:
     """Return the holders of tensors, the largest first."""
-    holders = search.find_all(tensors)
-    members: dict[tuple[str, str], list[Any]] = {}
     found: dict[tuple[str, str], HeldTensors] = {}
+    members: dict[tuple[str, str], list[Any]] = {}
+    holders = search.find_all(tensors)
     for tensor in tensors:
-        names = {(one.holder, one.where): one for one in holders.get(id(tensor), ())}
-        found |= names
-        for name in names:
+        names = {}
+        for holder in holders.get(id(tensor), ()):
+            names[holder.holder, holder.where] = holder
+        for name, holder in names.items():
+            found[name] = holder
             members.setdefault(name, []).append(tensor)
 
     rows = [_describe(found[name], held) for name, held in members.items()]
-    return sorted(rows, key=lambda row: -row.size_bytes)
+    rows.sort(key=lambda row: -row.size_bytes)
+    return rows
 
 
 def _describe(holder: HeldTensors, members: list[Any]) -> HeldTensors:

@@ -66,14 +66,18 @@ class ProgramObjects:
         arrays = [one for one in tf.nest.flatten(args) if getattr(one, "nbytes", 0)]
         if not where or not arrays:
             return
-        largest = max(arrays, key=lambda array: int(array.nbytes))
+        sizes = [int(array.nbytes) for array in arrays]
+        largest = arrays[sizes.index(max(sizes))]
+        name = "an array"
+        if len(arrays) > 1:
+            name = f"{len(arrays)} arrays"
         self.slices[where] = LargeConstant(
             kind="slices",
             where=where,
             dtype=str(largest.dtype),
             shape=tuple(map(int, largest.shape)),
-            size_bytes=sum(int(array.nbytes) for array in arrays),
-            name=f"{len(arrays)} arrays" if len(arrays) > 1 else "an array",
+            size_bytes=sum(sizes),
+            name=name,
         )
 
     def add_tape(self, tape: Any, frame: FrameType | None) -> None:

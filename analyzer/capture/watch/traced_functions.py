@@ -148,13 +148,16 @@ class FunctionLedger:
     def list_constants(self) -> list[LargeConstant]:
         """Return the large constants of all live graphs, equal ones counted as copies."""
         found: dict[tuple[str, str], LargeConstant] = {}
+        concrete: list[Any] = []
         for function in list(self._known):
-            for concrete in list_concrete_functions(function):
-                graphs = collect_graphs(concrete.graph)
-                for one in _list_constants(graphs, _LARGE_BYTES):
-                    key = one.where, one.name
-                    copies = found[key].copies + 1 if key in found else 1
-                    found[key] = replace(one, copies=copies)
+            concrete += list_concrete_functions(function)
+        for one in concrete:
+            for constant in _list_constants(collect_graphs(one.graph), _LARGE_BYTES):
+                key = constant.where, constant.name
+                copies = 1
+                if key in found:
+                    copies += found[key].copies
+                found[key] = replace(constant, copies=copies)
         return list(found.values())
 
 

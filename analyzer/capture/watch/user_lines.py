@@ -89,15 +89,16 @@ def _find_puts(root: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """Yield each container that a statement makes longer, and the added value if it is one."""
     for node in ast.walk(root):
         match node:
-            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _PUTS:
-                yield owner, node.args[-1] if node.args else None
-            case ast.Assign(targets=[ast.Subscript() as target]):
-                yield target, node.value
+            case ast.Call(func=ast.Attribute(value=owner, attr=method), args=args):
+                if method in _PUTS:
+                    yield owner, args[-1] if args else None
+            case ast.Assign(targets=[ast.Subscript() as target], value=value):
+                yield target, value
             case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Add())):
                 if _get_name(left) == _get_name(target):
                     yield target, None
-            case ast.AugAssign(op=ast.Add()):
-                yield node.target, node.value
+            case ast.AugAssign(target=target, op=ast.Add(), value=value):
+                yield target, value
 
 
 def removes_entries(filename: str, name: str) -> bool:

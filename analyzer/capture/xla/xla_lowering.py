@@ -165,16 +165,18 @@ def _group_calls(
     """Return the calls of compiled functions; calls with equal inputs share one compilation."""
     captures = list(function.captured_inputs)
     first = len(function.inputs) - len(captures)
-    variables = {
-        first + position: get_handle_type(capture)
-        for position, capture in enumerate(captures)
-        if capture.dtype == tf.resource
-    }
+    variables = {}
+    for index, capture in enumerate(captures, first):
+        if capture.dtype == tf.resource:
+            variables[index] = get_handle_type(capture)
+
     calls: dict[tuple[str, tuple[_Description, ...]], list[Op]] = {}
     for op in by_name.values():
-        if op.attrs.get("_XlaMustCompile") and isinstance(op.attrs.get("f"), dict):
-            inputs = tuple(_describe(tensor, by_name, variables, graphs) for tensor in op.inputs)
-            calls.setdefault((op.attrs["f"]["function"], inputs), []).append(op)
+        called = op.attrs.get("f")
+        if op.attrs.get("_XlaMustCompile") and isinstance(called, dict):
+            inputs = [_describe(tensor, by_name, variables, graphs) for tensor in op.inputs]
+            key = called["function"], tuple(inputs)
+            calls.setdefault(key, []).append(op)
     return calls
 
 

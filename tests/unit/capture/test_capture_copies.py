@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark
 
 from analyzer.capture.process.fork_servers import ForkServers
-from analyzer.capture.process.launch import capture, start_fork_server
+from analyzer.capture.process.launch import capture
 from analyzer.capture.targets.target_spec import parse_target
 from analyzer.model.contract.capture_request import CaptureOptions
-from analyzer.model.errors import ExitCode, FailureKind, TargetError
+from analyzer.model.errors import FailureKind, TargetError
 from analyzer.tracing.parse.logdir import RUN_FILE
 from analyzer.tracing.parse.run_folder import RunNote, read_run
 
@@ -94,31 +93,6 @@ def hangs(x):
 def large(x):
     return tf.reduce_sum(tf.square(x) * 2.0)
 """
-
-
-@pytest.mark.slow
-def test_trials_in_copies_say_whether_the_step_ended(tmp_path: Path) -> None:
-    (tmp_path / "targets.py").write_text(STEPS)
-    limited = CaptureOptions(device="cpu", memory_limit_bytes=64 << 20)
-    with ForkServers(Path(tempfile.mkdtemp(dir=tmp_path))) as copies:
-        start_fork_server(parse_target(f"{tmp_path}/targets.py:step"), limited, "trial", copies)
-        for name, size, ends in (("step", 2, True), ("large", 2, True), ("large", 64, False)):
-            folder = capture(
-                parse_target(f"{tmp_path}/targets.py:{name}"),
-                replace(limited, batch_size=size),
-                tmp_path / f"{name}-{size}",
-                force=False,
-                progress=lambda stage, share: None,
-                kind="trial",
-                copies=copies,
-            )
-            note = read_run(folder / RUN_FILE)
-            assert (note.error is None) == ends
-            if note.error is not None:
-                assert note.error.exit_code is ExitCode.STEP_OUT_OF_MEMORY
-            assert not note.ops
-            assert not list(folder.rglob("*.xplane.pb"))
-        assert len(copies._servers) == 1, "what was begun is what is copied"
 
 
 def test_a_trial_that_hangs_is_ended_and_the_next_one_runs(tmp_path: Path) -> None:

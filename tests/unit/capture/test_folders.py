@@ -33,17 +33,6 @@ def text_of(folder: Path) -> str:
     return (folder / "plugins" / "trace").read_text()
 
 
-def test_a_link_to_a_folder_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    (tmp_path / "link").symlink_to("there")
-    make(tmp_path / "link", "x")
-    assert (tmp_path / "link").is_symlink()
-    assert text_of(tmp_path / "there") == "x"
-    (tmp_path / "to nothing").symlink_to("made")
-    make(tmp_path / "to nothing", "y")
-    assert text_of(tmp_path / "made") == "y"
-
-
 def test_an_earlier_run_is_replaced_and_what_is_not_of_it_stays(tmp_path: Path) -> None:
     make(tmp_path / "run", "old")
     (tmp_path / "run" / "notes.txt").write_text("mine")

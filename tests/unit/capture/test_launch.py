@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from children import Mark
 
 from analyzer.capture.process import launch
-from analyzer.model.errors import ExitCode
 
 
 @pytest.fixture
@@ -90,13 +89,3 @@ def test_signals(
     assert left == set()
     if number == signal.SIGINT:
         assert done.err.splitlines()[1:] == ["analyze: Interrupted; no run was written."]
-
-
-@pytest.mark.parametrize("backend", ["jax", "torch", "tensorfow"])
-def test_another_backend(backend: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERAS_BACKEND", backend)
-    done = analyze("trace", "t.py:step")
-    assert done.code == ExitCode.BAD_INPUT
-    assert f"KERAS_BACKEND is {backend}" in done.err
-    assert done.err.count("\n") == 1
-    assert listing(place) == {"work", "tmp", "work/t.py"}

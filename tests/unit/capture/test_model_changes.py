@@ -11,7 +11,6 @@ import pytest
 from analyzer.capture.targets.model_changes import (
     apply_while_building,
     change_layers,
-    check_step_remedy,
 )
 from analyzer.model.errors import TargetError
 
@@ -29,29 +28,9 @@ def test_optimizer_options_apply_in_a_custom_step() -> None:
     assert keras.optimizers.SGD(0.1).gradient_accumulation_steps is None
 
 
-@pytest.mark.parametrize(
-    "remedy",
-    ["freeze=all-but-last", "lora=8", "quantize=int8", "recompute=a>b", "ema=off", "clip=off"],
-)
-def test_remedy_that_needs_the_model_is_refused_for_a_custom_step(remedy: str) -> None:
-    with pytest.raises(TargetError, match=r"needs the model, and .* is a custom step"):
-        check_step_remedy(remedy, "loop.py:step")
-    check_step_remedy("accumulate=4,ema=on,clip=on", "loop.py:step")
-
-
 def make_dense() -> keras.Sequential:
     parts = [keras.Input((40,)), keras.layers.Dense(30), keras.layers.LayerNormalization()]
     return keras.Sequential([*parts, keras.layers.Dense(20)])
-
-
-def test_low_rank_updates_and_biases_are_trained() -> None:
-    model = make_dense()
-    change_layers(model, "lora=4")
-    shapes = sorted(tuple(variable.shape) for variable in model.trainable_variables)
-    assert shapes == [(4, 20), (4, 30), (20,), (30,), (30, 4), (40, 4)]
-    bare = keras.Sequential([keras.Input((4,)), keras.layers.LayerNormalization()])
-    with pytest.raises(TargetError, match="has enable_lora"):
-        change_layers(bare, "lora=4")
 
 
 class Blocks(keras.Sequential):  # type: ignore[misc]
