@@ -17,7 +17,6 @@ from msgspec import structs
 from analyzer.explain.analysis import Analysis, severity_of
 from analyzer.explain.buffer_words import name_of
 from analyzer.explain.need import begins_with_process
-from analyzer.explain.questions.out_of_memory import would_have_fitted
 from analyzer.explain.replay_settings import WhatIf
 from analyzer.explain.running.slope import find_own_peak
 from analyzer.explain.verdict import card_of, card_options
@@ -121,8 +120,7 @@ def _add_measured_pool(analysis: Analysis, own: BfcOptions, whole: BfcOptions) -
         match = again if again.is_exact else match
 
     check = ReplayCheck(events=match.events, equal=match.equal)
-    failure_fits = match.is_exact and would_have_fitted(analysis, own)
-    pool = structs.replace(analysis.pool, replay_check=check, failure_fits=failure_fits)
+    pool = structs.replace(analysis.pool, replay_check=check)
     waste = structs.replace(analysis.fragmentation, replay_equals_trace=match.is_exact)
     analysis = replace(analysis, pool=pool, fragmentation=waste)
     if not match.is_exact:

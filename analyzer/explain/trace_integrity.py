@@ -30,8 +30,6 @@ def trust_figures(analysis: Analysis) -> TrustFigures | None:
         return None
 
     damages = recording.integrity.damages
-    if analysis.pool.failure_fits:
-        damages = (*damages, Damage(reason=DamageReason.FAILURE_FITS, count=1))
 
     check = recording.integrity.counter_check(recording.allocator)
     replay = analysis.pool.replay_check

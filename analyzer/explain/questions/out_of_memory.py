@@ -6,7 +6,6 @@ The step is a traced one, or a later one of a program, whose live chunks have th
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,8 +18,6 @@ from analyzer.model.contract.watch_note import FailedStep, WatchNote
 from analyzer.model.recording.records import Finding, Severity
 from analyzer.model.recording.timeline import alive_at
 from analyzer.model.units import format_bytes, parse_bytes
-from analyzer.simulate.allocator.bfc import BfcOptions
-from analyzer.simulate.allocator.replay import NOWHERE, from_recording, replay
 
 # op_kernel.cc: "OOM when allocating tensor with shape[8,64] and type float on DEVICE by allocator X"
 _REQUEST: Final = re.compile(r"shape\s*\[([\d,\s]*)\] and type (\w+)")
@@ -82,31 +79,6 @@ def failure_of(analysis: Analysis) -> UnservedRequest | None:
         memory_limit_bytes=limit,
         free_bytes=None if limit is None else max(limit - in_use, 0),
     )
-
-
-def would_have_fitted(analysis: Analysis, options: BfcOptions) -> bool:
-    """Return whether the failed request would succeed after the trace's events.
-
-    If so, the trace lacks its last events. The trace has to begin with its process.
-    """
-    failure = failure_of(analysis)
-    if failure is None or not failure.requested_bytes:
-        return False
-
-    sequence, wanted = from_recording(analysis.recording), failure.requested_bytes
-    done = int(np.searchsorted(sequence.instant, failure.instant, side="right"))
-
-    more = replace(
-        sequence,
-        slot=np.append(sequence.slot[:done], sequence.n_buffers),
-        request=np.append(sequence.request[:done], wanted),
-        instant=np.append(sequence.instant[:done], failure.instant),
-        requested_bytes=np.append(sequence.requested_bytes, wanted),
-        address=np.append(sequence.address, NOWHERE),
-        row=np.append(sequence.row, NOWHERE),
-    )
-
-    return replay(more, options).failure is None
 
 
 def requested_by(message: str) -> int | None:

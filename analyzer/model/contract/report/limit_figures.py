@@ -189,7 +189,6 @@ class PoolFacts(ReportRecord, frozen=True, kw_only=True):
     """The pool of a recording by replay; None if it was not replayed."""
 
     replay_check: ReplayCheck | None = None
-    failure_fits: bool = False  # whether the failed request would succeed after the last event
     fits_limit: bool = True  # whether a prediction runs under its own limit
     pool_bytes: Total | None = None  # in the steady step
     pool_ever_bytes: Total | None = None
