@@ -18,7 +18,7 @@ from typing import Any, Final
 from analyzer.cards import check_limit
 from analyzer.model.contract import capture_request
 from analyzer.model.contract.run_note import PhantomNote
-from analyzer.model.errors import InputError
+from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.graph.host_copies import COLLECTIVES
 from analyzer.model.user_cache import cache_folder
 from analyzer.phantom import phantom_environment
@@ -197,6 +197,7 @@ def configure_cards(options: capture_request.CaptureOptions, tf: Any) -> None:
         raise InputError(
             f"This TensorFlow ({tf.__version__}) cannot use simulated cards.",
             hint="analyze estimate --gpu NAME predicts with any.",
+            kind=FailureKind.NO_CARD,
         )
     register_convolutions(gpus)
     for card in cards:
@@ -215,4 +216,5 @@ def check_collectives(op_types: Iterable[str], version: str) -> None:
             f"TensorFlow {version} contains NCCL, which needs real cards: the step's all-reduce cannot "
             "run on simulated cards.",
             hint="Use TensorFlow 2.21, or name one card.",
+            kind=FailureKind.NO_CARD,
         )
