@@ -42,10 +42,11 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     options = recorded_options(orders[0], recording.events)
     stated = _state_peaks(analysis, orders, options)
     if search and analysis.pool.safe_limit_bytes is not None:
-        limit = find_shared_limits(orders[:_SEARCHES], options)
-        limit = widen(limit, len(recording.repeats)).including(analysis.pool.safe_limit_bytes)
+        found = find_shared_limits(orders[:_SEARCHES], options)
+        limit = widen(found, len(recording.repeats)).including(analysis.pool.safe_limit_bytes)
         more_bytes = (stated.high_bytes or 0) - analysis.peak.requested_bytes
-        limit = limit.widened(0, max(more_bytes, 0)).at_least(0)
+        least = min(found.low, analysis.pool.safe_limit_bytes, stated.allocated_low_bytes or 0)
+        limit = limit.widened(0, max(more_bytes, 0)).at_least(least)
         stated = structs.replace(stated, limit_low_bytes=limit.low, limit_high_bytes=limit.high)
     return replace(analysis, recording=replace(recording, uncertainty=stated))
 
@@ -75,7 +76,7 @@ def _state_peaks(
         limit_high_bytes=None,
         low_bytes=requested.low,
         high_bytes=requested.high,
-        allocated_low_bytes=max(min(allocated.low, least), 0),
+        allocated_low_bytes=max(least, 0),
         allocated_high_bytes=allocated.high,
         because=tuple(because),
         schedules=(),

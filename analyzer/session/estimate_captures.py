@@ -39,7 +39,7 @@ _OF_RUN: Final = (FailureKind.NO_CARD, FailureKind.CRASHED, FailureKind.TIMED_OU
 
 
 class _RunError(TargetError):
-    """The step could be built and traced, and failed while it ran."""
+    """The step exists, but cannot be run on a simulated card."""
 
 
 CaptureStep = Callable[[CaptureOptions, CaptureKind], Path]
@@ -68,8 +68,12 @@ def capture_object(
     """Capture a live model or function for an estimate; return the run folder."""
 
     def capture_step(options: CaptureOptions, kind: CaptureKind) -> Path:
-        make = capture_live if kind == "run" else capture_unrun
-        return make(target, options, out, force=force)
+        if kind != "run":
+            return capture_unrun(target, options, out, force=force)
+        try:
+            return capture_live(target, options, out, force=force)
+        except TargetError as error:  # such as of a model that another process cannot load
+            raise _RunError(error.message, kind=error.kind) from error
 
     return _capture(capture_step, options)
 

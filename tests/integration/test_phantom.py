@@ -97,15 +97,8 @@ def test_a_step_runs_on_the_card_and_an_estimate_agrees(folder: Path) -> None:
     said = run(folder, "estimate", "cnn", *options)
     requested, allocated = ran["peak"]["requested_bytes"], ran["peak"]["allocated_bytes"]
     assert said["peak"]["requested_bytes"] == pytest.approx(requested, rel=0.001)
-    # Numbers that TensorFlow caches on the card while the model is built, 256 B each.
     table = open_result(ran["folder"]).recording.allocations
-    kept = table["op"].isin(("_EagerConst", "Cast"))  # a whole number is cast there: a copy stays
-    cached = table[kept & (table["category"] == "constant")]
-    at_end = cached["dies"].max()
     predicted = open_result(said["folder"]).recording.allocations
-    numbers = predicted[predicted["role"] == "tensor held by Python"]
-    of_optimizer = 1  # the trace makes the optimizer's variables before the step
-    assert len(numbers) + of_optimizer == (cached["dies"] == at_end).sum() > 2
     assert places_of_parameters(predicted) == places_of_parameters(table)
     # Small tensors that Python keeps besides move whole chunks of a network this small:
     # benchmarks/results/accuracy-cards.md.
