@@ -91,9 +91,9 @@ def fit(
 ) -> None:
     """Find the largest batch (or input) that fits a card or a limit.
 
-    The step is estimated at a few batch sizes; only --confirm runs it. With an N in --shape (tokens=N;
-    32N,32N,3) the search is for the largest N at one batch size. Exits with 3 if not even size 1 fits,
-    or if --batch-size does not.
+    The step is estimated at a few batch sizes, and runs on a simulated card test the answer; on the CPU
+    only --confirm runs it. With an N in --shape (tokens=N; 32N,32N,3) the search is for the largest N
+    at one batch size. Exits with 3 if not even size 1 fits, or if --batch-size does not.
     """
     spec = parse_target(target)
     outputs.check(spec.source, *filter(None, (asked.prices,)))

@@ -45,13 +45,13 @@ def with_run_range(analysis: Analysis, *, search: bool) -> Analysis:
     orders = _sample_orders(recording)
     options = recorded_options(orders[0], recording.events)
     stated = _state_peaks(analysis, orders, options)
-    if search and analysis.fragmentation.safe_limit_bytes is not None:
-        limit = find_shared_limits(orders[:_SEARCHES], options)
-        limit = widen(limit, len(recording.repeats)).including(
-            analysis.fragmentation.safe_limit_bytes
-        )
+    safe_bytes = analysis.fragmentation.safe_limit_bytes
+    if search and safe_bytes is not None:
+        found = find_shared_limits(orders[:_SEARCHES], options)
+        limit = widen(found, len(recording.repeats)).including(safe_bytes)
         more_bytes = (stated.high_bytes or 0) - analysis.peak.requested_bytes
-        limit = limit.widened(0, max(more_bytes, 0)).at_least(0)
+        least_bytes = min(found.low, safe_bytes, stated.allocated_low_bytes or 0)
+        limit = limit.widened(0, max(more_bytes, 0)).at_least(least_bytes)
         stated = structs.replace(
             stated, limit_low_bytes=limit.low, limit_high_bytes=limit.high
         )
@@ -106,7 +106,7 @@ def _state_peaks(
         limit_high_bytes=None,
         low_bytes=requested.low,
         high_bytes=requested.high,
-        allocated_low_bytes=max(min(allocated.low, least), 0),
+        allocated_low_bytes=max(least, 0),
         allocated_high_bytes=allocated.high,
         because=tuple(because),
         schedules=(),

@@ -47,11 +47,17 @@ def check_platform() -> None:
         )
 
 
+def check_phantom() -> None:
+    """Raise InputError if no step can run on a simulated card with this machine and TensorFlow."""
+    check_platform()
+    with tempfile.TemporaryDirectory() as own:
+        make_library_folder((cache_folder() or Path(own)) / "phantom")
+
+
 def has_phantom() -> bool:
     """Say whether a step can run on a simulated card with this machine and TensorFlow."""
-    with suppress(InputError, OSError), tempfile.TemporaryDirectory() as own:
-        check_platform()
-        make_library_folder((cache_folder() or Path(own)) / "phantom")
+    with suppress(InputError, OSError):
+        check_phantom()
         return True
     return False
 

@@ -29,7 +29,7 @@ from analyzer.model.contract.capture_request import (
     TargetSpec,
 )
 from analyzer.model.contract.run_note import PhantomNote
-from analyzer.model.errors import InputError
+from analyzer.model.errors import FailureKind, InputError
 from analyzer.model.graph.host_copies import COLLECTIVES
 from analyzer.model.user_cache import cache_folder
 from analyzer.phantom import phantom_environment
@@ -239,6 +239,7 @@ def configure_cards(options: CaptureOptions, tf: Any) -> None:
         raise InputError(
             f"This TensorFlow ({tf.__version__}) cannot use simulated cards.",
             hint="analyze estimate --gpu NAME predicts with any.",
+            kind=FailureKind.NO_CARD,
         )
     register_convolutions(gpus)
     for card in cards:
@@ -260,4 +261,5 @@ def check_collectives(op_types: Iterable[str], version: str) -> None:
             f"TensorFlow {version} contains NCCL, which needs real cards: the step's all-reduce cannot "
             "run on simulated cards.",
             hint="Use TensorFlow 2.21, or name one card.",
+            kind=FailureKind.NO_CARD,
         )
