@@ -193,6 +193,8 @@ def build_diff(
     first, second = names
     labels = None
     if first is not None and second is not None and first != second:
+        if Path(first).name != Path(second).name:
+            first, second = Path(first).name, Path(second).name
         labels = first, second
         kinds = KIND_WORDS[older[0].kind], KIND_WORDS[newer[0].kind]
         if kinds[0] != kinds[1]:

@@ -43,7 +43,6 @@ def test_samples_keep_to_it(name: str) -> None:
 def test_estimates_differences_and_other_settings_keep_to_it() -> None:
     estimate = open_result(NOTES / "gpu")
     check(estimate.report)
-    assert estimate.report.fit is not None
     check(analyzer.diff(sample_folder("oom"), estimate).report)
     tight = open_result(sample_folder("oom"), what_if=WhatIf(memory_limit_bytes=8 << 20)).report
     assert tight.what_if is not None
