@@ -103,19 +103,17 @@ def _find_puts(root: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
 
 def removes_entries(filename: str, name: str) -> bool:
     """Return whether a statement removes entries of the container ``name``."""
+    owners: list[ast.expr] = []
     for node in ast.walk(_parse_file(filename)):
-        owner: ast.expr | None = None
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _TAKES:
-                pass
+                owners.append(owner)
             case ast.Delete(targets=[ast.Subscript(value=owner)]):
-                pass
-            case ast.Assign(value=ast.Subscript(value=owner, slice=ast.Slice())):
-                if _get_name(node.targets[0]) != name:
-                    continue
-        if owner is not None and _get_name(owner) == name:
-            return True
-    return False
+                owners.append(owner)
+            case ast.Assign(targets=[target], value=ast.Subscript(value=owner, slice=ast.Slice())):
+                if _get_name(target) == _get_name(owner):
+                    owners.append(owner)
+    return name in map(_get_name, owners)
 
 
 def find_binding_line(filename: str, name: str) -> int:

@@ -36,14 +36,12 @@ class ChildEnd(Struct, frozen=True, tag_field="message", tag="ended"):
     """How a child ended. Its supervisor writes it by hand, with the standard library alone."""
 
     code: int | None  # exit status, or minus the number of a signal; None if unknown
-    peak_rss_bytes: int = 0
 
 
 class CopyEnd(Struct, frozen=True, tag_field="message", tag="copy ended"):
     """How a fork of a child ended that made one of several captures; see ``ChildEnd``."""
 
     code: int
-    peak_rss_bytes: int = 0
 
 
 Message: TypeAlias = StageBegun | CaptureDone | ChildFailed | CopyEnd | ChildEnd

@@ -56,6 +56,7 @@ waiting: queue.Queue[Thing] = queue.Queue()
 ring: deque[Thing] = deque(maxlen=9)
 failures: list[Exception] = []
 records: list[Record] = []
+replay: list[Thing] = []
 
 
 def put_in_a_list(thing: Thing) -> None:
@@ -112,6 +113,17 @@ def test_the_holder_is_named_with_its_line(mark: str) -> None:
     assert (words, where, grows) in [
         (one.holder, one.where.rpartition("/")[2], one.grows) for one in found
     ]
+
+
+def test_a_list_that_also_loses_entries_is_marked() -> None:
+    things = [Thing(), Thing()]
+    losses.append(things[0])
+    replay.append(things[1])
+    if len(replay) > 9:
+        replay.pop(0)
+    found = HolderSearch(None).find_all(things)
+    removes = [any(one.removes for one in found[id(thing)] if one.grows) for thing in things]
+    assert removes == [False, True]
 
 
 def test_a_search_keeps_nothing_alive() -> None:
