@@ -32,7 +32,7 @@ from analyzer.tracing.measure.free_pairing import (
     pair_frees,
     sort_simultaneous_events,
 )
-from analyzer.tracing.measure.repeated_steps import split_repeats
+from analyzer.tracing.measure.repeated_steps import split_repeats, warn_about_order
 from analyzer.tracing.measure.trace_attribution import attribute, find_instants, find_marks
 from analyzer.tracing.measure.trace_checks import check_trace
 from analyzer.tracing.measure.values_read import warn_about_values
@@ -157,6 +157,7 @@ def measure(
             *_find_warnings(events, table, steps, note, main),
             *modules.warnings,
             *(warn_about_values(structure, note) if phantom is not None else ()),
+            *warn_about_order(repeats),
         ),
         versions=dict(note.versions) if note is not None else {},
         error=note.error if note is not None else None,
